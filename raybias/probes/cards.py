@@ -66,8 +66,8 @@ def card_texts(study: Study) -> dict[str, str]:
     return found
 
 
-def own_table(uri: str, kind: str) -> tuple[pl.DataFrame, str]:
-    """Read a file of one's own with the columns of a kind, and what its items are named after.
+def own_table(uri: str, kind: str) -> pl.DataFrame:
+    """Read a file of one's own with the columns of a kind.
 
     Parameters
     ----------
@@ -78,10 +78,8 @@ def own_table(uri: str, kind: str) -> tuple[pl.DataFrame, str]:
     ConfigError: a card of another kind, or a wrong one.
     DataError: no such file, column, code or group.
     """
-    store, name = split_uri(uri)
-    stem = name.rpartition("/")[2].split(".")[0]
     if not is_card(uri):
-        return read_frame(store, name), stem
+        return read_frame(*split_uri(uri))
     card = read_card(uri)
     if card.kind != kind:
         raise ConfigError(
@@ -89,7 +87,7 @@ def own_table(uri: str, kind: str) -> tuple[pl.DataFrame, str]:
             where=uri,
             cure=f"read it with source {SOURCES[card.kind]}",
         )
-    return card_table(card, uri), stem
+    return card_table(card, uri)
 
 
 def card_table(card: Card, uri: str) -> pl.DataFrame:

@@ -122,7 +122,6 @@ def checked(
     columns: Iterable[Column],
     *,
     where: str,
-    stem: str = "",
     labels: Mapping[str, str] | None = None,
 ) -> pl.DataFrame:
     """Check a user's own table and take the columns that it should and may have.
@@ -130,7 +129,7 @@ def checked(
     Parameters
     ----------
     columns: what each may hold (config.card).
-    stem: what rows are numbered after where a column of names is not there.
+    where: the table, whose file rows are numbered after where a column of names is not there.
     labels: how labels are written, as for `label_numbers`.
 
     Returns the columns that are there, and of the others those that have a default or are unique.
@@ -141,7 +140,7 @@ def checked(
     """
     if frame.is_empty():
         raise DataError("holds no rows", where=where)
-    found = []
+    found, stem = [], where.partition("?")[0].rpartition("/")[2].partition(".")[0]
     for each in columns:
         if each.needed or each.name in frame.columns:
             found.append(_checked(column(frame, each.name, where=where), each, where, labels))

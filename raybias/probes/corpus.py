@@ -28,9 +28,23 @@ from raybias.schema import CORPUS, EXTRA_GROUPS
 FOUND: Final = pl.Schema({"vocabulary": pl.Int32, "words": pl.String, "n": pl.Int64})
 
 _PERSON: Final = "person"
-#: Plurals that no rule makes.
-_PLURALS: Final = {"person": "people", "thief": "thieves"}
-_SINGULARS: Final = {plural: one for one, plural in _PLURALS.items()}
+#: Endings and what becomes of them; the first that a noun has counts.
+_PLURALS: Final = (
+    (r"\bperson$", "people"),
+    (r"\bthief$", "thieves"),
+    (r"man$", "men"),
+    (r"(?<![aeiou])y$", "ies"),
+    (r"(s|sh|ch|x)$", r"\1es"),
+    (r"$", "s"),
+)
+_SINGULARS: Final = (
+    (r"\bpeople$", "person"),
+    (r"\bthieves$", "thief"),
+    (r"men$", "man"),
+    (r"ies$", "y"),
+    (r"(ss|sh|ch|x)es$", r"\1"),
+    (r"(?<![sui])s$", ""),
+)
 
 
 @dataclass(frozen=True)
@@ -70,7 +84,7 @@ def vocabularies(probe: Probe) -> list[Vocabulary]:
         nouns = _nouns_of(probe, str(attribute), own)
         terms = own.select("group", "term").unique(maintain_order=True).rows()
         if nouns:
-            lemmas = sorted({_singular(noun.lower()) for noun in nouns} | {_PERSON})
+            lemmas = sorted({_with_ending(noun.lower(), _SINGULARS) for noun in nouns} | {_PERSON})
             found.append(Vocabulary(str(attribute), tuple(terms), tuple(lemmas)))
     if not found:
         raise DataError(
@@ -182,34 +196,13 @@ def _any(phrases: Iterable[str]) -> str:
 
 
 def _forms(noun: str) -> tuple[str, ...]:
-    return (noun, _plural(noun), "persons") if noun == _PERSON else (noun, _plural(noun))
+    plural = _with_ending(noun, _PLURALS)
+    return (noun, plural, "persons") if noun == _PERSON else (noun, plural)
 
 
-def _singular(noun: str) -> str:
-    head, blank, last = noun.rpartition(" ")
-    if last in _SINGULARS:
-        last = _SINGULARS[last]
-    elif last.endswith("men"):
-        last = f"{last[:-3]}man"
-    elif last.endswith("ies"):
-        last = f"{last[:-3]}y"
-    elif last.endswith(("sses", "shes", "ches", "xes")):
-        last = last[:-2]
-    elif last.endswith("s") and not last.endswith(("ss", "us", "is")):
-        last = last[:-1]
-    return f"{head}{blank}{last}"
-
-
-def _plural(noun: str) -> str:
-    head, blank, last = noun.rpartition(" ")
-    if last in _PLURALS:
-        last = _PLURALS[last]
-    elif last.endswith("man"):
-        last = f"{last[:-3]}men"
-    elif last.endswith("y") and last[-2:-1] not in tuple("aeiou"):
-        last = f"{last[:-1]}ies"
-    elif last.endswith(("s", "sh", "ch", "x")):
-        last = f"{last}es"
-    else:
-        last = f"{last}s"
-    return f"{head}{blank}{last}"
+def _with_ending(noun: str, endings: Iterable[tuple[str, str]]) -> str:
+    """Change the ending of a noun, or of the last of its words, as listed."""
+    for ending, new in endings:
+        if re.search(ending, noun):
+            return re.sub(ending, new, noun, count=1)
+    return noun

@@ -35,8 +35,7 @@ def own_items(uri: str, attributes: Sequence[str] | None = None) -> pl.DataFrame
     DataError: no such file or column, a label outside the three, an empty text,
         attribute or group, a repeated item_id, or no rows.
     """
-    frame, stem = own_table(uri, "label")
-    items = completed(checked(frame, OWN["label"], where=uri, stem=stem), ITEMS)
+    items = completed(checked(own_table(uri, "label"), OWN["label"], where=uri), ITEMS)
     return items.with_columns(pl.col("template_id").fill_null(pl.col("item_id")))
 
 
@@ -63,8 +62,7 @@ def own_pairs(uri: str) -> pl.DataFrame:
     -----
     PairWarning: types that CrowS-Pairs does not have; they are kept.
     """
-    frame, stem = own_table(uri, "pair")
-    return pair_table(_originals(frame), where=uri, stem=stem)
+    return pair_table(_originals(own_table(uri, "pair")), where=uri)
 
 
 @probe(
@@ -87,8 +85,8 @@ def own_coreferences(uri: str) -> pl.DataFrame:
         lacks or repeats one or is of two types, a pronoun or referent that is not in the text, or
         no rows.
     """
-    frame, _ = own_table(uri, "coreference")
-    items = completed(checked(_originals(frame), OWN["coreference"], where=uri), COREFERENCES)
+    frame = _originals(own_table(uri, "coreference"))
+    items = completed(checked(frame, OWN["coreference"], where=uri), COREFERENCES)
     for name in ("pronoun", "referent", "other"):
         for row, (word, text) in enumerate(zip(items[name], items["text"], strict=True), start=1):
             if word and not re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE):
@@ -123,8 +121,7 @@ def own_triples(uri: str) -> pl.DataFrame:
     ------
     DataError: no such file or column, or an empty cell.
     """
-    frame, stem = own_table(uri, "triple")
-    return checked(frame, OWN["triple"], where=uri, stem=stem)
+    return checked(own_table(uri, "triple"), OWN["triple"], where=uri)
 
 
 @probe(
@@ -147,10 +144,9 @@ def own_decisions(uri: str) -> pl.DataFrame:
             cure="`raybias probes new decision` writes one",
         )
     card = read_card(uri)
-    frame, stem = own_table(uri, "decision")
     known = names_of("decision")
     people = [Column(name) for name in card.people if name not in known]
-    items = checked(frame, (*OWN["decision"], *people), where=uri, stem=stem)
+    items = checked(own_table(uri, "decision"), (*OWN["decision"], *people), where=uri)
     reference = pl.lit(written(card.reference) or None, pl.String)
     return items.with_columns(person=person_of(items.select(card.people)), reference=reference)
 
@@ -175,8 +171,7 @@ def own_options(uri: str) -> pl.DataFrame:
     DataError: no such file or column, an empty cell, an unknown context or polarity, or an option
         that is not there.
     """
-    frame, stem = own_table(uri, "options")
-    items = checked(frame, OWN["options"], where=uri, stem=stem)
+    items = checked(own_table(uri, "options"), OWN["options"], where=uri)
     options = items["options"]
     refuse(
         (options.list.len() < 2) | options.list.eval(pl.element().is_null()).list.any(),

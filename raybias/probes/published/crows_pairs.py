@@ -50,12 +50,12 @@ def check_sides(pairs: pl.DataFrame, *, where: str) -> None:
     )
 
 
-def pair_table(frame: pl.DataFrame, *, where: str, stem: str = "") -> pl.DataFrame:
+def pair_table(frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
     """Check pairs (config.card) and give them the columns of schema.PAIRS.
 
     Parameters
     ----------
-    stem: what pairs are numbered after where there is no pair_id.
+    where: the table, whose file pairs are numbered after where there is no pair_id.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def pair_table(frame: pl.DataFrame, *, where: str, stem: str = "") -> pl.DataFra
     """
     if "cluster" in frame.columns and frame["cluster"].null_count() == len(frame):
         frame = frame.drop("cluster")
-    pairs = checked(frame, OWN["pair"], where=where, stem=stem)
+    pairs = checked(frame, OWN["pair"], where=where)
     check_sides(pairs, where=where)
     unknown = pairs.filter(~pl.col("bias_type").is_in(BIAS_TYPES))["bias_type"]
     if len(unknown):
