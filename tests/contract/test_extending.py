@@ -167,7 +167,9 @@ def test_a_name_is_taken_once_and_what_is_defined_again_replaces_itself() -> Non
     assert registry["one"] == 2
     with pytest.raises(ConfigError, match=r"two numbers have the name 'one': notebook.one and x.y"):
         registry.add("one", 3, origin=("x", "y"))
-    with pytest.raises(ConfigError, match=r"no probe 'amazn'; choose from amazon, bold, planted, ns_"):
+    with pytest.raises(
+        ConfigError, match=r"no probe 'amazn'; choose from amazon, bold, planted, ns_"
+    ):
         probes.check("amazn")
 
 
