@@ -59,7 +59,8 @@ def measure(
         names a stereotyped group); or BBQ's questions, a file or folder, which HELM's files need.
     profile: strict takes paired tests and a correction for many, paper neither; by default that of
         the study whose output is given, else strict.
-    out: folder or URI for estimates.csv, estimates.parquet, figures and report.html.
+    out: folder or URI for estimates.csv, estimates.parquet, figures and report.html. In CSV, text
+        that a spreadsheet would take for a formula has an apostrophe before it.
     command: that this is, for the page.
 
     The others are of predictions alone.
@@ -67,9 +68,13 @@ def measure(
     metric: names of metrics (`raybias measure --list`), or `all` that the files allow; by default
         those of the study, else the two false positive rates, or of two classes the rates
         `selection_rate`, `tpr` and `fpr`.
-    scope, interval, margin: replace the study's or profile's (see `Statistics`).
+    scope: what intervals cover, instead of the study's or profile's (see `Statistics`).
+    interval: how they are made, instead of the study's or profile's: normal, t, or bootstrap (over
+        runs and templates).
+    margin: the largest gap that does not matter: smaller ones are said to be equivalent.
     by: columns of groups, each an attribute; several are also crossed. By default `group`.
-    label_column, pred_column: where tables of others have the labels and the predictions.
+    label_column: where tables of others have the labels.
+    pred_column: where they have the predictions.
     positive: the class that metrics of one class are about, a number or a word; by default the
         last.
     reference_groups: by attribute, the groups whose mean a gap is taken from; by default the

@@ -183,10 +183,11 @@ def audit(
     Parameters
     ----------
     model: hub id or folder.
-    probe: attribute of the Amazon templates: race, age, gender, religion, ...
-    method: kind of method; None chooses by the pilot and the budget.
+    probe: attribute of the Amazon templates: race, age, gender, religion, nationality, disability
+        or sexuality.
+    method: kind of method, such as zero_shot or lora; None chooses by the pilot and the budget.
     data: local folder of the public data sets; what it lacks is fetched there.
-    budget: time on this machine or cluster, such as `10m`; starting Ray is not counted.
+    budget: time on this machine or cluster: 90s, 10m or 2h; starting Ray is not counted.
     out: folder or URI of the results; by default out/audit-MODEL-PROBE, with the method if given.
     address: as for `run`.
     tell: is given what was found and chosen, in lines.
@@ -273,7 +274,8 @@ def write_report(
     ----------
     profile: states the statistics by this profile; how runs were tuned stays as it was.
     corpus: counts of `raybias probes corpus`, to set beside the gaps; copied into OUT.
-    verify: refuse results that changed since they were written; else the page warns of them.
+    verify: refuse results that changed since they were written, by OUT/seal.json; without it the
+        page and a warning name them.
 
     Raises
     ------

@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from raybias.api import studies
+from raybias.cli.options import documented_by
+
 app = typer.Typer(
     name="data",
     help="List, check and download the public data sets; convert weights.",
@@ -83,14 +86,9 @@ def download(
 
 
 @app.command()
+@documented_by(studies.convert)
 def convert(
-    model: Annotated[
-        str,
-        typer.Argument(help="A GGUF file; or a hub id or folder with pytorch_model.bin."),
-    ],
-    *,
-    out: Annotated[str, typer.Option(help="Folder to write, which does not exist yet.")],
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    model: Annotated[str, typer.Argument()], *, out: str, revision: str | None = None
 ) -> None:
     """Convert a GGUF file or pickled weights into a folder with safetensors, for studies to name.
 
@@ -99,7 +97,6 @@ def convert(
     process of its own, without secrets and network, by torch's unpickler of weights alone; a file
     that holds anything else is refused.
     """
-    from raybias.api import studies
     from raybias.config import Backbone
 
     done = studies.convert(model, out, revision=revision)

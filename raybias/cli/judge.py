@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from raybias.cli.options import ProfileOption, ScopeOption, command_line, printed_warnings
+from raybias.api import files as api
+from raybias.api import studies
+from raybias.cli.options import (
+    ProfileOption,
+    ScopeOption,
+    command_line,
+    documented_by,
+    printed_warnings,
+)
 from raybias.config import Interval, Profile
 from raybias.errors import ConfigError
 
@@ -20,6 +28,7 @@ _CODES: Final = {"worse": 3, "cannot tell": 4, "unread": 5}
 _CHOICE: Final = "KEY=VALUE,..."
 
 
+@documented_by(api.measure)
 def measure(
     files: Annotated[
         list[str] | None,
@@ -34,48 +43,16 @@ def measure(
         ),
     ] = None,
     *,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            help="Measure no other: predictions, pairs, coreference, options, triples, decisions,"
-            " sentences."
-        ),
-    ] = None,
-    items: Annotated[
-        str | None,
-        typer.Option(
-            help="What published answers are to: StereoSet's dev.json; BBQ's"
-            " additional_metadata.csv, whose target_loc says which option the stereotype is about;"
-            " or BBQ's questions, which HELM's files need."
-        ),
-    ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Of predictions, what groups are compared by; may be repeated, `all` is every one"
-            " that the files allow. By default the study's, else negative_fpr and positive_fpr, or"
-            " of two classes selection_rate, tpr and fpr."
-        ),
-    ] = None,
+    kind: str | None = None,
+    items: str | None = None,
+    metric: list[str] | None = None,
     listed: Annotated[
         bool, typer.Option("--list", help="List the metrics with formulas and sources.")
     ] = False,
     profile: ProfileOption = None,
     scope: ScopeOption = None,
-    interval: Annotated[
-        Interval | None,
-        typer.Option(
-            help="Instead of the profile's or study's: normal, t, or bootstrap (runs, templates)."
-        ),
-    ] = None,
-    margin: Annotated[
-        float | None,
-        typer.Option(
-            help="The largest gap that does not matter: smaller ones are said to be equivalent.",
-            min=0,
-            max=1,
-        ),
-    ] = None,
+    interval: Interval | None = None,
+    margin: Annotated[float | None, typer.Option(min=0, max=1)] = None,
     by: Annotated[
         str | None,
         typer.Option(
@@ -85,8 +62,8 @@ def measure(
             " crossed. By default `group`.",
         ),
     ] = None,
-    label_column: Annotated[str, typer.Option(help="The column of true labels.")] = "label",
-    pred_column: Annotated[str, typer.Option(help="The column of predicted labels.")] = "pred",
+    label_column: str = "label",
+    pred_column: str = "pred",
     positive: Annotated[
         str | None,
         typer.Option(
@@ -102,13 +79,7 @@ def measure(
             " repeated. By default the study's or the papers' lists, else all groups."
         ),
     ] = None,
-    background: Annotated[
-        str | None,
-        typer.Option(
-            help="What groups are compared with instead of each metric's own: mean_of_groups,"
-            " pooled, pooled_others or reference:GROUP."
-        ),
-    ] = None,
+    background: str | None = None,
     target: Annotated[
         float | None,
         typer.Option(
@@ -123,20 +94,13 @@ def measure(
         bool, typer.Option("--json", help="Print the estimates as JSON, a row a line.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but warnings.")] = False,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder or URI for estimates.csv, estimates.parquet, figures and report.html. In"
-            " CSV, text that a spreadsheet would take for a formula has an apostrophe before it."
-        ),
-    ] = None,
+    out: str | None = None,
 ) -> None:
     """Measure bias in predictions and answers: every score of their kind, with its interval.
 
     Intervals resample what answers were made from: seeds, templates, words, pairs or items.
     """
     from raybias import report, stats
-    from raybias.api import files as api
     from raybias.report.estimates import text
     from raybias.report.table import markdown
     from raybias.stats.metric_table import listed_metrics
@@ -190,29 +154,13 @@ def _references(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return chosen
 
 
+@documented_by(api.compare)
 def compare(
-    base: Annotated[
-        str,
-        typer.Argument(
-            help="An OUT, or a file or folder of predictions as `raybias measure` takes, or of "
-            "answers about pairs as `raybias measure` takes."
-        ),
-    ],
-    candidate: Annotated[str, typer.Argument(help="Likewise; may be the same OUT.")],
+    base: Annotated[str, typer.Argument()],
+    candidate: Annotated[str, typer.Argument()],
     *,
-    base_is: Annotated[
-        str | None,
-        typer.Option(
-            "--base",
-            metavar=_CHOICE,
-            help="Which of BASE is meant, by model, method, dataset, probe or style, such as "
-            "model=opt-125m,method=lora.",
-        ),
-    ] = None,
-    candidate_is: Annotated[
-        str | None,
-        typer.Option("--candidate", metavar=_CHOICE, help="Which of CANDIDATE is meant."),
-    ] = None,
+    base_is: Annotated[str | None, typer.Option("--base", metavar=_CHOICE)] = None,
+    candidate_is: Annotated[str | None, typer.Option("--candidate", metavar=_CHOICE)] = None,
     scope: ScopeOption = None,
     gate: Annotated[
         str | None,
@@ -223,10 +171,7 @@ def compare(
             "the margin is equivalent.",
         ),
     ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(help="Folder or URI for compare.csv, compare.md, compare.json, compare.html."),
-    ] = None,
+    out: str | None = None,
 ) -> None:
     """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
 
@@ -234,7 +179,6 @@ def compare(
     probe, style and sentence, and by seed where both have the same seeds, arms are matched.
     """
     from raybias import stats
-    from raybias.api import files as api
     from raybias.storage import Store
 
     with printed_warnings(stats.StatisticsWarning):
@@ -274,30 +218,13 @@ def _margin(text: str) -> float:
     raise ConfigError(f"--gate {text!r} is not margin=NUMBER", cure="such as margin=0.02")
 
 
+@documented_by(studies.write_report)
 def report(
     out: Annotated[str, typer.Argument(help="The OUT folder or URI of a study.")],
-    profile: Annotated[
-        Profile | None,
-        typer.Option(
-            help="State the statistics by this profile; how runs were tuned stays as it was.",
-            show_default="the study's",
-        ),
-    ] = None,
-    corpus: Annotated[
-        str | None,
-        typer.Option(
-            help="Counts of `raybias probes corpus`, to set beside the gaps; copied into OUT.",
-        ),
-    ] = None,
+    profile: Annotated[Profile | None, typer.Option(show_default="the study's")] = None,
+    corpus: str | None = None,
     *,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Refuse results that changed since they were written, by OUT/seal.json; without"
-            " it the page and a warning name them.",
-        ),
-    ] = False,
+    verify: Annotated[bool, typer.Option("--verify")] = False,
     samples: Annotated[
         str | None,
         typer.Option(
@@ -313,11 +240,10 @@ def report(
     Prints the gaps with their intervals. In CSV, text that a spreadsheet would take for a formula
     has an apostrophe before it.
     """
-    from raybias.api import files, studies
     from raybias.seal import ChangedWarning
 
     if samples is not None:
-        print(*files.samples(out, samples), sep="\n")
+        print(*api.samples(out, samples), sep="\n")
         return
     with printed_warnings(ChangedWarning):
         results = studies.write_report(out, profile=profile, corpus=corpus, verify=verify)

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from raybias.cli.options import Address, Debug
+from raybias.api import studies
+from raybias.cli.options import Address, Debug, documented_by
 
 
 def serve(
@@ -47,7 +48,6 @@ def serve(
     `GET /runs` lists them; `POST /label` with {"run": ..., "texts": [...]} gives each text's
     label and probabilities; `GET /healthz` says whether it is up.
     """
-    from raybias.api import studies
     from raybias.runtime.serve.app import TOKEN_VARIABLE
     from raybias.runtime.serve.http import Limits
 
@@ -67,22 +67,17 @@ def serve(
         threading.Event().wait()
 
 
+@documented_by(studies.doctor)
 def doctor(
     address: Address = None,
-    out: Annotated[
-        str | None, typer.Option(help="Folder or URI of a study, to be examined too.")
-    ] = None,
-    hub: Annotated[
-        bool, typer.Option("--hub/--no-hub", help="Whether to try to reach the model hub.")
-    ] = True,
+    out: str | None = None,
+    hub: bool = True,
 ) -> None:
     """Check Python, packages, processors, memory, disk, Ray, its ports and the model hub.
 
     Every line is ok, warn or fail, with a cure; security weaknesses are warnings. Exits with 2
     if something that is needed is broken.
     """
-    from raybias.api import studies
-
     broken = False
     for finding in studies.doctor(address, out=out, hub=hub):
         print(finding, flush=True)

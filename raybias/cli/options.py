@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Literal
+from copy import copy
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
+from typer.models import ParameterInfo
 
 from raybias.config import Profile, Scope
 
@@ -95,6 +99,39 @@ Question = Annotated[
     typer.Option(help="The opening of question_answer: the same for all, or drawn per pair."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of random draws.")]
+
+
+#: Names and text of a parameter in a docstring.
+_PARAMETER: Final = re.compile(r"^([\w, ]+): (.*(?:\n    .*)*)", re.MULTILINE)
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def documented_by(function: Callable[..., Any]) -> Callable[[Command], Command]:
+    """Give a command's parameters the text that its public function's docstring has of them.
+
+    A parameter that says its own help keeps it.
+    """
+    _, _, section = str(inspect.getdoc(function)).partition("Parameters\n----------\n")
+    texts = {
+        name.strip(): f"{text[0].upper()}{' '.join(text.split())[1:]}"
+        for names, text in _PARAMETER.findall(section.partition("\n\nRaises\n")[0])
+        for name in names.split(",")
+    }
+
+    def decorate(command: Command) -> Command:
+        hints = get_type_hints(command, include_extras=True)
+        for name in {*hints} & {*texts}:
+            hint = hints[name]
+            of, *extra = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+            info = next((each for each in extra if isinstance(each, ParameterInfo)), None)
+            if info is None or not info.help:
+                described = typer.Option() if info is None else copy(info)
+                described.help = texts[name]
+                hints[name] = Annotated[of, described]
+        command.__annotations__ = hints
+        return command
+
+    return decorate
 
 
 def command_line() -> str:

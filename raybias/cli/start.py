@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from raybias.api import studies
 from raybias.cli.judge import show
 from raybias.cli.options import (
     Debug,
@@ -19,6 +20,7 @@ from raybias.cli.options import (
     SkipUnfit,
     StudyFile,
     command_line,
+    documented_by,
 )
 from raybias.config import load_study
 from raybias.errors import ConfigError, WorkFailed
@@ -29,8 +31,9 @@ if TYPE_CHECKING:
     from raybias.probes.published.planted import Plant
 
 
+@documented_by(studies.demo)
 def demo(
-    out: Annotated[str, typer.Option(help="Folder or URI of the results.")] = "out/demo",
+    out: str = "out/demo",
     address: RunAddress = None,
     debug: Debug = False,
 ) -> None:
@@ -40,7 +43,6 @@ def demo(
     instrument, not a finding. Exits with 1 if the planted group was not found with the
     right sign, or another was flagged.
     """
-    from raybias.api import studies
     from raybias.probes.published.planted import plant
 
     results = studies.demo(out, address=address, command=command_line())
@@ -68,34 +70,15 @@ def verdict(estimates: pl.DataFrame, planted: Plant) -> str:
     raise WorkFailed(wrong, where="demo", cure="see its report.html")
 
 
+@documented_by(studies.audit)
 def audit(
-    model: Annotated[str, typer.Argument(help="Hugging Face id or local folder of a model.")],
+    model: Annotated[str, typer.Argument()],
     *,
-    probe: Annotated[
-        str,
-        typer.Option(
-            help="Attribute of the Amazon templates: race, age, gender, religion, nationality, "
-            "disability or sexuality."
-        ),
-    ] = "race",
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="Kind of method, such as zero_shot or lora.",
-            show_default="by a pilot and the budget",
-        ),
-    ] = None,
-    data: Annotated[
-        Path,
-        typer.Option(help="Folder of the public data sets; what it lacks is fetched there."),
-    ] = Path("data"),
-    budget: Annotated[
-        str, typer.Option(help="Time that the study may take here: 90s, 10m or 2h.")
-    ] = "10m",
-    out: Annotated[
-        str | None,
-        typer.Option(help="Folder or URI of the results.", show_default="out/audit-MODEL-PROBE"),
-    ] = None,
+    probe: str = "race",
+    method: Annotated[str | None, typer.Option(show_default="by a pilot and the budget")] = None,
+    data: Path = Path("data"),
+    budget: str = "10m",
+    out: Annotated[str | None, typer.Option(show_default="out/audit-MODEL-PROBE")] = None,
     write: Annotated[
         Path | None,
         typer.Option(
@@ -111,7 +94,6 @@ def audit(
     Says what is chosen and how small a gap it can show before it starts. The study stands in
     OUT/study.yaml, and the same command goes on where it was cut off.
     """
-    from raybias.api import studies
 
     if write is not None:
         _write_study(model, probe, write)
@@ -176,12 +158,11 @@ def _write_study(model: str, probe: str, file: Path) -> None:
     print(f"{file}: `raybias plan {file}` says what it would take")
 
 
+@documented_by(studies.run)
 def run(
     study: StudyFile,
     *,
-    out: Annotated[
-        str | None, typer.Option(help="Folder or URI of the results.", show_default="out/NAME")
-    ] = None,
+    out: Annotated[str | None, typer.Option(show_default="out/NAME")] = None,
     overrides: Overrides = None,
     limit: Limit = None,
     profile: ProfileOption = None,
@@ -194,7 +175,6 @@ def run(
     Prints the gaps with their intervals. Running the same command again goes on
     where it was cut off.
     """
-    from raybias.api import studies
 
     chosen = load_study(study, overrides=tuple(overrides or ()), profile=profile, limit=limit)
     place = out or f"out/{chosen.name}"
@@ -222,13 +202,12 @@ def run_beside(script: str) -> None:
     main(["run", str(study), *place, *options])
 
 
+@documented_by(studies.plan)
 def plan(
     study: Annotated[
         str | None, typer.Argument(metavar="STUDY.yaml", help="The study file.")
     ] = None,
-    out: Annotated[
-        str | None, typer.Option(help="Folder or URI that results will go to; checked too.")
-    ] = None,
+    out: str | None = None,
     *,
     overrides: Overrides = None,
     limit: Limit = None,
@@ -239,33 +218,16 @@ def plan(
     ] = None,
     assume: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="nodes=4,cpus=32,memory=256GiB,gpus=8,gpu_memory=80GiB,gpu=A100",
-            help="Plan for nodes like this, which need not exist; again for each kind of node.",
-        ),
+        typer.Option(metavar="nodes=4,cpus=32,memory=256GiB,gpus=8,gpu_memory=80GiB,gpu=A100"),
     ] = None,
-    peak: Annotated[
-        float | None,
-        typer.Option(
-            "--peak-tflops",
-            min=0.001,
-            help="Peak TFLOP/s of one device.",
-            show_default="the GPU's published peak",
-        ),
+    peak_tflops: Annotated[
+        float | None, typer.Option(min=0.001, show_default="the GPU's published peak")
     ] = None,
     utilisation: Annotated[
         float | None,
-        typer.Option(
-            min=0.01,
-            max=1.0,
-            help="Fraction of the peak that long passes reach.",
-            show_default="as the kind of device does",
-        ),
+        typer.Option(min=0.01, max=1.0, show_default="as the kind of device does"),
     ] = None,
-    scale: Annotated[
-        str | None,
-        typer.Option(metavar="1,4,8", help="Also bound the wall time on so many times the nodes."),
-    ] = None,
+    scale: Annotated[str | None, typer.Option(metavar="1,4,8")] = None,
     skip_unfit: SkipUnfit = False,
     schema: Annotated[
         bool,
@@ -279,7 +241,6 @@ def plan(
 
     Exits with 2 and one line for what `raybias run` would refuse before any work.
     """
-    from raybias.api import studies
     from raybias.config import study_schema
 
     if schema:
@@ -292,7 +253,7 @@ def plan(
     if not all(part.strip().isdecimal() and int(part) for part in parts):
         raise ConfigError(f"{scale!r} are no whole numbers", where="--scale", cure="write 1,4,8")
     planned = studies.plan(
-        loaded, out=out, address=address, assume=assume or (), peak_tflops=peak,
+        loaded, out=out, address=address, assume=assume or (), peak_tflops=peak_tflops,
         utilisation=utilisation, scale=[*map(int, parts)], skip_unfit=skip_unfit,
     )  # fmt: skip
     typer.echo(planned)
