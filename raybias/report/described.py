@@ -85,11 +85,9 @@ def _backbones(study: Study, runs: pl.DataFrame, record: Record) -> TextTable:
     rows = []
     for backbone in study.backbones:
         size = record.parameters.get(backbone.name)
-        place = Path(backbone.id)
         row = [
             backbone.name,
-            # Where weights lie on this machine is nobody else's business.
-            place.name if place.is_absolute() else backbone.id,
+            _without_folder(backbone.id),
             _version(backbone, (record.models or {}).get(backbone.name, {})),
             "" if size is None else f"{size:,}",
             backbone.dtype,
@@ -359,7 +357,12 @@ def _shown(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, list | dict):
         return ", ".join(_shown(part) for part in value) or "default"
-    return str(value)
+    return _without_folder(str(value))
+
+
+def _without_folder(text: str) -> str:
+    """Cut the folder off an absolute path: where files lie on this machine is nobody's business."""
+    return Path(text).name if Path(text).is_absolute() else text
 
 
 def cards(store: Store, study: Study, composition: pl.DataFrame | None) -> Iterator[TextTable]:
@@ -431,6 +434,10 @@ def made_from(paths: Sequence[str], *, command: str = "") -> TextTable:
         else:
             store = Store(path)
             names = store.files(recursive=True)
-        rows += [(store.uri_of(name), digest(store.read_bytes(name))) for name in names]
+        rows += [
+            (f"{_without_folder(path)}{f'/{name}' * (len(names) > 1)}",
+             digest(store.read_bytes(name)))
+            for name in names
+        ]  # fmt: skip
     title = "Command, date, version, and sha256 of the files"
     return pairs_of(title, rows, ("what", "value"))

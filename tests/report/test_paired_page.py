@@ -9,9 +9,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import raybias
 from raybias import schema
 from raybias.cli import main
 from raybias.errors import OutputError
+from raybias.measures import read
 from raybias.measures.prediction_rows import gap_rows
 from raybias.report import write_report
 from raybias.storage import Store
@@ -241,3 +243,23 @@ def test_a_studys_statistics_judge_its_pairs(tmp_path: Path) -> None:
     text = text_of(other)
     assert "80% intervals" in text
     assert "after correction" not in text.partition("How to make it again")[0]
+
+
+def test_scores_of_pairs_come_back_from_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pair_out(tmp_path / "out", pair_study())
+    files = raybias.samples(tmp_path / "out", tmp_path / "samples")
+    assert files
+    before = read([tmp_path / "out"], "pairs")["pairs"]
+    for file in files:
+        again = read([tmp_path / "samples" / file])["pairs"]
+        same = before.filter(model=again["model"][0]).join(
+            again, on=["pair_id", "bias_type", "direction", "score_more", "score_less"], how="semi"
+        )
+        assert same.height >= again.height
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(tmp_path / "none"), "--samples", str(tmp_path / "nowhere")])
+    assert end.value.code == 2
+    assert "has no answers to questions with three options" in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
