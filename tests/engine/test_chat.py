@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import transformers
 from pydantic import ValidationError
 
 from raybias.config import Backbone, parse_study
@@ -55,41 +53,19 @@ def turns(method: Prompted, text: str) -> list[dict[str, str]]:
     return found
 
 
-class Plain:
-    """transformers' own chat template, generation and logits."""
-
-    def __init__(self, folder: Path) -> None:
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        self.model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
-
-    def row(self, messages: list[dict[str, str]]) -> torch.Tensor:
-        made = self.tokenizer.apply_chat_template(
-            messages, continue_final_message=True, return_tensors="pt", return_dict=True
-        )
-        return made["input_ids"]
-
-    def says(self, messages: list[dict[str, str]], most: int) -> str:
-        row = self.row(messages)
-        with torch.no_grad():
-            made = self.model.generate(
-                row, attention_mask=torch.ones_like(row), do_sample=False, max_new_tokens=most
-            )
-        return str(self.tokenizer.decode(made[0, row.shape[1] :], skip_special_tokens=True))
-
-    def label_scores(self, messages: list[dict[str, str]]) -> list[float]:
-        with torch.no_grad():
-            logits_V = self.model(self.row(messages)).logits[0, -1]
-        opening = self.row(messages)[0].tolist()
-        found = []
-        for word in LABELS:
-            ids = set()
-            for each in (word, word.capitalize()):
-                *before, last = messages
-                row = self.row([*before, {**last, "content": f"{last['content']} {each}"}])[0]
-                assert row[: len(opening)].tolist() == opening
-                ids.add(int(row[len(opening)]))
-            found.append(float(logits_V.log_softmax(-1)[sorted(ids)].logsumexp(0)))
-        return found
+def label_scores(peer: prompting.Peer, messages: list[dict[str, str]]) -> list[float]:
+    """Log-probabilities that the model goes on with each label's word, in either case."""
+    opening, logits_V = peer.ids(peer.turn(messages)), peer.log_probs(peer.turn(messages))[-1]
+    found = []
+    for word in LABELS:
+        ids = set()
+        for each in (word, word.capitalize()):
+            *before, last = messages
+            row = peer.ids(peer.turn([*before, {**last, "content": f"{last['content']} {each}"}]))
+            assert row[: len(opening)] == opening
+            ids.add(row[len(opening)])
+        found.append(float(logits_V[sorted(ids)].logsumexp(0)))
+    return found
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "smollm2"])
@@ -107,21 +83,21 @@ def test_answers_to_messages_are_those_of_transformers(
     answers = labelled(who, run, texts, texts)
     alone = [labelled(who, run, [text], [text])["texts"][0] for text in texts]
     assert answers["texts"] == alone
-    plain = Plain(folder)
+    peer = prompting.Peer(folder)
     for text, found, logits_L in zip(texts, answers["texts"], answers["logits"], strict=True):
         messages = turns(method, text)
         if isinstance(method, ChainOfThought):
-            thought = plain.says(messages, method.reasoning_tokens)
+            thought = peer.says(peer.turn(messages), method.reasoning_tokens)
             # The model's own turn goes on: its reasoning is continued and not closed.
             messages[-1]["content"] += (
                 f"{thought}\nAnswer: Therefore, from negative, neutral, or positive, the "
                 "sentiment is"
             )
-            end = plain.says(messages, 16)
+            end = peer.says(peer.turn(messages), 16)
             assert found == (f"{thought} [...]{end}" if thought else end)
         else:
-            assert found == plain.says(messages, 16)
-        np.testing.assert_allclose(logits_L, plain.label_scores(messages), atol=1e-4)
+            assert found == peer.says(peer.turn(messages), 16)
+        np.testing.assert_allclose(logits_L, label_scores(peer, messages), atol=1e-4)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda each: each.name)

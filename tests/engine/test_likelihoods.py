@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
-import transformers
 from pydantic import ValidationError
 
 from raybias.config import Backbone, QuestionProbe
@@ -46,6 +44,9 @@ def load(kind: str, folder: Path) -> LoadedBackbone:
     return load_backbone(Backbone.model_validate({"id": str(path), "bos": "prepend"}))
 
 
+peer = cache(partial(prompting.Peer, begin=(1,)))
+
+
 def items(folder: Path, source: str) -> list[dict[str, object]]:
     make = {"bbq": question_data.bbq, "discrim_eval": question_data.discrim_eval}[source]
     probe = QuestionProbe(source=source, data=str(make(folder)))
@@ -63,22 +64,6 @@ def read(
     return found
 
 
-def written(
-    backbone: LoadedBackbone, method: Method, rows: Sequence[dict[str, object]], at_once: int
-) -> list[dict[str, object]]:
-    return read(backbone, method, rows, at_once)
-
-
-def textbook(path: str, text: str, option: str) -> float:
-    """The log-likelihood of what follows a text, from one plain pass."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
-    model = transformers.AutoModelForCausalLM.from_pretrained(path).eval()
-    head, whole = ([1, *tokenizer(each)["input_ids"]] for each in (text, f"{text} {option}"))
-    with torch.no_grad():
-        log_probs_TV = model(torch.tensor([whole])).logits[0].log_softmax(-1)
-    return sum(float(log_probs_TV[n - 1, whole[n]]) for n in range(len(head), len(whole)))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_are_the_textbooks_at_any_batch_and_order(kind: str, folder: Path) -> None:
@@ -91,7 +76,9 @@ def test_answers_are_the_textbooks_at_any_batch_and_order(kind: str, folder: Pat
         for question, row in zip(questions, expected[4 * n : 4 * n + 4], strict=True):
             assert row["prompt"] == question.prompt
             for place, option in zip(question.places, question.options, strict=True):
-                by_book = textbook(backbone.spec.id, question.text + question.cue, option)
+                by_book = peer(backbone.spec.id).likelihood(
+                    question.text + question.cue, f" {option}"
+                )
                 assert row["scores"][place] == pytest.approx(by_book, rel=1e-5)
     small = backbones.with_budget(backbone, 64)
     shuffled = np.random.default_rng(0).permutation(len(asked)).tolist()
@@ -136,15 +123,6 @@ def test_likelihoods_are_chosen_by_length_where_the_study_says_so(folder: Path) 
     assert chosen == {"none": 0, "characters": 1, "bytes": 0}
 
 
-def answered(path: str, prompt: str, count: int) -> str:
-    """What transformers generates greedily behind a prompt."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
-    model = transformers.AutoModelForCausalLM.from_pretrained(path).eval()
-    row = torch.tensor([[1, *tokenizer(prompt)["input_ids"]]])
-    found = model.generate(row, do_sample=False, max_new_tokens=count, pad_token_id=0)
-    return tokenizer.decode(found[0, row.shape[1] :], skip_special_tokens=True)
-
-
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_written_answers_are_those_of_transformers_in_any_order_of_options(
     kind: str, folder: Path
@@ -154,15 +132,15 @@ def test_written_answers_are_those_of_transformers_in_any_order_of_options(
     method = OptionAnswer.model_validate(
         {"orders": 2, "answer_tokens": 3, "prompt_format": "raw", "unknowns": ["?"]}
     )
-    expected = written(backbone, method, asked, 16)
+    expected = read(backbone, method, asked, 16)
     assert len(expected) == 24 * 2
     for n in (0, 7):
         questions = method.requests(asked[n], chat=False)
         for question, row in zip(questions, expected[2 * n : 2 * n + 2], strict=True):
             assert row["prompt"] == question.prompt
-            assert row["answer"] == answered(backbone.spec.id, question.text + question.cue, 3)
+            assert row["answer"] == peer(backbone.spec.id).says(question.text + question.cue, 3)
     small = backbones.with_budget(backbone, 64)
-    for found in (written(backbone, method, asked, 1), written(small, method, asked[::-1], 5)):
+    for found in (read(backbone, method, asked, 1), read(small, method, asked[::-1], 5)):
         assert sorted(found, key=str) == sorted(expected, key=str)
 
 
@@ -208,7 +186,7 @@ def test_decisions_are_the_textbooks(folder: Path) -> None:
         (question,) = method.requests(item, chat=False)
         asks = question.text + question.cue
         assert asks == f"{item['text']}\n\nPlease answer with yes or no.\nAnswer:"
-        by_book = [textbook(backbone.spec.id, asks, word) for word in ("yes", "no")]
+        by_book = [peer(backbone.spec.id).likelihood(asks, f" {word}") for word in ("yes", "no")]
         assert [row["favourable"], row["unfavourable"]] == pytest.approx(by_book, rel=1e-5)
 
 

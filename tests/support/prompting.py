@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +106,54 @@ def texts(count: int) -> list[str]:
     people = ("red", "blue", "green")
     ends = ("man sang", "woman left early", "child was glad", "family worked all day")
     return [f"the {people[i % 3]} {ends[i // 3 % 4]} and {i}" for i in range(count)]
+
+
+class Peer:
+    """transformers' own chat template, logits and generation of a model, in float32.
+
+    Parameters
+    ----------
+    begin: tokens before each text, which a chat template writes by itself.
+    """
+
+    def __init__(self, folder: Path | str, begin: Sequence[int] = ()) -> None:
+        self.begin = list(begin)
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        self.model = model.eval()
+
+    def turn(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """What a chat begins with before the model goes on; its own opened turn is the last."""
+        opened = messages[-1]["role"] == "assistant"
+        return str(
+            self.tokenizer.apply_chat_template(
+                list(messages),
+                tokenize=False,
+                add_generation_prompt=not opened,
+                continue_final_message=opened,
+            )
+        )
+
+    def ids(self, text: str) -> list[int]:
+        """The tokens of a text behind those that begin it."""
+        return [*self.begin, *self.tokenizer(text, add_special_tokens=False)["input_ids"]]
+
+    def log_probs(self, text: str) -> torch.Tensor:
+        """Log-probabilities [T, V] behind each token, from one plain pass."""
+        with torch.no_grad():
+            return self.model(torch.tensor([self.ids(text)])).logits[0].log_softmax(-1)
+
+    def likelihood(self, text: str, option: str) -> float:
+        """Log-likelihood of what follows a text, blanks at its end not counted with it."""
+        whole, since = self.ids(text + option), len(self.ids(text.rstrip()))
+        log_probs_TV = self.log_probs(text + option)
+        return sum(float(log_probs_TV[n - 1, whole[n]]) for n in range(since, len(whole)))
+
+    def says(self, text: str, most: int) -> str:
+        """What is generated greedily behind a text."""
+        row = torch.tensor([self.ids(text)])
+        with torch.no_grad():
+            made = self.model.generate(
+                row, attention_mask=torch.ones_like(row), do_sample=False, max_new_tokens=most
+            )
+        return str(self.tokenizer.decode(made[0, row.shape[1] :], skip_special_tokens=True))
