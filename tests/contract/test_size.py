@@ -26,7 +26,7 @@ BUDGET = {
     "raybias/report": (4_898, 22),
     "raybias/runtime": (6_884, 36),
     "raybias/stats": (7_597, 45),
-    "tests": (34_371, 226),
+    "tests": (33_958, 224),
 }
 
 

@@ -15,6 +15,7 @@ from raybias.engine.adapters.lora import LoraOptions, LoraTrainer
 from raybias.engine.adapters.packed_layers import target_layers
 from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.engine.packing import Placed, pack, stack
 from raybias.errors import ModelError
 from raybias.methods import EarlyStop, Full, Lora, Tuned
@@ -32,7 +33,8 @@ FULL = Full(
 
 
 def trainer_of(kind: str, folder: Path, method: Tuned = METHOD) -> AdapterTrainer:
-    return method.trainer(ModelContext(classifiers.spec_of(kind, folder / kind), LABELS))
+    spec = classifiers.spec_of(kind, folder / kind)
+    return method.trainer(ModelContext(spec, LABELS, Execution()))
 
 
 def test_padding_changes_no_logits_of_a_model_that_reads_the_last_position(tmp_path: Path) -> None:
