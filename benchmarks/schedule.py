@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -25,7 +26,8 @@ import typer
 import workload
 from simulated import runs_of, simulate
 
-from raybias.planning.inventory import Inventory, assumed
+from raybias.config import Resources
+from raybias.planning.inventory import Inventory, Node, assumed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import Schedule, Task, remaining
@@ -89,7 +91,20 @@ def on_ray(tasks: list[Task], count: int, per_gpu: int, seconds: float, wall: fl
         for group in held:
             ray.util.remove_placement_group(group)
 
-    graph = Graph(count * per_gpu)
+    node = Node(cpus=10**6, memory=2**60, gpus=count, gpu_memory=2**60)
+
+    class Logical:
+        """Devices without nodes; Ray's placement groups find those of a task."""
+
+        resources = Resources()
+
+        def inventory(self) -> Inventory:
+            return Inventory((node,), "logical", per_gpu)
+
+        def halve(self, fits: Callable[[Task], bool]) -> None:
+            pass
+
+    graph = Graph(Logical())
     for task in tasks:
         graph.add(task, work)
     try:

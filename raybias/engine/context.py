@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Loaded = TypeVar("Loaded")
 
+#: Of a process on a GPU, beside what torch gives out: its CUDA context, with cuBLAS's kernels.
+_CONTEXT_BYTES: Final = 600 * 2**20
+
 
 class Sharding(Protocol):
     """Shards models over the ranks of a group."""
@@ -82,7 +85,10 @@ class Execution:
         if self.deterministic:
             repeat_bits()
         if self.sharers > 1 and torch.device(self.device).type == "cuda":
-            torch.cuda.set_per_process_memory_fraction(1 / self.sharers)
+            # Beside what torch gives out, each process has a context of its own.
+            whole = torch.cuda.get_device_properties(self.device).total_memory
+            share = 1 / self.sharers - _CONTEXT_BYTES / whole
+            torch.cuda.set_per_process_memory_fraction(share, self.device)
 
     def split(self) -> list[torch.device]:
         """List the devices that the layers are split over."""

@@ -163,6 +163,8 @@ class Node:
     """Bytes of one GPU; None where it is not known."""
     address: str | None = None
     """Of its machine, which several nodes can share; None where it is not known."""
+    name: str = ""
+    """Its id in the cluster, if it is there."""
     gpu: str | None = None
     """Kind of GPU, as Ray names it: A100, H100, A10G; None where it is not known."""
     pending: bool = False

@@ -1,8 +1,10 @@
-"""Run a graph of tasks on the workers that a cluster holds: what is ready, longest path first.
+"""Run a graph of tasks on nodes that come and go: of what is ready, the widest, then longest path.
 
-Ray places and queues; this keeps its queue short and in order. A task begins when those that it
-comes after have ended and its workers are free, and what can use more workers has those that
-nobody waits for. It knows nothing of Ray.
+A task begins when those that it comes after have ended and a node has room for its worker, or
+several for its workers. One that is ready and finds no room reserves the nodes where it will begin:
+nothing narrower is placed there. So one node, not the study, waits for what it still holds; behind
+narrow tasks of longer paths a wide one would wait until the last of them. Devices that nobody waits
+for go to tasks that can use more, and to halves of running packs. It knows nothing of Ray.
 """
 
 from __future__ import annotations
@@ -13,16 +15,21 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from fractions import Fraction
+from functools import cache, partial
 from heapq import heappop, heappush
+from typing import Protocol
 
+from raybias.config import Resources
 from raybias.errors import WorkFailed
+from raybias.planning.inventory import Inventory, Node
+from raybias.planning.machine import ResourceRequest, places
 from raybias.planning.schedule import Schedule, Span, Task, remaining
 
 #: What a task does with the workers that it is granted.
 Work = Callable[["Grant"], None]
 
-#: Seconds between two looks for what idle workers could take over.
+#: Seconds between two looks at the nodes, and for what idle devices could take over.
 _LOOK_EVERY_S = 2.0
 
 
@@ -38,6 +45,8 @@ class Grant:
     ----------
     slots: how many it has now; a task that can use more than its least looks now and then.
     enough: how many it can still use.
+    nodes: workers by the name of the node that is planned to hold them, or that does.
+    avoid: names of nodes that are reserved for tasks before it.
     stopped: whether it is to end.
     add: adds a task that does a part of this one, for what waits for it.
     """
@@ -45,6 +54,8 @@ class Grant:
     task: Task
     slots: int
     enough: int
+    nodes: dict[str, int]
+    avoid: frozenset[str]
     stopped: threading.Event
     add: Callable[[Task, Work], None]
     _actions: list[Callable[[], object]] = field(default_factory=list)
@@ -62,24 +73,41 @@ class Grant:
                 action()
 
 
+class Places(Protocol):
+    """The nodes on which a graph's tasks run."""
+
+    @property
+    def resources(self) -> Resources:
+        """What the study asks, such as its share of the nodes."""
+
+    def inventory(self) -> Inventory:
+        """List the nodes that there are now; without any, tasks run one after another."""
+
+    def halve(self, fits: Callable[[Task], bool]) -> None:
+        """Halve running packs for whose task `fits` finds, and takes, a free place."""
+
+
 class Logbook:
     """Numbers the devices that tasks hold as they run, and keeps which held what and when."""
 
-    def __init__(self, devices: int) -> None:
-        self.devices = devices
-        self._free = list(range(devices))
+    def __init__(self) -> None:
+        self.devices = 0
+        self._free: list[int] = []
         self._held: dict[str, list[tuple[int, float]]] = {}
         self._tasks: dict[str, Task] = {}
         self._spans: list[Span] = []
 
-    def hold(self, held: Mapping[str, tuple[Task, int]], now: float) -> None:
-        """Note how many devices each running task holds from `now` on, by its key."""
+    def hold(self, held: Mapping[str, tuple[Task, int]], devices: int, now: float) -> None:
+        """Note how many devices each running task holds from `now` on, of so many."""
+        for number in range(self.devices, devices):
+            heappush(self._free, number)
+        self.devices = max(self.devices, devices)
         for key in list(self._held):
             self._release(key, held[key][1] if key in held else 0, now)
-        for key, (task, devices) in held.items():
+        for key, (task, count) in held.items():
             self._tasks[key] = task
             own = self._held.setdefault(key, [])
-            while len(own) < devices and self._free:
+            while len(own) < count and self._free:
                 own.append((heappop(self._free), now))
 
     def _release(self, key: str, devices: int, now: float) -> None:
@@ -105,27 +133,102 @@ class Logbook:
         return Schedule(tuple(self._spans), self.devices)
 
 
+@cache
+def _capacity(node: Node, need: ResourceRequest) -> int:
+    return places([node], need).count
+
+
+class _Room:
+    """What tasks may still hold: what is free of each node, and of the study's share of all."""
+
+    def __init__(self, inventory: Inventory, resources: Resources) -> None:
+        self.nodes = {node.name or f"node {n}": node for n, node in enumerate(inventory.nodes)}
+        self.cpus = {name: node.cpus for name, node in self.nodes.items()}
+        self.gpus = {name: Fraction(node.gpus) for name, node in self.nodes.items()}
+        self.memory = {name: node.memory for name, node in self.nodes.items()}
+        self.devices = self.left = inventory.places(resources)
+        self.share = resources.share
+        self.reserved: dict[str, set[str]] = {}
+
+    @property
+    def closed(self) -> frozenset[str]:
+        """The nodes that are reserved."""
+        return frozenset().union(*self.reserved.values())
+
+    def of(self, name: str, need: ResourceRequest) -> int:
+        """Count the workers that fit in what is free of a node."""
+        node = self.nodes[name]
+        count = min(_capacity(node, need), self.cpus[name] // need.cpus)
+        if need.gpus:
+            count = min(count, self.gpus[name] * need.sharers // need.gpus)
+        return int(min(count, self.memory[name] // need.host) if need.host else count)
+
+    def take(self, task: Task, nodes: Mapping[str, int]) -> None:
+        """Count so many workers on each node as held; all is, where a task has none to itself."""
+        need = task.need
+        if need is None:
+            return
+        self.left = self.left - sum(nodes.values()) * need.places if nodes else 0
+        for name, workers in nodes.items():
+            if name in self.nodes:
+                self.cpus[name] -= workers * need.cpus
+                self.gpus[name] -= Fraction(workers * need.gpus, need.sharers)
+                self.memory[name] -= workers * need.host
+
+    def find(self, task: Task, workers: int, *, least: int) -> dict[str, int]:
+        """Find nodes for up to so many workers; none where fewer than `least` have room.
+
+        One worker goes where the least is left; several, which may share a backbone, go to as few
+        nodes as possible.
+        """
+        need, closed = task.need, self.closed
+        if need is None or closed >= self.nodes.keys():
+            return {}
+        workers = min(workers, self.left // need.places)
+        rooms = {name: self.of(name, need) for name in self.nodes if name not in closed}
+        found: dict[str, int] = {}
+        for name in sorted(rooms, key=rooms.__getitem__, reverse=workers > 1):
+            if (more := min(rooms[name], workers - sum(found.values()))) > 0:
+                found[name] = more
+        return found if sum(found.values()) >= max(1, least) else {}
+
+    def reserve(self, task: Task, before: Iterable[str]) -> None:
+        """Reserve nodes for a task: those of `before`, then those where the least must end."""
+        need, closed, missing = task.need, self.closed, task.least
+        if need is None or closed >= self.nodes.keys():
+            return
+        if self.share < 1 and task.least * need.places > self.left:
+            # Whatever is placed would take of the share what this waits for.
+            self.reserved[task.key] = set(self.nodes)
+            return
+        own = self.reserved.setdefault(task.key, set())
+        able = {n: _capacity(node, need) for n, node in self.nodes.items() if n not in closed}
+        for name in sorted(able, key=lambda name: (name not in before, -self.of(name, need))):
+            if missing > 0 and able[name]:
+                own.add(name)
+                missing -= able[name]
+
+
 class Graph:
     """Tasks that wait, run and are done.
 
     Parameters
     ----------
-    devices: GPUs, or CPUs without them, that the cluster holds; a task that needs more begins
-        when it is alone.
-    spare: called with the number of idle devices; it may `add` tasks.
+    places: where they run; a task that no node holds begins when it is alone.
 
     Attributes
     ----------
     log: which devices each task held when.
     """
 
-    def __init__(self, devices: int, *, spare: Callable[[int], object] = lambda idle: None) -> None:
-        self.devices, self._spare = devices, spare
-        self.log = Logbook(devices)
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.log = Logbook()
         self._tasks: dict[str, Task] = {}
         self._work: dict[str, Work] = {}
         self._paths: dict[str, float] = {}
         self._running: dict[str, Grant] = {}
+        self._reserved: dict[str, set[str]] = {}
         self._done: set[str] = set()
         self._error: BaseException | None = None
         self._begun = 0.0
@@ -155,14 +258,12 @@ class Graph:
         """
         self._begun = time.monotonic()
         try:
-            while (idle := self._step()) is not None:
-                if idle:
-                    self._spare(idle)
+            while self._step(self.places.inventory()):
                 if time.monotonic() - self._begun > limit_s:
                     self._stopped.set()
         finally:
             self.stop()
-            self._note()
+            self._note(self.log.devices)
         if self._error is not None:
             raise self._error
         if len(self._done) < len(self._tasks):
@@ -179,49 +280,69 @@ class Graph:
         with self._changed:
             self._changed.wait_for(lambda: not self._running, timeout=patience_s)
 
-    def _step(self) -> int | None:
-        """Begin what can, and wait for a change; returns idle workers, None when all is over."""
+    def _step(self, inventory: Inventory) -> bool:
+        """Begin what can, and wait for a change; returns whether anything is left."""
         with self._changed:
             if self._stopped.is_set() or len(self._done) == len(self._tasks):
-                return None
+                return False
             self._paths = remaining(self._tasks.values())
-            self._begin()
-            idle = self._share()
-            self._note()
+            room = _Room(inventory, self.places.resources)
+            for grant in self._running.values():
+                room.take(grant.task, grant.nodes)
+            self._begin(room)
+            self._share(room)
+            self._note(room.devices)
+            self.places.halve(partial(self._fits, room))
             self._changed.wait(_LOOK_EVERY_S)
-            return idle
+            return True
 
-    def _begin(self) -> None:
-        """Begin what is ready and has room, longest path first."""
-        free = self.devices - sum(self._least(grant.task) for grant in self._running.values())
-        for task in self._ordered(self._tasks.values()):
-            begun = task.key in self._running or task.key in self._done
-            if begun or not self._done.issuperset(task.after) or self._least(task) > free:
-                continue
-            free -= self._least(task)
-            grant = self._running[task.key] = Grant(
-                task, task.least, task.most, self._stopped, partial(self.add, beside=task.key)
-            )
-            name = f"raybias {task.key}"
-            threading.Thread(target=self._do, args=(grant,), daemon=True, name=name).start()
+    def _begin(self, room: _Room) -> None:
+        """Begin what is ready and has room, the widest first, then by the longest path."""
+        known = self._running.keys() | self._done
+        ready = (t for t in self._tasks.values() if t.key not in known)
+        waiting = list[Task]()
+        ready = (t for t in ready if self._done.issuperset(t.after))
+        for task in sorted(self._ordered(ready), key=lambda t: -t.devices * t.least):
+            if task.need is None:
+                self._start(task, {}, frozenset())
+            elif nodes := room.find(task, task.least, least=task.least):
+                room.take(task, nodes)
+                self._start(task, nodes, room.closed)
+            else:
+                room.reserve(task, self._reserved.get(task.key, ()))
+                waiting.append(task)
+        self._reserved = room.reserved
+        if waiting and not any(grant.task.need for grant in self._running.values()):
+            room.take(waiting[0], {})
+            self._start(waiting[0], {}, frozenset())
 
-    def _share(self) -> int:
-        """Give the devices that nobody waits for to tasks that can use more; count the idle."""
-        free = self.devices - sum(self._least(grant.task) for grant in self._running.values())
+    def _start(self, task: Task, nodes: dict[str, int], avoid: frozenset[str]) -> None:
+        add = partial(self.add, beside=task.key)
+        grant = Grant(task, task.least, task.most, nodes, avoid, self._stopped, add)
+        self._running[task.key] = grant
+        name = f"raybias {task.key}"
+        threading.Thread(target=self._do, args=(grant,), daemon=True, name=name).start()
+
+    def _share(self, room: _Room) -> None:
+        """Give the devices that nobody waits for to tasks that can use more."""
         for task in self._ordered(grant.task for grant in self._running.values()):
             grant = self._running[task.key]
             wanted = max(0, min(task.most, grant.enough) - task.least)
-            more = min(wanted, free // task.devices) if task.devices else wanted
-            grant.slots, free = task.least + more, free - more * task.devices
-        return free
+            more = room.find(task, wanted, least=1) if wanted else {}
+            if more:
+                room.take(task, more)
+            grant.slots = task.least + sum(more.values())
 
-    def _note(self) -> None:
+    def _fits(self, room: _Room, task: Task) -> bool:
+        """Take a place for a worker as those of `task`, if one is free."""
+        if nodes := room.find(task, 1, least=1):
+            room.take(task, nodes)
+        return bool(nodes)
+
+    def _note(self, devices: int) -> None:
         running = ((key, grant) for key, grant in self._running.items())
         held = {key: (each.task, each.slots * each.task.devices) for key, each in running}
-        self.log.hold(held, time.monotonic() - self._begun)
-
-    def _least(self, task: Task) -> int:
-        return min(task.least * task.devices, self.devices)
+        self.log.hold(held, devices, time.monotonic() - self._begun)
 
     def _do(self, grant: Grant) -> None:
         key = grant.task.key

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -22,6 +23,7 @@ from raybias.runtime.ray_internals import (
     cpu_count,
     free_by_node,
     gpus_of_machine,
+    leaving_nodes,
     memory_bytes,
 )
 from raybias.runtime.ray_session import NO_RAY, connected
@@ -99,12 +101,44 @@ def _cluster(source: str, products: bool) -> Inventory:
             gpus=_gpus(each),
             gpu_memory=min((gpu.free if idle else gpu.total for gpu in gpus), default=None),
             address=each["NodeManagerAddress"],
+            name=name,
             gpu=(each.get("Labels") or {}).get(GPU_LABEL),
             bfloat16=all(gpu.bfloat16 for gpu in gpus) if gpus else None,
             product=measured.get(name),
         )
 
     return Inventory(nodes=tuple(map(node_of, alive)), source=source)
+
+
+def nodes_now(planned: Inventory) -> Inventory:
+    """List the nodes of the connected cluster that stay, without asking any of them.
+
+    Parameters
+    ----------
+    planned: tells the memory of a kind of GPU; nodes of other kinds have no room.
+    """
+    import ray
+
+    sizes: dict[str | None, int] = {}
+    for node in planned.nodes:
+        if node.gpu_memory is not None:
+            sizes[node.gpu] = min(node.gpu_memory, sizes.get(node.gpu, node.gpu_memory))
+    leaving = leaving_nodes()
+    nodes = []
+    for each in ray.nodes():
+        if each["Alive"] and each["NodeID"] not in leaving:
+            kind = (each.get("Labels") or {}).get(GPU_LABEL)
+            nodes.append(
+                Node(
+                    cpus=each["Resources"].get("CPU", 0.0),
+                    memory=int(each["Resources"].get("memory", 0)),
+                    gpus=_gpus(each),
+                    gpu_memory=sizes.get(kind),
+                    name=each["NodeID"],
+                    gpu=kind,
+                )
+            )
+    return replace(planned, nodes=tuple(nodes))
 
 
 def _gpus(node: Mapping[str, Any]) -> int:

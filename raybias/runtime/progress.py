@@ -1,4 +1,4 @@
-"""Progress with rates: bars on a terminal and in a notebook, elsewhere a line every few seconds."""
+"""Progress with rates: bars on a terminal, and in a notebook with ipywidgets; elsewhere lines."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from importlib.util import find_spec
 from threading import Lock
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -165,15 +165,13 @@ class Reporter:
             console=self.console,
             expand=True,
         )
-        self._output = CellOutput(self._shown) if self.console.is_jupyter else None
+        widgets = self.console.is_jupyter and find_spec("ipywidgets") is not None
+        self._bars = self.console.is_terminal or widgets
         self._lock = Lock()
 
     def say(self, text: str) -> None:
         """Print one line, with passwords in URLs redacted."""
-        if self._output is None:
-            self.console.print(redact(text), markup=False)
-        else:
-            self._output.say(redact(text))
+        self.console.print(redact(text), markup=False)
 
     @contextmanager
     def stage(self, title: str, total: int, *, starting: str = "") -> Iterator[Advance]:
@@ -183,7 +181,7 @@ class Reporter:
         ----------
         starting: what is waited for before the first of them.
         """
-        if self.console.is_terminal or self._output is not None:
+        if self._bars:
             with self._bar(title, Stage(total, starting)) as advance:
                 yield advance
         else:
@@ -193,21 +191,16 @@ class Reporter:
 
     @contextmanager
     def _bar(self, title: str, stage: Stage) -> Iterator[Advance]:
-        bars, output = self._shown, self._output
+        bars = self._shown
         with self._lock:
             task = bars.add_task(title, total=stage.total, note=stage.beside, over=0)
-            if output is None:
-                bars.start()
-            else:
-                output.show(at_once=True)
+            bars.start()
 
         def advance(
             count: int = 1, *, part: float = 0.0, note: str = "", done: Done | None = None
         ) -> None:
             stage.advance(count, part, note, done)
             bars.update(task, completed=stage.reached, note=stage.beside, over=stage.finished)
-            if output is not None:
-                output.show()
 
         try:
             yield advance
@@ -234,49 +227,3 @@ class Reporter:
                 self.say(f"{title}: {stage.finished}/{stage.total}{beside}")
 
         return advance
-
-
-_EVERY_S: Final = 0.5
-_BAR: Final = 12
-
-
-class CellOutput:
-    """What was said, and under it the stages that run; a stage that is over is a line."""
-
-    def __init__(self, bars: Progress) -> None:
-        self._bars, self._said, self._lock = bars, list[str](), Lock()
-        self._output: Any = None
-        self._shown_at = -_EVERY_S
-
-    def __str__(self) -> str:
-        running = [
-            f"{task.description} {_bar(task.percentage)} {task.fields['over']}/{task.total:g}"
-            f" {timedelta(seconds=int(task.elapsed or 0))} {task.fields['note']}".rstrip()
-            for task in self._bars.tasks
-        ]
-        return "\n".join((*self._said, *running))
-
-    def say(self, text: str) -> None:
-        """Add a line."""
-        self._said.append(text)
-        self.show(at_once=True)
-
-    def show(self, *, at_once: bool = False) -> None:
-        """Write the output anew, if that was not done just now."""
-        from IPython.display import display
-
-        with self._lock:
-            now = time.monotonic()
-            if not at_once and now - self._shown_at < _EVERY_S:
-                return
-            self._shown_at = now
-            data = {"text/plain": str(self)}
-            if self._output is None:
-                self._output = display(data, raw=True, display_id=True)
-            else:
-                self._output.update(data, raw=True)
-
-
-def _bar(percentage: float) -> str:
-    full = int(_BAR * percentage / 100)
-    return "━" * full + "─" * (_BAR - full)

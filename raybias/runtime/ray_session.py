@@ -53,8 +53,8 @@ def connected(address: str | None = None) -> Iterator[bool]:
     ------
     PlanError: no cluster answers at `address`, or the process is connected to another one.
     """
-    # Ray 2.60 warns about this default at every start.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray 2.60 else shows all GPUs to workers that ask for none.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
     import ray
 
     send_arguments_by_value()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from threading import Lock
+from typing import Final
 
 from raybias.config import Backbone, Resources
+from raybias.planning.inventory import Inventory, with_autoscaled_nodes
+from raybias.planning.schedule import Task
 from raybias.planning.stage_plans import Plan
 from raybias.runtime.graph import Grant
-from raybias.runtime.inventory import fetch, free
+from raybias.runtime.inventory import fetch, free, nodes_now
 from raybias.runtime.owners import app_name
 from raybias.runtime.predict.replica import Readers, scorers
 from raybias.runtime.predict.stream import score_shards
@@ -18,6 +24,9 @@ from raybias.runtime.tune.worker import tune_together
 from raybias.runtime.worker_group import WorkerGroup
 from raybias.runtime.workers import Pack, Reading
 from raybias.storage import Store
+
+#: Seconds between two looks at the nodes.
+_LOOK_EVERY_S: Final = 2.0
 
 
 class RayWorkers:
@@ -32,12 +41,21 @@ class RayWorkers:
     starting = "starting workers, some 20 s; longer for a large model"
 
     def __init__(self, plan: Plan, app: str) -> None:
+        self.plan, self.app = plan, app
         self.resources: Resources = plan.decided.resources
-        self.devices, self.app = plan.devices, app
         self._gpus = plan.inventory.gpus_of_worker(self.resources) > 0
         self._packs = PackWorkers(self.resources)
         self._readers: dict[str, Readers] = {}
         self._lock = Lock()
+        self._nodes, self._looked = plan.inventory, -math.inf
+
+    def inventory(self) -> Inventory:
+        """List the nodes of the cluster, looked at every two seconds, and those still to come."""
+        if time.monotonic() - self._looked > _LOOK_EVERY_S:
+            there = nodes_now(self.plan.inventory)
+            self._nodes = with_autoscaled_nodes(there, self.resources.nodes)
+            self._looked = time.monotonic()
+        return self._nodes
 
     @property
     def free(self) -> float:
@@ -129,9 +147,9 @@ class RayWorkers:
             advance=advance,
         )
 
-    def halve(self, idle: int) -> None:
+    def halve(self, fits: Callable[[Task], bool]) -> None:
         """Ask large packs for half of their trials, which idle devices could tune."""
-        self._packs.halve(idle)
+        self._packs.halve(fits)
 
     def close(self) -> None:
         """End the idle workers and replicas."""

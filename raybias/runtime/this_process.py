@@ -15,10 +15,12 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from transformers.utils.logging import disable_progress_bar
 
-from raybias.config import Backbone
+from raybias.config import Backbone, Resources
 from raybias.engine.checkpoint import fetched
 from raybias.engine.devices import as_found
 from raybias.methods.base import Shard, shard_of
+from raybias.planning.inventory import Inventory
+from raybias.planning.schedule import Task
 from raybias.runtime.graph import Grant, Stopped
 from raybias.runtime.progress import Advance, Done
 from raybias.runtime.ray_session import debugging
@@ -32,10 +34,10 @@ T = TypeVar("T")
 class ThisProcess:
     """One worker, which holds one backbone at a time."""
 
-    devices = 1
     starting = "loading the model"
 
-    def __init__(self) -> None:
+    def __init__(self, resources: Resources | None = None) -> None:
+        self.resources = resources or Resources()
         self._held: tuple[str, Any] = ("", None)
         self._turn = Lock()
         if not debugging():
@@ -66,7 +68,11 @@ class ThisProcess:
                 _check(grant)
                 advance(done=scorer.score(shard, reading))
 
-    def halve(self, idle: int) -> None:
+    def inventory(self) -> Inventory:
+        """List no nodes, so that tasks come one after another."""
+        return Inventory((), "this process")
+
+    def halve(self, fits: Callable[[Task], bool]) -> None:
         """Do nothing: no device is idle while there is work."""
 
     def close(self) -> None:

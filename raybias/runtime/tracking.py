@@ -8,12 +8,10 @@ again adds only what is missing.
 from __future__ import annotations
 
 import csv
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from raybias.config import Study
 from raybias.errors import ConfigError
@@ -61,12 +59,12 @@ def track_runs(study: Study, rows: Sequence[Row], *, mark: str, reporter: Report
     mark: the study's fingerprint, which tells its runs from those of its namesakes.
     """
     methods = {(b.name, m.name): m for b in study.backbones for m in study.methods_of(b)}
-    for tracker in _trackers(study, mark):
-        for row in rows:
-            every = getattr(methods[row["model"], row["method"]], "eval_every", 1)
-            points = _course(row, every)
-            if not tracker.tried(reporter, row["run_id"], _parameters(row), points):
-                break
+    logs = []
+    for row in rows:
+        every = getattr(methods[row["model"], row["method"]], "eval_every", 1)
+        parameters = {name: row[name] for name in _PARAMETERS if row[name] is not None}
+        logs.append(_Log(row["run_id"], parameters, points=_course(row, every)))
+    _tell(study, mark, logs, reporter)
 
 
 def track_tables(study: Study, store: Store, *, reporter: Reporter | None = None) -> None:
@@ -76,149 +74,112 @@ def track_tables(study: Study, store: Store, *, reporter: Reporter | None = None
         for name in store.files("tables", suffix=".csv")
     }
     parameters = {"study": study.name, "profile": study.profile, "out": store.uri}
-    for tracker in _trackers(study, read_record(store).hash):
-        tracker.tried(reporter or Reporter(), "tables", parameters, (), tables)
+    log = _Log("tables", parameters, tables=tables)
+    _tell(study, read_record(store).hash, [log], reporter or Reporter())
 
 
 @dataclass(frozen=True)
-class Point:
-    """Numbers that belong to a step."""
+class _Log:
+    """What a tracker is told of one run; `points` are numbers by step, `tables` CSV by file."""
 
-    step: int
-    numbers: dict[str, float]
-
-
-@dataclass
-class _Tracker(ABC):
-    """One tracker of a study.
-
-    Attributes
-    ----------
-    place: the server or project.
-    """
-
-    place: str
-    study: str
-    mark: str
-
-    name: ClassVar[str]
-
-    @abstractmethod
-    def log(
-        self, run: str, parameters: Row, points: Sequence[Point], tables: Mapping[str, str]
-    ) -> None:
-        """Log one run, unless it is there; `tables` are CSV by file name."""
-
-    def tried(
-        self,
-        reporter: Reporter,
-        run: str,
-        parameters: Row,
-        points: Sequence[Point],
-        tables: Mapping[str, str] | None = None,
-    ) -> bool:
-        """Log one run, and go on without a tracker that fails: OUT holds the same."""
-        try:
-            self.log(run, parameters, points, tables or {})
-        except Exception as error:
-            problem = " ".join(str(error).split())[:200]
-            reporter.say(f"note: {self.name} was not told of {run} ({problem})")
-            return False
-        return True
+    run: str
+    parameters: Row
+    points: Sequence[tuple[int, dict[str, float]]] = ()
+    tables: Mapping[str, str] = field(default_factory=dict)
 
 
-def _trackers(study: Study, mark: str) -> Iterator[_Tracker]:
-    for kind, place in ((_MLflow, study.tracking.mlflow), (_Wandb, study.tracking.wandb)):
-        if place:
-            yield kind(place, study.name, mark)
+def _tell(study: Study, mark: str, logs: Sequence[_Log], reporter: Reporter) -> None:
+    """Log runs to every tracker, and go on without one that fails: OUT holds the same."""
+    for name, connect, place in (
+        ("MLflow", _mlflow, study.tracking.mlflow),
+        ("Weights & Biases", _wandb, study.tracking.wandb),
+    ):
+        write = None
+        if not place:
+            continue
+        for log in logs:
+            try:
+                write = write or connect(place, study.name, mark)
+                write(log)
+            except Exception as error:
+                problem = " ".join(str(error).split())[:200]
+                reporter.say(f"note: {name} was not told of {log.run} ({problem})")
+                break
 
 
-@dataclass
-class _MLflow(_Tracker):
-    name: ClassVar[str] = "MLflow"
+def _mlflow(place: str, study: str, mark: str) -> Callable[[_Log], None]:
+    """Connect to an MLflow server; returns what logs a run there, unless it is finished."""
+    import mlflow
+    from ray.air.integrations.mlflow import setup_mlflow
 
-    @cached_property
-    def logged(self) -> set[str]:
-        """List the finished runs of this very study."""
-        import mlflow
-
-        mlflow.set_tracking_uri(self.place)
-        if mlflow.get_experiment_by_name(self.study) is None:
-            return set()
+    mlflow.set_tracking_uri(place)
+    finished = set[str]()
+    if mlflow.get_experiment_by_name(study) is not None:
+        wanted = f"tags.{_MARK} = '{mark}' and attributes.status = 'FINISHED'"
         found = mlflow.search_runs(
-            experiment_names=[self.study],
-            filter_string=f"tags.{_MARK} = '{self.mark}' and attributes.status = 'FINISHED'",
-            output_format="list",
+            experiment_names=[study], filter_string=wanted, output_format="list"
         )
-        return {run.info.run_name for run in found}
+        finished = {run.info.run_name for run in found}
 
-    def log(
-        self, run: str, parameters: Row, points: Sequence[Point], tables: Mapping[str, str]
-    ) -> None:
-        from ray.air.integrations.mlflow import setup_mlflow
-
+    def write(log: _Log) -> None:
         # Tables are made anew each time; a run that is finished stays as it is.
-        if run in self.logged and not tables:
+        if log.run in finished and not log.tables:
             return
-        mlflow = setup_mlflow(
-            config=dict(parameters),
-            tracking_uri=self.place,
-            experiment_name=self.study,
+        run = setup_mlflow(
+            config=dict(log.parameters),
+            tracking_uri=place,
+            experiment_name=study,
             create_experiment_if_not_exists=True,
-            run_name=run,
-            tags={_MARK: self.mark},
+            run_name=log.run,
+            tags={_MARK: mark},
         )
         status = "FAILED"
         try:
-            for point in points:
-                mlflow.log_metrics(point.numbers, step=point.step)
-            for file, text in tables.items():
-                mlflow.log_text(text, f"tables/{file}")
+            for step, numbers in log.points:
+                run.log_metrics(numbers, step=step)
+            for file, text in log.tables.items():
+                run.log_text(text, f"tables/{file}")
             status = "FINISHED"
         finally:
-            mlflow.end_run(status)
+            run.end_run(status)
+
+    return write
 
 
-@dataclass
-class _Wandb(_Tracker):
-    name: ClassVar[str] = "Weights & Biases"
+def _wandb(place: str, study: str, mark: str) -> Callable[[_Log], None]:
+    """Return what logs a run to a project of Weights & Biases."""
+    import wandb
+    from ray.air.integrations.wandb import setup_wandb
 
-    def log(
-        self, run: str, parameters: Row, points: Sequence[Point], tables: Mapping[str, str]
-    ) -> None:
-        import wandb
-        from ray.air.integrations.wandb import setup_wandb
-
-        logged = setup_wandb(
-            config=dict(parameters),
-            project=self.place,
-            group=self.study,
-            trial_id=f"{key(self.mark, run):016x}",
-            trial_name=run,
+    def write(log: _Log) -> None:
+        run = setup_wandb(
+            config=dict(log.parameters),
+            project=place,
+            group=study,
+            trial_id=f"{key(mark, log.run):016x}",
+            trial_name=log.run,
         )
         try:
             # A run of this id that is there is resumed, at the step after its last.
-            for point in points if not logged.step else ():
-                logged.log(point.numbers, step=point.step)
-            for file, text in tables.items():
+            for step, numbers in log.points if not run.step else ():
+                run.log(numbers, step=step)
+            for file, text in log.tables.items():
                 columns, *rows = csv.reader(text.splitlines())
-                logged.log({f"tables/{file}": wandb.Table(columns=columns, data=rows)})
+                run.log({f"tables/{file}": wandb.Table(columns=columns, data=rows)})
         finally:
-            logged.finish()
+            run.finish()
+
+    return write
 
 
-def _parameters(row: Row) -> dict[str, Any]:
-    return {name: row[name] for name in _PARAMETERS if row[name] is not None}
-
-
-def _course(row: Row, every: int) -> list[Point]:
-    """List a run's evaluations, and what it ended with."""
+def _course(row: Row, every: int) -> list[tuple[int, dict[str, float]]]:
+    """List a run's evaluations by their steps, and what it ended with."""
     points = []
     evaluations = zip(row["eval_losses"] or (), row["eval_accuracies"] or (), strict=True)
     for number, (loss, accuracy) in enumerate(evaluations):
         numbers = {"eval_loss": loss, "eval_accuracy": accuracy}
-        found = {name: value for name, value in numbers.items() if value is not None}
-        points.append(Point(min(number * every, row["steps"]), found))
+        known = {name: value for name, value in numbers.items() if value is not None}
+        points.append((min(number * every, row["steps"]), known))
     ended = {f"final_{name}": float(row[name]) for name in _RESULTS if row[name] is not None}
     ended["selected"] = float(bool(row["selected"]))
-    return [*points, Point(int(row["steps"] or 0), ended)]
+    return [*points, (int(row["steps"] or 0), ended)]

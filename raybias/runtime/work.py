@@ -142,7 +142,7 @@ class StudyRun:
         for backbone in self.study.backbones:
             if rows := list(self._untrained(backbone)):
                 self.table.put(rows, backbone.name)
-        graph = Graph(self.workers.devices, spare=self.workers.halve)
+        graph = Graph(self.workers)
         do = {
             "fetch": self._fetch,
             "rewrite": self._rewrite,

@@ -17,7 +17,7 @@ from raybias.config import Backbone
 from raybias.engine.backbone import ModelContext
 from raybias.methods.base import Reader, Shard
 from raybias.planning.stage_plans import RewritePlan, ScorePlan, TunePlan
-from raybias.runtime.graph import Grant
+from raybias.runtime.graph import Grant, Places
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Advance
 from raybias.schema import OutputSpec
@@ -124,12 +124,8 @@ class Reading:
     items: Mapping[str, pa.Table] | None = None
 
 
-class Workers(Protocol):
+class Workers(Places, Protocol):
     """Those that tune packs and compute shards, for one study."""
-
-    @property
-    def devices(self) -> int:
-        """How many GPUs, or CPUs without them, work at once."""
 
     @property
     def starting(self) -> str:
@@ -160,9 +156,6 @@ class Workers(Protocol):
         Stopped: the study was stopped.
         RaybiasError, RayError: a shard cannot be computed.
         """
-
-    def halve(self, idle: int) -> None:
-        """Have idle devices take over a part of running packs, where that is worth it."""
 
     def close(self) -> None:
         """End what is held; waits for what still computes."""

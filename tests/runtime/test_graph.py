@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raybias.config import Resources
+from raybias.planning.inventory import Inventory, Node
 from raybias.planning.machine import ResourceRequest
 from raybias.planning.schedule import Task, remaining
 from raybias.runtime.graph import Grant, Graph, Stopped
@@ -44,11 +46,28 @@ def graphs(draw: st.DrawFn) -> list[Task]:
     return made
 
 
+class Declared:
+    """Nodes of so many GPUs."""
+
+    resources = Resources()
+
+    def __init__(self, *gpus: int, halve: Callable[..., None] | None = None) -> None:
+        self.nodes = [node(gpus=each) for each in gpus]
+        self.halve = halve or (lambda fits: None)
+
+    def inventory(self) -> Inventory:
+        return Inventory(tuple(self.nodes), "declared")
+
+
+def node(name: str = "", *, gpus: int) -> Node:
+    return Node(name=name, cpus=64, memory=2**40, gpus=gpus, gpu_memory=2**34)
+
+
 class Log:
     """What runs, and what was wrong with it."""
 
     def __init__(self, devices: int) -> None:
-        self.graph, self.devices = Graph(devices), devices
+        self.graph, self.devices = Graph(Declared(devices)), devices
         self.lock = threading.Lock()
         self.done: list[str] = []
         self.running: dict[str, Grant] = {}
@@ -95,8 +114,10 @@ def test_on_one_device_the_longest_path_is_first(tasks: list[Task]) -> None:
         assert paths[key] == max(paths[other] for other in ready)
 
 
-def gate(opened: threading.Event) -> Callable[[Grant], None]:
+def gate(opened: threading.Event, begun: list[Grant] | None = None) -> Callable[[Grant], None]:
     def wait(grant: Grant) -> None:
+        if begun is not None:
+            begun.append(grant)
         grant.on_stop(opened.set)
         assert opened.wait(PATIENCE_S)
 
@@ -105,7 +126,7 @@ def gate(opened: threading.Event) -> Callable[[Grant], None]:
 
 @pytest.mark.long
 def test_a_reading_takes_what_nobody_waits_for_and_gives_it_back() -> None:
-    graph, slots, begun = Graph(8), list[int](), threading.Event()
+    graph, slots, begun = Graph(Declared(8)), list[int](), threading.Event()
 
     def read(grant: Grant) -> None:
         for enough, wanted in ((10, 8), (3, 3), (10, 8)):
@@ -133,7 +154,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_the_first_error_stops_what_runs_and_is_raised() -> None:
-    graph, ended, begun = Graph(2), list[str](), threading.Event()
+    graph, ended, begun = Graph(Declared(2)), list[str](), threading.Event()
 
     def long(grant: Grant) -> None:
         stop = threading.Event()
@@ -157,7 +178,7 @@ def test_the_first_error_stops_what_runs_and_is_raised() -> None:
 
 
 def test_a_stop_from_another_thread_ends_all_at_once() -> None:
-    graph, opened, ran = Graph(1), threading.Event(), list[str]()
+    graph, opened, ran = Graph(Declared(1)), threading.Event(), list[str]()
     graph.add(task("runs"), gate(opened))
     graph.add(task("waits"), lambda grant: ran.append("waits"))
     stopper = threading.Timer(0.1, graph.stop)
@@ -171,7 +192,7 @@ def test_a_stop_from_another_thread_ends_all_at_once() -> None:
 
 @pytest.mark.long
 def test_what_runs_longer_than_its_limit_is_stopped_and_said_to_be() -> None:
-    graph, ran = Graph(1), list[str]()
+    graph, ran = Graph(Declared(1)), list[str]()
 
     def work(grant: Grant) -> None:
         assert grant.stopped.wait(PATIENCE_S)
@@ -188,21 +209,86 @@ def test_what_runs_longer_than_its_limit_is_stopped_and_said_to_be() -> None:
 def test_what_idle_devices_are_given_is_waited_for() -> None:
     """As a pack is halved: what comes after the one comes after the other too."""
     done: list[str] = []
-    given = threading.Event()
+    given, started = threading.Event(), threading.Event()
 
-    def spare(idle: int) -> None:
-        if not given.is_set():
-            assert idle == 1
+    def halve(fits: Callable[[Task], bool]) -> None:
+        if not given.is_set() and started.is_set():
+            assert fits(task("half"))
+            assert not fits(task("another"))
             graph.add(task("half"), lambda grant: done.append("half"), beside="pack")
             given.set()
 
     def pack(grant: Grant) -> None:
+        started.set()
         assert given.wait(PATIENCE_S)
         done.append("pack")
 
-    graph = Graph(2, spare=spare)
+    graph = Graph(Declared(2, halve=halve))
     graph.add(task("pack"), pack)
     graph.add(task("read", "pack"), lambda grant: done.append("read"))
     graph.run()
     assert sorted(done[:2]) == ["half", "pack"]
     assert done[2:] == ["read"]
+
+
+def slept(begun: dict[str, float], seconds: float) -> Callable[[Grant], None]:
+    def work(grant: Grant) -> None:
+        begun[grant.task.key] = time.monotonic()
+        time.sleep(seconds)
+
+    return work
+
+
+def test_a_wide_task_begins_within_a_narrow_ones_length_of_being_ready() -> None:
+    """Four devices of one node, while 28 narrow tasks wait for those of two."""
+    begun: dict[str, float] = {}
+    graph = Graph(Declared(4, 4))
+    graph.add(task("first", gpus=0, seconds=90), slept(begun, 0.3))
+    graph.add(task("wide", "first", gpus=4, seconds=90), slept(begun, 0.2))
+    for n in range(28):
+        graph.add(task(f"narrow {n}"), slept(begun, 0.2 + 0.01 * (n % 8)))
+    graph.run()
+    assert begun["wide"] - begun["first"] < 0.3 + 0.3 + 0.1
+    # The other node goes on with narrow ones meanwhile.
+    assert sum(begun["wide"] - 0.3 < at < begun["wide"] for at in begun.values()) >= 3
+
+
+def test_four_devices_on_two_nodes_are_no_room_for_a_worker_of_four() -> None:
+    begun, placed = dict[str, float](), list[Grant]()
+    graph, gates = Graph(Declared(4, 4)), [threading.Event() for _ in range(4)]
+    for n, opened in enumerate(gates):
+        graph.add(task(f"narrow {n}", gpus=2, seconds=99), gate(opened, placed))
+    graph.add(task("wide", gpus=4, seconds=50), slept(begun, 0))
+    graph.add(task("small", gpus=1), slept(begun, 0))
+    runs = threading.Thread(target=graph.run)
+    runs.start()
+    until(lambda: len(placed) == 4)
+    # Two of the first node end, and two of the other; the small one is on the one not reserved.
+    gates[0].set(), gates[2].set()
+    until(lambda: "small" in begun)
+    time.sleep(0.1)
+    assert begun.keys() == {"small"}
+    gates[1].set()
+    until(lambda: "wide" in begun)
+    gates[3].set()
+    runs.join(PATIENCE_S)
+
+
+@pytest.mark.long
+def test_a_node_that_joins_is_used_and_one_that_is_reserved_is_avoided() -> None:
+    nodes, opened, placed = Declared(2), threading.Event(), list[Grant]()
+    graph = Graph(nodes)
+    for n in range(2):
+        graph.add(task(f"narrow {n}", seconds=99), gate(opened, placed))
+    graph.add(task("wide", gpus=2, seconds=50), gate(opened, placed))
+    graph.add(task("last"), gate(opened, placed))
+    runs = threading.Thread(target=graph.run)
+    runs.start()
+    until(lambda: len(placed) == 2)
+    time.sleep(0.1)
+    nodes.nodes.append(node("joined", gpus=1))
+    until(lambda: len(placed) == 3)
+    last = placed[-1]
+    assert (last.task.key, last.nodes, last.avoid) == ("last", {"joined": 1}, {"node 0"})
+    opened.set()
+    runs.join(PATIENCE_S)

@@ -87,36 +87,3 @@ def test_what_workers_print_is_kept_by_their_names_without_rays_markers(tmp_path
     assert "Ray's own" not in said
     assert said.count("==") == 2
     assert worker_logs(tmp_path / "none") == ""
-
-
-@pytest.mark.long
-def test_a_notebooks_cell_has_one_output_that_is_saved_as_it_ended() -> None:
-    client = pytest.importorskip("nbclient")
-    notebook = pytest.importorskip("nbformat").v4
-    pytest.importorskip("ipykernel")
-    study = """
-from concurrent.futures import ThreadPoolExecutor
-from raybias.runtime.progress import Done, Reporter
-reporter = Reporter()
-reporter.say("study: checking data, models and s3://me:secret@bucket")
-def stage(name):
-    with reporter.stage(name, 40, starting="loading the model") as advance:
-        for n in range(40):
-            advance(done=Done(rows=5))
-with ThreadPoolExecutor(2) as pool:
-    list(pool.map(stage, ["tune", "read"]))
-"""
-    running = """
-stopped = reporter.stage("score", 4, starting="loading the model")
-stopped.__enter__()(2, note="step 2")
-reporter._output.show(at_once=True)
-"""
-    book = notebook.new_notebook(cells=list(map(notebook.new_code_cell, (study, running))))
-    client.NotebookClient(book, timeout=60).execute()
-    (shown,), later = (cell.outputs for cell in book.cells)
-    assert "secret" not in str(shown)
-    said, *stages, bar = shown["data"]["text/plain"].splitlines()
-    assert said.startswith("study: checking data, models and s3://")
-    assert sorted(stages) == ["read: 40/40", "tune: 40/40"]
-    assert bar == "score ━━━━━━────── 2/4 0:00:00 loading the model, step 2"
-    assert not later

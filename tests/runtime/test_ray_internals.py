@@ -5,6 +5,7 @@ Where the first test fails Ray was changed: read the others, then write the new 
 
 from __future__ import annotations
 
+import os
 import re
 from importlib.metadata import requires
 from pathlib import Path
@@ -16,8 +17,11 @@ from packaging.requirements import Requirement
 from ray._private.thirdparty import pynvml
 
 import raybias
+from raybias.errors import PlanError
 from raybias.runtime import ray_internals
+from raybias.runtime.ray_session import connected
 
+VARIABLE = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
 PRIVATE = re.compile(r"\bray(?:\.\w+)*\._\w|import _get_|\._controller\b|\bserve\._\w")
 
 
@@ -59,6 +63,17 @@ def test_small_arguments_of_data_actors_are_sent_by_value() -> None:
         (ActorPoolMapOperator._data_context_ref, "context"),
     ):
         assert reference.fget(operator) == value
+
+
+def test_workers_that_ask_for_no_gpu_see_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ray does where this is set in the processes of its nodes."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(PlanError), connected("nowhere"):
+        pass
+    assert os.environ.pop(VARIABLE) == "1"
+    assert (
+        f"{VARIABLE}=1" in (Path(raybias.__file__).parents[1] / "cluster/Containerfile").read_text()
+    )
 
 
 def test_gpus_are_described_by_their_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,12 +184,12 @@ def test_idle_devices_take_half_of_the_slowest_pack() -> None:
 
 
 def test_a_logbook_is_the_schedule_of_what_tasks_held() -> None:
-    book = Logbook(4)
+    book = Logbook()
     one, other = tuned("a", 1), read("b", 9)
-    book.hold({"a": (one, 1), "b": (other, 3)}, 0.0)
-    book.hold({"a": (one, 1), "b": (other, 2)}, 2.0)
-    book.hold({"b": (other, 4)}, 5.0)
-    book.hold({}, 6.0)
+    book.hold({"a": (one, 1), "b": (other, 3)}, 4, 0.0)
+    book.hold({"a": (one, 1), "b": (other, 2)}, 4, 2.0)
+    book.hold({"b": (other, 4)}, 4, 5.0)
+    book.hold({}, 4, 6.0)
     made = book.schedule()
     held = sorted((span.task, span.start, span.end) for span in made.spans)
     assert held == [("a", 0, 5), ("b", 0, 2), ("b", 0, 6), ("b", 0, 6), ("b", 5, 6), ("b", 5, 6)]

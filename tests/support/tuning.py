@@ -47,7 +47,7 @@ def tune(
         for method in tuned_methods(study.methods_of(backbone))
     }  # fmt: skip
 
-    graph = Graph(int(plan.inventory.cpus), spare=workers.halve)
+    graph = Graph(workers)
     for task in tasks_of(prepared, plan):
         if (task.kind, task.backbone, task.training) == ("tune", backbone.name, training.name):
             graph.add(task if load_s is None else replace(task, load=load_s), work)

@@ -1,10 +1,10 @@
-"""Actors that tune packs: started, started again when they are lost, and taken over by packs."""
+"""Actors that tune packs, each in a placement group; lost ones are replaced, slow packs halved."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from threading import Lock, Timer
 from typing import Any, Final
@@ -13,13 +13,82 @@ from raybias.config import Resources
 from raybias.engine.adapters.tuning import Trial
 from raybias.errors import RaybiasError
 from raybias.planning.schedule import Task
+from raybias.planning.stage_plans import TunePlan
 from raybias.runtime.graph import Grant
+from raybias.runtime.inventory import NODE_LABEL
+from raybias.runtime.ray_internals import leaving_nodes
 from raybias.runtime.tune.reports import ProgressAggregator
 from raybias.runtime.tune.worker import PackWorker
 from raybias.runtime.workers import Pack
 
 #: Seconds that an idle worker keeps its backbone for another pack.
 _LINGERS_S: Final = 2.0
+#: Seconds for which a worker waits for a place on a node that is not reserved.
+_AVOIDS_S: Final = 10.0
+
+
+@dataclass(eq=False)
+class _Seat:
+    """A placement group for one worker, and its actor once that is started.
+
+    Attributes
+    ----------
+    key: the backbone and method that the worker holds.
+    """
+
+    key: str
+    group: Any
+    worker: Any = None
+
+    @classmethod
+    def ask(cls, key: str, plan: TunePlan, avoid: Collection[str]) -> _Seat:
+        """Ask for a place on one node; Ray gives them in the order in which they are asked for."""
+        from ray.util.placement_group import placement_group
+
+        asked = dict(plan.requests)
+        selector = dict(asked.pop("label_selector", {}))
+        if avoid:
+            selector[NODE_LABEL] = f"!in({','.join(sorted(avoid))})"
+        bundle = {"CPU": plan.threads, "GPU": plan.gpus / plan.sharers, **asked}
+        group = placement_group(
+            [{name: count for name, count in bundle.items() if count}],
+            strategy="STRICT_PACK",
+            bundle_label_selector=[selector] if selector else None,
+        )
+        return cls(key, group)
+
+    def start(self, pack: Pack) -> None:
+        """Start the worker, which waits for its place."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        plan = pack.plan
+        # The second thread hears what the pack is asked while the first tunes it.
+        actor = ray.remote(PackWorker).options(
+            num_cpus=plan.threads,
+            num_gpus=plan.gpus / plan.sharers,
+            memory=plan.requests.get("memory"),
+            max_concurrency=2,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self.group),
+        )
+        self.worker = actor.remote(pack.task)
+
+    @property
+    def node(self) -> str:
+        """The id of the node that holds it; empty as long as none does."""
+        from ray.util import placement_group_table
+
+        nodes: dict[int, str] = placement_group_table(self.group)["bundles_to_node_id"]
+        return nodes.get(0, "")
+
+    def end(self) -> None:
+        """End the worker and give the place back."""
+        import ray
+        from ray.util import remove_placement_group
+
+        if self.worker is not None:
+            ray.kill(self.worker)
+        remove_placement_group(self.group)
 
 
 @dataclass(eq=False)
@@ -52,7 +121,7 @@ class PackWorkers:
 
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
-        self._idle: dict[str, list[Any]] = {}
+        self._idle: list[_Seat] = []
         self._running: dict[str, _Running] = {}
         self._sent: dict[str, Any] = {}
         self._lock = Lock()
@@ -90,13 +159,15 @@ class PackWorkers:
         """Tune on one worker, and take what it is done with out of `left`."""
         import ray
 
-        worker = self._take(pack)
-        running = self._running[grant.task.key] = _Running(grant.task, worker, left)
-        grant.on_stop(lambda: ray.kill(worker))
+        seat = self._take(pack, grant)
+        grant.on_stop(seat.end)
         try:
-            for reference in worker.tune.remote(self._work(pack), tuple(left.values())):
+            running = self._running[grant.task.key] = _Running(grant.task, seat.worker, left)
+            for reference in seat.worker.tune.remote(self._work(pack), tuple(left.values())):
                 report = ray.get(reference)
-                running.begun = min(running.begun, time.monotonic())
+                if running.begun == math.inf:
+                    running.begun = time.monotonic()
+                    grant.nodes = {seat.node: 1}
                 if report.given:
                     pack.split(tuple(left.pop(run_id) for run_id in report.given), grant)
                     running.asked, running.begun = False, time.monotonic()
@@ -105,29 +176,32 @@ class PackWorkers:
                     left.pop(run_id)
                 progress.add(report)
         except BaseException:
-            ray.kill(worker)
+            seat.end()
             raise
         finally:
-            del self._running[grant.task.key]
+            self._running.pop(grant.task.key, None)
         if left:
-            ray.kill(worker)
+            seat.end()
         else:
-            self._put(pack.key, worker)
+            self._keep(seat)
 
-    def halve(self, idle: int) -> None:
+    def halve(self, fits: Callable[[Task], bool]) -> None:
         """Ask large packs for half of their trials, which idle devices could tune.
 
         A pack is asked once it has run for as long as a worker takes to begin, so that what a
         takeover costs is never more than what was computed.
+
+        Parameters
+        ----------
+        fits: takes a free place for a worker, if there is one.
         """
         now = time.monotonic()
         running = sorted(self._running.copy().values(), key=lambda each: -each.seconds)
         for each in running:
             trials = list(each.left)
-            devices = each.task.devices * each.task.least
             ripe = now - each.begun > each.task.load and len(trials) > 1
-            if ripe and not each.asked and devices <= idle and each.task.least == 1:
-                each.asked, idle = True, idle - devices
+            if ripe and not each.asked and fits(each.task):
+                each.asked = True
                 each.worker.give.remote(trials[len(trials) // 2 :])
 
     def _work(self, pack: Pack) -> Any:
@@ -139,34 +213,38 @@ class PackWorkers:
                 self._sent[pack.name] = ray.put((pack.task, pack.tokens))
             return self._sent[pack.name]
 
-    def _take(self, pack: Pack) -> Any:
-        import ray
-
-        plan = pack.plan
+    def _take(self, pack: Pack, grant: Grant) -> _Seat:
+        """Take an idle worker that holds the backbone, or start one; end idle ones in its way."""
+        leaving = leaving_nodes()
+        avoid = grant.avoid | leaving
         with self._lock:
-            if self._idle.get(pack.key):
-                return self._idle[pack.key].pop()
-        # The second thread hears what the pack is asked while the first tunes it.
-        actor = ray.remote(PackWorker).options(
-            num_cpus=plan.threads,
-            num_gpus=plan.gpus / plan.sharers,
-            max_concurrency=2,
-            **plan.requests,
-        )
-        return actor.remote(pack.task)
+            for seat in self._idle.copy():
+                if seat.key == pack.key and seat.node not in avoid:
+                    self._idle.remove(seat)
+                    return seat
+                if seat.node in grant.nodes:
+                    self._idle.remove(seat)
+                    seat.end()
+        seat = _Seat.ask(pack.key, pack.plan, avoid)
+        if grant.avoid and not seat.group.wait(_AVOIDS_S):
+            # Its node was lost, or is another study's; what is reserved was so for this moment.
+            seat.end()
+            seat = _Seat.ask(pack.key, pack.plan, leaving)
+        grant.avoid = frozenset()
+        seat.start(pack)
+        return seat
 
-    def _put(self, key: str, worker: Any) -> None:
-        import ray
-
+    def _keep(self, seat: _Seat) -> None:
+        """Keep an idle worker for a moment."""
         with self._lock:
-            self._idle.setdefault(key, []).append(worker)
+            self._idle.append(seat)
 
         def end() -> None:
             with self._lock:
-                if worker not in self._idle.get(key, ()):
+                if seat not in self._idle:
                     return
-                self._idle[key].remove(worker)
-            ray.kill(worker)
+                self._idle.remove(seat)
+            seat.end()
 
         timer = Timer(_LINGERS_S, end)
         timer.daemon = True
@@ -174,10 +252,7 @@ class PackWorkers:
 
     def close(self) -> None:
         """End the idle workers."""
-        import ray
-
         with self._lock:
-            idle = [worker for workers in self._idle.values() for worker in workers]
-            self._idle.clear()
-        for worker in idle:
-            ray.kill(worker)
+            idle, self._idle = self._idle, []
+        for seat in idle:
+            seat.end()
