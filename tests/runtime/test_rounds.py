@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from raybias.engine.adapters.tuning import Evaluation, Run, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
 from raybias.methods import Full, Lora, SoftPrompt
+from raybias.runtime.metrics import Busy, Meter
 from raybias.runtime.tune import worker
 from raybias.runtime.tune.reports import WorkerReport
 from raybias.runtime.tune.worker import WorkerPack
@@ -39,7 +41,7 @@ class SlowTuner:
         self.clock, self.seconds, self.runs, self.keeping = clock, seconds, list(runs), keeping
         self.steps = self.tokens = 0
 
-    def advance(self) -> list[Evaluation]:
+    def advance(self, leaving: Callable[[], bool]) -> list[Evaluation]:
         self.steps += 5
         self.clock.now += self.seconds
         return [Evaluation(run, self.steps, 1.0, 0.5, None) for run in self.runs]
@@ -99,7 +101,7 @@ def tuned(method: Any, folder: Path, out: Path, *, sharded: bool = False) -> Wor
     tokens = worker.Tokens(backbones.token_set(9, seed=1), backbones.token_set(3, seed=2), None)
     task: Any = SimpleNamespace(
         context=context, method=method, dataset="d", out=str(out), folder="train/x",
-        fingerprint="f", sharded=sharded,
+        fingerprint="f", sharded=sharded, meter=Meter(study="s", stage="tune", model="m"),
     )  # fmt: skip
     trials = [Trial(f"r{n}", n, 1e-3, "final", 1e-2, 2) for n in method.seeds]
     return WorkerPack(task, tokens, trials, method.trainer(context))
@@ -144,6 +146,21 @@ def test_ranks_that_share_a_backbone_go_on_from_states_of_one_step(tmp_path: Pat
     for run, content in found.items():
         name = f"adapters/{run}/adapter_model.safetensors"
         assert (tmp_path / "calm" / name).read_bytes() == content
+
+
+def test_a_worker_that_must_leave_keeps_states_after_the_step_under_way(tmp_path: Path) -> None:
+    """Not after the next evaluation; another worker comes to the same bits."""
+    method = SoftPrompt(seeds=(1, 2), keep=1, eval_every=8, max_steps=8, validation_rows=0)
+    looks = iter([False] * 4)
+    pack = tuned(method, tmp_path, tmp_path)
+    reports = [*pack.reports(Busy(), lambda: next(looks, True))]
+    assert [len(report.evaluated) for report in reports] == [0, 2], "at step 0 alone"
+    step = load_file(tmp_path / "train/x/r1.safetensors")["steps"].item()
+    assert 0 < step < 8
+    for out in (tmp_path, tmp_path / "calm"):
+        [*tuned(method, tmp_path, out).reports(Busy())]
+    name = "adapters/r2/adapter_model.safetensors"
+    assert (tmp_path / name).read_bytes() == (tmp_path / "calm" / name).read_bytes()
 
 
 class Died:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -151,10 +151,15 @@ class PackedTuner:
         """Whether every trial has stopped."""
         return not self._active()
 
-    def advance(self) -> list[Evaluation]:
+    def advance(self, leaving: Callable[[], bool] = lambda: False) -> list[Evaluation]:
         """Step the runs at work to their next evaluation, evaluate, and apply the stop rule.
 
         A run that begins is evaluated at step 0 too.
+
+        Parameters
+        ----------
+        leaving: asked between two steps; where it is true, runs stay where they are, from where
+            their state goes on.
         """
         active = self._active()
         evaluations = self._timed_evaluation([run for run in active if not run.evaluated])
@@ -162,6 +167,8 @@ class PackedTuner:
         while behind := [
             run for run in active if run.steps < targets[run.trial.run_id] and not run.stop_reason
         ]:
+            if leaving():
+                return evaluations
             begun = time.perf_counter()
             self._step(behind)
             _share_time(behind, time.perf_counter() - begun)

@@ -25,7 +25,7 @@ from raybias.engine.adapters.tuning import PackedTuner, Run, TokenSet, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.errors import RaybiasError
 from raybias.methods import Tuned
-from raybias.runtime.metrics import Meter
+from raybias.runtime.metrics import Busy, Meter
 from raybias.runtime.tune.reports import Evaluated, WorkerReport
 from raybias.runtime.worker_group import within_memory
 from raybias.runtime.workers import device_name, keep_ways
@@ -112,15 +112,8 @@ class PackWorker:
         if self.trainer is None:
             self.trainer = task.method.trainer(context)
             keep_ways(Store(task.out), context)
-        self.pack = pack = WorkerPack(task, tokens, trials, self.trainer)
-        yield pack.restore()
-        while pack.active and not self.leaving():
-            with self.busy.computing():
-                report = pack.advance()
-            task.meter.add("raybias_seed_steps_total", report.steps)
-            task.meter.add("raybias_tokens_total", report.tokens)
-            yield report
-        pack.keep()
+        self.pack = WorkerPack(task, tokens, trials, self.trainer)
+        yield from self.pack.reports(self.busy, self.leaving)
 
     def give(self, run_ids: Sequence[str]) -> None:
         """Give trials up after the evaluation that is under way; `WorkerReport.given` tells."""
@@ -132,17 +125,17 @@ class _NodeLeaves:
     """Whether Ray announced that this node will be taken away."""
 
     def __init__(self) -> None:
-        self.asked = time.monotonic()
+        self.asked, self.leaves = time.monotonic(), False
 
     def __call__(self) -> bool:
         import ray
 
         from raybias.runtime.ray_internals import leaving_nodes
 
-        if time.monotonic() - self.asked < _ASK_EVERY_S:
-            return False
-        self.asked = time.monotonic()
-        return ray.get_runtime_context().get_node_id() in leaving_nodes()
+        if time.monotonic() - self.asked >= _ASK_EVERY_S:
+            self.asked = time.monotonic()
+            self.leaves |= ray.get_runtime_context().get_node_id() in leaving_nodes()
+        return self.leaves
 
 
 def tune_together(config: dict[str, Any]) -> None:
@@ -180,16 +173,9 @@ def _tune_on(rank: int, work: Any, context: ModelContext, progress: Queue) -> No
         return
     if rank == 0:
         keep_ways(Store(task.out), context)
-    reports, busy = [pack.restore()], task.meter.watched()
-    while True:
+    for report in pack.reports(task.meter.watched()):
         if rank == 0:
-            progress.put(reports[-1])
-            task.meter.add("raybias_seed_steps_total", reports[-1].steps)
-            task.meter.add("raybias_tokens_total", reports[-1].tokens)
-        if not pack.active:
-            return
-        with busy.computing():
-            reports = [pack.advance()]
+            progress.put(report)
 
 
 class WorkerPack:
@@ -229,6 +215,21 @@ class WorkerPack:
             train=tokens.train,
             validation=tokens.validation,
         )
+
+    def reports(
+        self, busy: Busy, leaving: Callable[[], bool] = lambda: False
+    ) -> Iterator[WorkerReport]:
+        """Tune to the end, or until this worker is `leaving`, and report each evaluation."""
+        yield self.restore()
+        while self.active and not leaving():
+            with busy.computing():
+                report = self.advance(leaving)
+            if self.writes:
+                self.task.meter.add("raybias_seed_steps_total", report.steps)
+                self.task.meter.add("raybias_tokens_total", report.tokens)
+            yield report
+        if not self.task.sharded:
+            self.keep()
 
     def restore(self) -> WorkerReport:
         """Load the states that earlier workers kept; report what resumes and what is repeated."""
@@ -274,15 +275,15 @@ class WorkerPack:
                 reached[run_id] = max(step, reached.get(run_id, 0))
         return reached
 
-    def advance(self) -> WorkerReport:
+    def advance(self, leaving: Callable[[], bool] = lambda: False) -> WorkerReport:
         """Train to the next evaluation, save the trials that stop, and keep states that are due.
 
         Those of soft prompts, which are small, are kept each time; others as often as that costs a
         twentieth of the time.
         """
         steps, tokens = self.tuner.steps, self.tuner.tokens
-        evaluations = self.tuner.advance()
-        if self.writes:
+        evaluations = self.tuner.advance(leaving)
+        if self.writes and evaluations:
             reached = json.dumps({each.run_id: each.step for each in evaluations})
             self.store.write_text(f"{self.task.folder}/reached/{self.name}.json", reached)
         stops = [each.run_id for each in evaluations if each.stop_reason is not None]
