@@ -1,32 +1,129 @@
-"""Do a study's tasks on a Ray cluster: packs on actors, shards on Serve replicas."""
+"""Do a study's tasks on a Ray cluster: packs on actors, shards on Serve replicas.
+
+A pack's worker is an actor in a placement group of its own. One that is lost is replaced; an idle
+one waits a moment for another pack with its backbone, and takes half of the slowest.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from threading import Lock
-from typing import Final
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from threading import Lock, Timer
+from typing import Any, Final
 
 from raybias.config import Backbone, Resources
+from raybias.engine.adapters.tuning import Trial
+from raybias.errors import RaybiasError
 from raybias.planning.inventory import Inventory, with_autoscaled_nodes
 from raybias.planning.schedule import Task
-from raybias.planning.stage_plans import Plan
+from raybias.planning.stage_plans import Plan, TunePlan
 from raybias.runtime.graph import Grant
-from raybias.runtime.inventory import fetch, free, nodes_now
+from raybias.runtime.inventory import NODE_LABEL, fetch, free, nodes_now
 from raybias.runtime.owners import app_name
 from raybias.runtime.predict.replica import Readers, scorers
 from raybias.runtime.predict.stream import score_shards
 from raybias.runtime.progress import Advance, Done
-from raybias.runtime.tune.packs import PackWorkers
+from raybias.runtime.ray_internals import leaving_nodes
 from raybias.runtime.tune.reports import ProgressAggregator
-from raybias.runtime.tune.worker import tune_together
+from raybias.runtime.tune.worker import PackWorker, tune_together
 from raybias.runtime.worker_group import WorkerGroup
 from raybias.runtime.workers import Pack, Reading
 from raybias.storage import Store
 
 #: Seconds between two looks at the nodes.
 _LOOK_EVERY_S: Final = 2.0
+#: Seconds that an idle worker keeps its backbone for another pack.
+_LINGERS_S: Final = 2.0
+#: Seconds for which a worker waits for a place on a node that is not reserved.
+_AVOIDS_S: Final = 10.0
+
+
+@dataclass(eq=False)
+class _Seat:
+    """A placement group for one worker, and its actor once that is started.
+
+    Attributes
+    ----------
+    key: the backbone and method that the worker holds.
+    """
+
+    key: str
+    group: Any
+    worker: Any = None
+
+    @classmethod
+    def ask(cls, key: str, plan: TunePlan, avoid: Collection[str]) -> _Seat:
+        """Ask for a place on one node; Ray gives them in the order in which they are asked for."""
+        from ray.util.placement_group import placement_group
+
+        asked = dict(plan.requests)
+        selector = dict(asked.pop("label_selector", {}))
+        if avoid:
+            selector[NODE_LABEL] = f"!in({','.join(sorted(avoid))})"
+        bundle = {"CPU": plan.threads, "GPU": plan.gpus / plan.sharers, **asked}
+        group = placement_group(
+            [{name: count for name, count in bundle.items() if count}],
+            strategy="STRICT_PACK",
+            bundle_label_selector=[selector] if selector else None,
+        )
+        return cls(key, group)
+
+    def start(self, pack: Pack) -> None:
+        """Start the worker, which waits for its place."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        plan = pack.plan
+        # The second thread hears what the pack is asked while the first tunes it.
+        actor = ray.remote(PackWorker).options(
+            num_cpus=plan.threads,
+            num_gpus=plan.gpus / plan.sharers,
+            memory=plan.requests.get("memory"),
+            max_concurrency=2,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self.group),
+        )
+        self.worker = actor.remote(pack.task)
+
+    @property
+    def node(self) -> str:
+        """The id of the node that holds it; empty as long as none does."""
+        from ray.util import placement_group_table
+
+        nodes: dict[int, str] = placement_group_table(self.group)["bundles_to_node_id"]
+        return nodes.get(0, "")
+
+    def end(self) -> None:
+        """End the worker and give the place back."""
+        import ray
+        from ray.util import remove_placement_group
+
+        if self.worker is not None:
+            ray.kill(self.worker)
+        remove_placement_group(self.group)
+
+
+@dataclass(eq=False)
+class _Running:
+    """A worker that tunes a pack.
+
+    Attributes
+    ----------
+    left: trials that have not stopped.
+    begun: when it first told of itself, or gave trials up.
+    """
+
+    task: Task
+    worker: Any
+    left: Mapping[str, Trial]
+    begun: float = math.inf
+    asked: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Planned seconds of what is left."""
+        return self.task.seconds * len(self.left) / max(1, self.task.runs)
 
 
 class RayWorkers:
@@ -44,7 +141,9 @@ class RayWorkers:
         self.plan, self.app = plan, app
         self.resources: Resources = plan.decided.resources
         self._gpus = plan.inventory.gpus_of_worker(self.resources) > 0
-        self._packs = PackWorkers(self.resources)
+        self._idle: list[_Seat] = []
+        self._running: dict[str, _Running] = {}
+        self._sent: dict[str, Any] = {}
         self._readers: dict[str, Readers] = {}
         self._lock = Lock()
         self._nodes, self._looked = plan.inventory, -math.inf
@@ -67,11 +166,60 @@ class RayWorkers:
         fetch(backbone, gpus=self._gpus)
 
     def tune(self, pack: Pack, grant: Grant, progress: ProgressAggregator) -> None:
-        """Tune a pack on an actor, or on a worker group that shares the backbone."""
+        """Tune a pack on an actor, and on another when that is lost, or on a worker group."""
+        from ray.exceptions import RayActorError, RayError
+
         if pack.plan.sharded:
             self._tune_together(pack, progress)
+            return
+        failures = preemptions = 0
+        most = self.resources.max_preemptions
+        left = {trial.run_id: trial for trial in pack.trials}
+        while left:
+            try:
+                self._tune_on_one(pack, left, grant, progress)
+                # Its node is about to be taken away, if it left anything.
+                preemptions += bool(left)
+            except RaybiasError:
+                raise
+            except RayError as error:
+                preempted = isinstance(error, RayActorError) and error.preempted
+                preemptions, failures = preemptions + preempted, failures + (not preempted)
+                beyond = most is not None and preemptions > most
+                if grant.stopped.is_set() or failures > self.resources.max_failures or beyond:
+                    raise
+
+    def _tune_on_one(
+        self, pack: Pack, left: dict[str, Trial], grant: Grant, progress: ProgressAggregator
+    ) -> None:
+        """Tune on one worker, and take what it is done with out of `left`."""
+        import ray
+
+        seat = self._take(pack, grant)
+        grant.on_stop(seat.end)
+        try:
+            running = self._running[grant.task.key] = _Running(grant.task, seat.worker, left)
+            for reference in seat.worker.tune.remote(self._work(pack), tuple(left.values())):
+                report = ray.get(reference)
+                if running.begun == math.inf:
+                    running.begun = time.monotonic()
+                    grant.nodes = {seat.node: 1}
+                if report.given:
+                    pack.split(tuple(left.pop(run_id) for run_id in report.given), grant)
+                    running.asked, running.begun = False, time.monotonic()
+                stopped = [each.run_id for each in report.evaluated if each.stopped]
+                for run_id in (*report.finished, *stopped):
+                    left.pop(run_id)
+                progress.add(report)
+        except BaseException:
+            seat.end()
+            raise
+        finally:
+            self._running.pop(grant.task.key, None)
+        if left:
+            seat.end()
         else:
-            self._packs.tune(pack, grant, progress)
+            self._keep(seat)
 
     def _tune_together(self, pack: Pack, progress: ProgressAggregator) -> None:
         group = WorkerGroup(
@@ -148,11 +296,75 @@ class RayWorkers:
         )
 
     def halve(self, fits: Callable[[Task], bool]) -> None:
-        """Ask large packs for half of their trials, which idle devices could tune."""
-        self._packs.halve(fits)
+        """Ask large packs for half of their trials, which idle devices could tune.
+
+        A pack is asked once it has run for as long as a worker takes to begin, so that what a
+        takeover costs is never more than what was computed.
+
+        Parameters
+        ----------
+        fits: takes a free place for a worker, if there is one.
+        """
+        now = time.monotonic()
+        running = sorted(self._running.copy().values(), key=lambda each: -each.seconds)
+        for each in running:
+            trials = list(each.left)
+            ripe = now - each.begun > each.task.load and len(trials) > 1
+            if ripe and not each.asked and fits(each.task):
+                each.asked = True
+                each.worker.give.remote(trials[len(trials) // 2 :])
+
+    def _work(self, pack: Pack) -> Any:
+        """Return a reference to what all packs of a stage are sent."""
+        import ray
+
+        with self._lock:
+            if pack.name not in self._sent:
+                self._sent[pack.name] = ray.put((pack.task, pack.tokens))
+            return self._sent[pack.name]
+
+    def _take(self, pack: Pack, grant: Grant) -> _Seat:
+        """Take an idle worker that holds the backbone, or start one; end idle ones in its way."""
+        leaving = leaving_nodes()
+        avoid = grant.avoid | leaving
+        with self._lock:
+            for seat in self._idle.copy():
+                if seat.key == pack.key and seat.node not in avoid:
+                    self._idle.remove(seat)
+                    return seat
+                if seat.node in grant.nodes:
+                    self._idle.remove(seat)
+                    seat.end()
+        seat = _Seat.ask(pack.key, pack.plan, avoid)
+        if grant.avoid and not seat.group.wait(_AVOIDS_S):
+            # Its node was lost, or is another study's; what is reserved was so for this moment.
+            seat.end()
+            seat = _Seat.ask(pack.key, pack.plan, leaving)
+        grant.avoid = frozenset()
+        seat.start(pack)
+        return seat
+
+    def _keep(self, seat: _Seat) -> None:
+        """Keep an idle worker for a moment."""
+        with self._lock:
+            self._idle.append(seat)
+
+        def end() -> None:
+            with self._lock:
+                if seat not in self._idle:
+                    return
+                self._idle.remove(seat)
+            seat.end()
+
+        timer = Timer(_LINGERS_S, end)
+        timer.daemon = True
+        timer.start()
 
     def close(self) -> None:
         """End the idle workers and replicas."""
-        self._packs.close()
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for seat in idle:
+            seat.end()
         for readers in self._readers.values():
             readers.close()

@@ -54,12 +54,11 @@ def main() -> None:
     from raybias.planning.inventory import Inventory, Node
     from raybias.planning.machine import ResourceRequest
     from raybias.planning.schedule import Task
+    from raybias.runtime import ray_workers
     from raybias.runtime.graph import Grant, Graph
-    from raybias.runtime.ray_workers import RayWorkers
-    from raybias.runtime.tune import packs
     from raybias.runtime.workers import Pack
 
-    packs.PackWorker = Sleeper  # type: ignore[misc,assignment]
+    ray_workers.PackWorker = Sleeper  # type: ignore[misc,assignment]
     memory = 100 * 2**20
     head = {"num_cpus": 0, "object_store_memory": memory, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
@@ -75,7 +74,7 @@ def main() -> None:
         inventory=Inventory((known,), "declared"),
         tune=lambda backbone, training, method: stage(int(method)),
     )
-    workers = RayWorkers(plan, "raybias-test")
+    workers = ray_workers.RayWorkers(plan, "raybias-test")
     ran: dict[str, Any] = {}
     placed: dict[str, float] = {}
 

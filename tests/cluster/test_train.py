@@ -176,7 +176,7 @@ def test_what_is_tuned_is_not_tuned_again(
 ) -> None:
     out, rows = undisturbed
     monkeypatch.setattr(
-        "raybias.runtime.tune.packs.PackWorkers.tune", None
+        "raybias.runtime.ray_workers.RayWorkers.tune", None
     )  # to start one would fail
     assert tuned(load_study(study_file), out) == rows
     changed = load_study(study_file, overrides=("methods.0.batch_size=5",))
