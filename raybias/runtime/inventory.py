@@ -89,25 +89,18 @@ def _cluster(source: str, products: bool) -> Inventory:
     alive = [node for node in ray.nodes() if node["Alive"]]
     described = ask([each["NodeID"] for each in alive if _gpus(each)], gpus_of_machine)
     unheld, measured = free_by_node(), _products(alive) if products else {}
-
-    def node_of(each: Mapping[str, Any]) -> Node:
-        name, resources = each["NodeID"], each["Resources"]
+    nodes = []
+    for each in alive:
+        name = each["NodeID"]
         gpus = described.get(name, [])
         # What Ray's workers hold comes free; what other processes hold does not.
         idle = unheld.get(name, {}).get("GPU", 0.0) >= _gpus(each)
-        return Node(
-            cpus=resources.get("CPU", 0.0),
-            memory=int(resources.get("memory", 0)),
-            gpus=_gpus(each),
-            gpu_memory=min((gpu.free if idle else gpu.total for gpu in gpus), default=None),
-            address=each["NodeManagerAddress"],
-            name=name,
-            gpu=(each.get("Labels") or {}).get(GPU_LABEL),
-            bfloat16=all(gpu.bfloat16 for gpu in gpus) if gpus else None,
-            product=measured.get(name),
+        memory = min((gpu.free if idle else gpu.total for gpu in gpus), default=None)
+        able = all(gpu.bfloat16 for gpu in gpus) if gpus else None
+        nodes.append(
+            replace(_node(each), gpu_memory=memory, bfloat16=able, product=measured.get(name))
         )
-
-    return Inventory(nodes=tuple(map(node_of, alive)), source=source)
+    return Inventory(nodes=tuple(nodes), source=source)
 
 
 def nodes_now(planned: Inventory) -> Inventory:
@@ -124,21 +117,23 @@ def nodes_now(planned: Inventory) -> Inventory:
         if node.gpu_memory is not None:
             sizes[node.gpu] = min(node.gpu_memory, sizes.get(node.gpu, node.gpu_memory))
     leaving = leaving_nodes()
-    nodes = []
-    for each in ray.nodes():
-        if each["Alive"] and each["NodeID"] not in leaving:
-            kind = (each.get("Labels") or {}).get(GPU_LABEL)
-            nodes.append(
-                Node(
-                    cpus=each["Resources"].get("CPU", 0.0),
-                    memory=int(each["Resources"].get("memory", 0)),
-                    gpus=_gpus(each),
-                    gpu_memory=sizes.get(kind),
-                    name=each["NodeID"],
-                    gpu=kind,
-                )
-            )
+    there = (_node(each) for each in ray.nodes() if each["Alive"])
+    nodes = (
+        replace(node, gpu_memory=sizes.get(node.gpu)) for node in there if node.name not in leaving
+    )
     return replace(planned, nodes=tuple(nodes))
+
+
+def _node(node: Mapping[str, Any]) -> Node:
+    """Return what Ray's table says of a node."""
+    return Node(
+        cpus=node["Resources"].get("CPU", 0.0),
+        memory=int(node["Resources"].get("memory", 0)),
+        gpus=_gpus(node),
+        address=node["NodeManagerAddress"],
+        name=node["NodeID"],
+        gpu=(node.get("Labels") or {}).get(GPU_LABEL),
+    )
 
 
 def _gpus(node: Mapping[str, Any]) -> int:
