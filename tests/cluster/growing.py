@@ -17,7 +17,7 @@ from typing import Any
 
 NARROW_S = 3.0
 WIDE_S = 2.0
-NARROW = 36
+NARROW = 72
 
 
 class Sleeper:
@@ -117,7 +117,7 @@ def main() -> None:
         graph.add(Task(key=f"narrow {n}", method="1", seconds=NARROW_S, need=need, **common), work)
     runs = threading.Thread(target=graph.run)
     runs.start()
-    while "wide" not in ran:
+    while "wide" not in placed:
         time.sleep(0.05)
     times["third"] = join()
     times["joined"] = time.time()

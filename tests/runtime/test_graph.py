@@ -258,11 +258,13 @@ def test_four_devices_on_two_nodes_are_no_room_for_a_worker_of_four() -> None:
     graph, gates = Graph(Declared(4, 4)), [threading.Event() for _ in range(4)]
     for n, opened in enumerate(gates):
         graph.add(task(f"narrow {n}", gpus=2, seconds=99), gate(opened, placed))
-    graph.add(task("wide", gpus=4, seconds=50), slept(begun, 0))
-    graph.add(task("small", gpus=1), slept(begun, 0))
+    graph.add(task("first", gpus=0), lambda grant: until(lambda: len(placed) == 4))
+    graph.add(task("wide", "first", gpus=4, seconds=50), slept(begun, 0))
+    graph.add(task("small", "first", gpus=1), slept(begun, 0))
     runs = threading.Thread(target=graph.run)
     runs.start()
     until(lambda: len(placed) == 4)
+    time.sleep(0.1)
     # Two of the first node end, and two of the other; the small one is on the one not reserved.
     gates[0].set(), gates[2].set()
     until(lambda: "small" in begun)
@@ -280,8 +282,9 @@ def test_a_node_that_joins_is_used_and_one_that_is_reserved_is_avoided() -> None
     graph = Graph(nodes)
     for n in range(2):
         graph.add(task(f"narrow {n}", seconds=99), gate(opened, placed))
-    graph.add(task("wide", gpus=2, seconds=50), gate(opened, placed))
-    graph.add(task("last"), gate(opened, placed))
+    graph.add(task("first", gpus=0), lambda grant: until(lambda: len(placed) == 2))
+    graph.add(task("wide", "first", gpus=2, seconds=50), gate(opened, placed))
+    graph.add(task("last", "first"), gate(opened, placed))
     runs = threading.Thread(target=graph.run)
     runs.start()
     until(lambda: len(placed) == 2)
