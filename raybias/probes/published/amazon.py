@@ -67,7 +67,7 @@ def people(name: str, *, nouns: bool = False) -> Callable[[Store], Lexicon]:
     """Return a reader of a term file's adjectives (race.csv has no others), maybe its nouns."""
 
     def read(store: Store) -> Lexicon:
-        records = _terms(store, name)
+        records = _terms(store, f"identity_terms/{name}.csv")
         return _people(_phrases(records, "adj"), _phrases(records, "n") if nouns else [])
 
     return read
@@ -77,13 +77,13 @@ def races(store: Store) -> Lexicon:
     """Read race terms from identity_terms/race.csv or race.csv, or take the papers' own."""
     for path in ("identity_terms/race.csv", "race.csv"):
         if store.exists(path):
-            return {"identity_adj": _phrases(_records(store, path))}
+            return {"identity_adj": _phrases(_terms(store, path))}
     return {"identity_adj": [Phrase(group, term, term) for term, group in RACE_TERMS]}
 
 
 def religions(store: Store) -> Lexicon:
     """Read names of religions, their adjectives and their followers."""
-    records = _terms(store, "religion", columns=("POS", "SEM"))
+    records = _terms(store, "identity_terms/religion.csv", "POS", "SEM")
     adjectives = _phrases(records, "adj")
     identities = _people(adjectives, _phrases(records, "person", of="SEM"))
     return {
@@ -96,7 +96,7 @@ def religions(store: Store) -> Lexicon:
 
 def disabilities(store: Store) -> Lexicon:
     """Read recommended terms only: adjectives, nouns and phrases such as "with dyslexia"."""
-    records = _terms(store, "disability", columns=("POS", "TYPE"))
+    records = _terms(store, "identity_terms/disability.csv", "POS", "TYPE")
     kept = [row for row in records if row["TYPE"] != "nonrec"]
     adjectives, nouns, phrases = (_phrases(kept, part) for part in ("adj", "n", "pp"))
     named = [*_around(adjectives, "{} person"), *nouns, *_around(phrases, "person {}")]
@@ -142,11 +142,8 @@ def countries(store: Store) -> Lexicon:
     }
 
 
-def _terms(store: Store, name: str, *, columns: tuple[str, ...] = ()) -> list[Row]:
-    return _records(store, f"identity_terms/{name}.csv", *columns)
-
-
-def _records(store: Store, path: str, *columns: str) -> list[Row]:
+def _terms(store: Store, path: str, *columns: str) -> list[Row]:
+    """Read the terms of a file that have a group."""
     records = read_records(store, path, columns=("TERM", "GROUP", *columns))
     return [row for row in records if row["GROUP"]]
 
