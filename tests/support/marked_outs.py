@@ -14,6 +14,7 @@ from raybias.config import Study, parse_study
 from raybias.probes.slots import items_frame
 from raybias.seeding import generator
 from raybias.storage import Store
+from support.report_outs import predicted
 
 GROUPS = ("african_american", "american_indian", "asian", "hispanic", "pacific_islander", "white")
 #: Chance that a sentence which is not negative is called negative.
@@ -125,16 +126,9 @@ def _predictions(
     # Zero-shot likelihoods have no seed in them.
     of_scores = generator(str(run["model"]), probe) if run["method"] == "zero_shot" else random
     scores = (of_scores.normal(size=(len(label), 3)) + np.eye(3)[label]).astype(np.float32)
-    return items.with_columns(
-        *(
-            pl.lit(run[key], pl.String).alias(key)
-            for key in ("model", "method", "dataset", "run_id")
-        ),
-        probe=pl.lit(probe),
-        style=pl.lit("original"),
-        pred=pl.Series(pred),
+    return predicted(
+        items, run, probe, pred,
         scores=pl.Series(scores.tolist(), dtype=pl.List(pl.Float32)),
         parsed=pl.Series(parsed),
-        unread=pl.lit(None, pl.String),
         answer=pl.lit(" negative" if prompted else None, pl.String),
-    ).select(schema.PREDICTIONS.names)
+    )  # fmt: skip

@@ -72,19 +72,12 @@ def write_out(
 
 def _items(groups: tuple[str, ...], attribute: str) -> pl.DataFrame:
     rows = [
-        (
-            f"{group}-{template}-{term}",
-            template % 3,
-            attribute,
-            group,
-            f"{group}/{template}",
-            str(template),
-            term,
-        )
+        (f"{group}-{template}-{term}", template % 3, attribute, group, f"{group}/{template}",
+         str(template), term)
         for group in groups
         for template in range(60)
         for term in ("person", "neighbour")
-    ]
+    ]  # fmt: skip
     return items_frame(rows)
 
 
@@ -137,15 +130,19 @@ def _predictions(
     turned = (chance.random(len(label)) < size) & (items["group"].to_numpy() == (biased or ""))
     pred = np.where(turned & (label == 1), 0, pred)
     pred = np.where(turned & (label == 2), 0, pred)
-    names = {key: pl.lit(run[key]) for key in ("model", "method", "dataset", "run_id")}
+    return predicted(items, run, probe, pred)
+
+
+def predicted(
+    items: pl.DataFrame, run: dict[str, object], probe: str, pred: np.ndarray, **more: object
+) -> pl.DataFrame:
+    """A run's predictions of items (schema.PREDICTIONS), whose other columns are in `more`."""
     none = pl.lit(None, pl.String)
+    rest: dict[str, object] = {
+        "scores": pl.lit(None, pl.List(pl.Float32)), "parsed": pl.lit(True), "answer": none, **more
+    }  # fmt: skip
     return items.with_columns(
-        **names,
-        probe=pl.lit(probe),
-        style=pl.lit("original"),
-        pred=pl.Series(pred, dtype=pl.Int8),
-        scores=pl.lit(None, pl.List(pl.Float32)),
-        parsed=pl.lit(True),
-        unread=none,
-        answer=none,
-    ).select(schema.PREDICTIONS.names)
+        **{key: pl.lit(run[key], pl.String) for key in ("model", "method", "dataset", "run_id")},
+        probe=pl.lit(probe), style=pl.lit("original"), pred=pl.Series(pred, dtype=pl.Int8),
+        unread=none, **rest,
+    ).select(schema.PREDICTIONS.names)  # fmt: skip
