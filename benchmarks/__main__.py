@@ -2,7 +2,7 @@
 
     python -m benchmarks                                    # minutes; `make bench`
     python -m benchmarks --size full --data data --out docs/results/speed.md
-    python -m benchmarks --only lora --only gaps
+    python -m benchmarks --only lora --only gaps --shape 1.3b --device cuda --profile
 
 A module of this folder that has a peer has a function `comparisons`; each runs in a process of its
 own, so that what one leaves in memory, or its death, is not the next one's. What cannot run here is
@@ -74,12 +74,14 @@ def table(outcomes: Sequence[Outcome]) -> str:
             between = "one round" if math.isnan(low) else f"{low:.2f} to {high:.2f}"
             rows.append(
                 (each.work, each.ours, each.peer, f"{middle:.2f}x", between,
-                 f"{len(each.ratios)}", each.cost, f"`{outcome.module}.py`")
+                 f"{len(each.ratios)}", "" if each.share is None else f"{each.share:.0%}",
+                 each.alike, each.cost, f"`{outcome.module}.py`")
             )  # fmt: skip
         if outcome.reason:
-            rows.append(("", "", "", "not run", "", "", outcome.reason, f"`{outcome.module}.py`"))
+            rows.append((*[""] * 3, "not run", *[""] * 4, outcome.reason, f"`{outcome.module}.py`"))
     headers = (
-        "work", "ours", "against", "ratio", "95% interval over rounds", "rounds", "of", "benchmark",
+        "work", "ours", "against", "ratio", "95% interval over rounds", "rounds", "of the peak",
+        "alike", "of", "benchmark",
     )  # fmt: skip
     return tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
 
@@ -125,9 +127,11 @@ def page(outcomes: Sequence[Outcome], size: Size, command: str) -> str:
             " above one, ours is the cheaper. Given are the geometric mean over rounds and its t"
             " interval, which says what other rounds on this machine would show, and nothing of"
             f" other machines. {PROCESSOR.capitalize()} is what a CPU's other users do not change"
-            f" much. Models have an OPT's shape ({size.shape}) and random weights. {texts} Each"
-            " benchmark alone says more, such as how near the results of both sides are:"
-            " `python benchmarks/tuning.py --help`.",
+            f" much. Models have an OPT's shape ({size.shape}) and random weights. {texts} The peak"
+            " is what a large matrix product reaches here in the same precision; counted against it"
+            " are the operations that no method can leave out, so shared openings can carry ours"
+            " past it. Alike are the largest difference between both sides' results, and the share"
+            " of equal decisions or texts.",
             f"All of it took {sum(each.seconds for each in outcomes) / 60:.0f} minutes: "
             + ", ".join(f"{each.module} {each.seconds:.0f} s" for each in outcomes) + ".",
         ]
@@ -138,10 +142,14 @@ def main(
     size: Annotated[str, typer.Option(help=f"How much: {' or '.join(SIZES)}.")] = "small",
     only: Annotated[list[str] | None, typer.Option(help=f"Of: {', '.join(MODULES)}.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Instead of the size's own.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of a pack.")] = None,
+    items: Annotated[int | None, typer.Option(help="Sentences of a request.")] = None,
     shape: Annotated[str | None, typer.Option(help="125m, 1.3b or tiny.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="Of ours; peers have the first.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     threads: Annotated[int, typer.Option(help="CPU threads of either side.")] = 2,
     data: Annotated[Path | None, typer.Option(help="Has sst5, amazon, ..., tokenizer.")] = None,
+    profile: Annotated[bool, typer.Option(help="Also print where the time of ours goes.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also write the page to this file.")] = None,
 ) -> None:
     """Run every comparison with a peer and print one table of ratios."""
@@ -153,8 +161,9 @@ def main(
     if data is not None and not (data / "tokenizer" / "merges.txt").is_file():
         why = "holds no tokenizer/merges.txt with its vocab.json (OPT's), which the texts need"
         raise typer.BadParameter(f"{data} {why}", param_hint="--data")
-    how = replace(SIZES[size], device=device, threads=threads, data=data)
-    how = replace(how, rounds=rounds or how.rounds, shape=shape or how.shape)
+    how = replace(SIZES[size], device=device, threads=threads, data=data, profile=profile)
+    given = {"rounds": rounds, "seeds": seeds, "items": items, "shape": shape, "dtypes": dtype}
+    how = replace(how, **{name: value for name, value in given.items() if value})
     outcomes = []
     for module in MODULES:
         if not only or module in only:

@@ -35,6 +35,8 @@ class Size:
     seeds: runs of a pack.
     items: sentences of a request that a model scores; prompts, which cost more, are fewer.
     shape: of the random-weight models, a name of `workload.SHAPES`.
+    dtypes: precisions of ours; peers have the first.
+    profile: whether to print where the time of ours goes.
     data: folder that holds sst5, amazon, crows_pairs, winobias and bbq, as far as they are there,
         and tokenizer, which knows their words; texts of like lengths are made where one is not.
     """
@@ -46,6 +48,8 @@ class Size:
     device: str = "cpu"
     threads: int = 2
     data: Path | None = None
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    profile: bool = False
 
     @property
     def merges(self) -> Path | None:
@@ -67,6 +71,9 @@ class Comparison:
     ratios: a round's cost of the peer over ours, as often as there were rounds; above one, ours is
         the cheaper.
     cost: what was compared, `PROCESSOR` or `CLOCK`.
+    share: of the rate of a large matrix product that the operations reach that no method can leave
+        out; None where they are not counted.
+    alike: how near the results of both sides are; empty where that is not compared.
     """
 
     work: str
@@ -74,6 +81,8 @@ class Comparison:
     peer: str
     cost: str
     ratios: tuple[float, ...]
+    share: float | None = None
+    alike: str = ""
 
     def interval(self, level: float = 0.95) -> tuple[float, float, float]:
         """Compute the geometric mean of the ratios, and its t interval over rounds.

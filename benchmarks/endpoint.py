@@ -2,19 +2,17 @@
 
 Both ask one server on this machine, which answers after a pause, in turns within one run:
 
-    python benchmarks/endpoint.py --rows 1024 --at-once 32 --pause 0.05
+    python -m benchmarks --only endpoint --items 1024
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import multiprocessing
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from statistics import median
 
 import pyarrow as pa
 from aiohttp import web
@@ -28,6 +26,7 @@ from raybias.providers.openai import OpenAI
 from raybias.schema import LABELS, PREDICTIONS
 from raybias.storage import Store
 
+AT_ONCE = 32
 _KEY = "OPENAI_API_KEY"
 _SHARD = Shard("probe", "run", "model", "zero_shot", "none", 0, 0, "predictions")
 
@@ -98,53 +97,25 @@ def timed(work: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def rounds_of(
-    *, rows: int, at_once: int, pause: float, rounds: int
-) -> list[tuple[float, float]]:  # fmt: skip
-    """Time the bare loop and a study's shard in turn; seconds of each, round by round."""
+def comparisons(size: Size) -> Iterator[Comparison]:
+    """Compare a study's requests with the bare client's, at a server that pauses."""
     os.environ[_KEY] = "none"
     port: multiprocessing.Queue[int] = multiprocessing.Queue()
-    server = multiprocessing.Process(target=serve, args=(port, pause), daemon=True)
+    server = multiprocessing.Process(target=serve, args=(port, 0.05), daemon=True)
     server.start()
     url = f"http://127.0.0.1:{port.get()}/v1"
-    spec = OpenAI(endpoint=url, model="bench", name="bench", at_once=at_once, repeat=0)
-    texts = [f"the film number {number} was long" for number in range(rows)]
+    spec = OpenAI(endpoint=url, model="bench", name="bench", at_once=AT_ONCE, repeat=0)
+    texts = [f"the film number {number} was long" for number in range(size.items)]
     method = ZeroShot(prompt_format="chat", unparsed="invalid", temperature=0)
     with tempfile.TemporaryDirectory() as folder:
         answers = spec.answers(Store(folder))
         reader = PromptedReader(method, answers, LABELS, Store(folder))
         prompts = [reader.form.first(text, LABELS) for text in texts]
-        bare(spec, prompts[:at_once])
-        found = [
-            (timed(lambda: bare(spec, prompts)), timed(lambda: shard(reader, texts)))
-            for _ in range(rounds)
-        ]
+        bare(spec, prompts[:AT_ONCE])
+        ratios = tuple(
+            timed(lambda: bare(spec, prompts)) / timed(lambda: shard(reader, texts))
+            for _ in range(size.rounds)
+        )
     server.terminate()
-    return found
-
-
-def comparisons(size: Size) -> Iterator[Comparison]:
-    """Compare a study's requests with the bare client's, at a server that pauses."""
-    found = rounds_of(rows=size.items, at_once=32, pause=0.05, rounds=size.rounds)
-    ratios = tuple(peer / ours for peer, ours in found)
-    work = f"{size.items} prompts at an endpoint, 32 at once"
+    work = f"{size.items} prompts at an endpoint, {AT_ONCE} at once"
     yield Comparison(work, "ours, a shard of a study", "the client in a bare loop", CLOCK, ratios)
-
-
-def main() -> None:
-    """Print requests per second of both, and their ratio in each round."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1024)
-    parser.add_argument("--at-once", type=int, default=32)
-    parser.add_argument("--pause", type=float, default=0.05)
-    parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
-    rounds = rounds_of(**vars(args))
-    for seconds, ours in rounds:
-        print(f"bare {args.rows / seconds:,.1f}/s, a study {args.rows / ours:,.1f}/s")
-    ratios = [seconds / ours for seconds, ours in rounds]
-    print(f"ratio {median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
-
-
-if __name__ == "__main__":
-    main()

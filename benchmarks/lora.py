@@ -2,28 +2,26 @@
 
 A step of every seed: forward, backward and AdamW on each seed's own batch of eight, rank 8
 on all linear layers of an OPT with a classification head. PEFT trains as its users do: one
-run, batches padded to their longest row, the model in train mode.
+run, batches padded to their longest row, the model in train mode. Needed are the frozen blocks
+alone, forward and the gradient of activations; the factors come on top.
 
-    python benchmarks/lora.py --sst5 DIR --tokenizer DIR
+    python -m benchmarks --only lora --data DIR
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 import workload
 from comparison import Comparison, Size
 from peft import LoraConfig, get_peft_model
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification
-from where import between
+from tuning import advancing
 
 from raybias.config import Backbone
 from raybias.engine.adapters.schedule import batch_of_step
@@ -92,115 +90,37 @@ def peft_step(
     return step
 
 
-@dataclass(frozen=True)
-class Sides:
-    """Contenders of one comparison: PEFT, ours one by one, ours packed; and what they share."""
-
-    contenders: dict[str, Callable[[int], object]]
-    rows: TokenSet
-    model: Any
-
-
-def sides(
-    *, seeds: int, shape: str, device: str, dtype: str, sst5: Path | None = None,
-    merges: Path | None = None,
-) -> Sides:  # fmt: skip
-    """Make all sides, in one precision."""
+def comparisons(size: Size) -> Iterator[Comparison]:
+    """Compare a step of all seeds with PEFT's, in one precision."""
+    sst5, merges, device, dtype = size.folder("sst5"), size.merges, size.device, size.dtypes[0]
+    torch.set_num_threads(size.threads)
     workload.need_tokenizer(merges, sst5)
+    # A third of soft prompts' seeds: a step of LoRA costs more.
+    seeds = max(2, size.seeds // 3)
     with tempfile.TemporaryDirectory() as temporary:
         folder = workload.save_model(
-            Path(temporary), shape=shape, dtype=dtype, device=device, merges=merges
+            Path(temporary), shape=size.shape, dtype=dtype, device=device, merges=merges
         )
         texts, labels = workload.sentences(sst5, 4000)
         encoded = workload.load(folder, dtype=dtype, device="cpu").encode(texts)
         rows = TokenSet(tuple(map(tuple, encoded)), tuple(labels))
         together = packed(folder, rows, seeds, dtype=dtype, device=device)
-        alone = packed(folder, rows, 1, dtype=dtype, device=device)
         step = peft_step(folder, rows, together, dtype=dtype, device=device)
-    contenders: dict[str, Callable[[int], object]] = {
-        f"PEFT {dtype}, one by one": lambda turn: [step(seed, turn) for seed in range(seeds)],
-        f"ours {dtype}, one by one": partial(_advance, alone, seeds),
-        f"ours {dtype}, packed": partial(_advance, together, 1),
-    }
-    trainer: Any = together.trainer
-    return Sides(contenders, rows, trainer.classifier.model)
-
-
-def comparisons(size: Size) -> Iterator[Comparison]:
-    """Compare a step of all seeds with PEFT's."""
-    torch.set_num_threads(size.threads)
-    # A third of soft prompts' seeds: a step of LoRA costs more.
-    seeds = max(2, size.seeds // 3)
-    made = sides(
-        seeds=seeds, shape=size.shape, device=size.device, dtype="float32",
-        sst5=size.folder("sst5"),
-        merges=size.merges,
-    )  # fmt: skip
-    peer, _, ours = made.contenders
-    timings = workload.interleave(
-        {name: made.contenders[name] for name in (peer, ours)}, rounds=size.rounds,
-        device=size.device,
-    )  # fmt: skip
-    yield timings.compared(f"LoRA, {seeds} seeds", ours=ours, peer=peer, device=size.device)
-
-
-def main(
-    rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians are taken.")] = 5,
-    seeds: Annotated[int, typer.Option(help="Seeds of the pack.")] = 5,
-    shape: workload.ShapeOption = "125m",
-    device: workload.DeviceOption = "cpu",
-    dtype: Annotated[str, typer.Option(help="Of the frozen weights, both sides.")] = "float32",
-    sst5: Annotated[Path | None, typer.Option(help="Folder with SST-5's files.")] = None,
-    tokenizer: workload.TokenizerOption = None,
-    threads: workload.ThreadsOption = 2,
-    peak: workload.PeakOption = None,
-    out: workload.OutOption = None,
-) -> None:
-    """Time a step of all seeds, packed and one by one."""
-    torch.set_num_threads(threads)
-    made = sides(seeds=seeds, shape=shape, device=device, dtype=dtype, sst5=sst5, merges=tokenizer)
-    contenders, rows = made.contenders, made.rows
-    peer = next(iter(contenders))
-    timings = workload.interleave(contenders, rounds=rounds, device=device)
     lengths = [
         len(rows.rows[n])
-        for seed in range(seeds) for turn in range(rounds + 1)
+        for seed in range(seeds) for turn in range(size.rounds + 1)
         for n in batch_of_step(seed, turn, rows=len(rows.rows), batch_size=8)
     ]  # fmt: skip
-    tokens = sum(lengths) / (rounds + 1)
-    flops = workload.model_flops(made.model, tokens, backward=True)
-    limit = peak or workload.peak_tflops(dtype, device)
-    table = []
-    for name in contenders:
-        reached = flops / timings.effective(name, device) / 1e12
-        table.append(
-            (name, timings.median(name), timings.busy(name), timings.ratio(peer, name),
-             timings.busy_ratio(peer, name), reached, limit, f"{reached / limit:.0%}")
-        )  # fmt: skip
-    headers = (
-        f"{seeds} seeds, a step each", "s", "processor s", "x PEFT", "x PEFT, processor",
-        "TFLOP/s of needed work", "peak", "utilisation",
-    )  # fmt: skip
-    workload.publish(
-        f"LoRA on all linear layers, OPT-{shape} shape, batch 8 a seed, {rounds} rounds",
-        [
-            workload.markdown(table, headers),
-            between(
-                {name: partial(contenders[name], 0) for name in contenders if name != peer},
-                dict.fromkeys(contenders, flops), device,
-            ),
-            f"Needed work: {tokens / seeds:.0f} tokens a seed and step, frozen blocks only, forward"
-            " and the gradient of activations; the factors come on top. Peak: a large matrix"
-            " product in the same precision.",
-        ],
-        device=device, peer="peft", out=out,
-    )  # fmt: skip
-
-
-def _advance(tuner: PackedTuner, times: int, _turn: int) -> None:
-    for _ in range(times):
-        tuner.advance()
-
-
-if __name__ == "__main__":
-    typer.run(main)
+    trainer: Any = together.trainer
+    tokens = sum(lengths) / (size.rounds + 1)
+    peer, ours = f"PEFT {dtype}, one by one", f"ours {dtype}, packed"
+    part = workload.Part(
+        title=f"LoRA, {seeds} seeds",
+        sides={
+            peer: lambda turn: [step(seed, turn) for seed in range(seeds)],
+            ours: advancing(together),
+        },
+        peers={ours: ((peer,),)},
+        flops={ours: workload.model_flops(trainer.classifier.model, tokens, backward=True)},
+    )
+    yield from workload.measured(part, size)

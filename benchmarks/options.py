@@ -3,23 +3,21 @@
 Both get the same requests, a prompt with each of its options, of neighbouring questions of BBQ as
 one shard of a study holds, on the same random weights. HFLM reads each prompt once for each option;
 ours shares what questions and options begin with, among them the ambiguous context that a
-disambiguated one goes on from. The limit is what shared openings alone would give: tokens of all
-requests over distinct ones. `--wordings 10` asks with ten wordings of the unknown option, as
-lm-eval's task does.
+disambiguated one goes on from. What shared openings alone would give are tokens of all requests
+over distinct ones. Ten wordings of the unknown option are asked as lm-eval's task does.
 
-    python benchmarks/options.py --bbq Age.jsonl --rounds 3 --tokenizer DIR
+    python -m benchmarks --only options --data DIR
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 import workload
 from comparison import Comparison, MissingError, Size
 from lm_eval.api.instance import Instance
@@ -65,100 +63,55 @@ def harness(lm: Any, asked: Requests) -> torch.Tensor:
     return torch.tensor([value for value, _ in lm.loglikelihood(requests, disable_tqdm=True)])
 
 
-@dataclass(frozen=True)
-class Sides:
-    """HFLM and ours, how far apart their results are, and the token rows of each turn."""
-
-    contenders: dict[str, Callable[[int], torch.Tensor]]
-    gap: float
-    rows: Sequence[Sequence[tuple[Row, int]]]
-
-
-def sides(
-    bbq: Path, *, rounds: int, items: int, wordings: int, batch: int, shape: str, device: str,
-    merges: Path | None = None,
-) -> Sides:  # fmt: skip
-    """Make both sides and compare their results."""
-    workload.need_tokenizer(merges, bbq)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = workload.save_model(
-            Path(temporary), shape=shape, dtype="float32", device=device, merges=merges
-        )
-        backbone = workload.load(folder, dtype="float32", device=device)
-        model = workload.load_peer(folder, dtype="float32", device=device)
-    asked = requests_of(bbq, items=items, wordings=wordings)[: rounds + 1]
-    rows = [continuation_rows(backbone.encoder, each) for each in asked]
-    scorer = TokenScorer(backbone)
-    lm = HFLM(
-        pretrained=model, tokenizer=backbone.tokenizer, batch_size=batch,
-        max_length=workload.CONTEXT, add_bos_token=True,
-    )  # fmt: skip
-    contenders: dict[str, Callable[[int], torch.Tensor]] = {
-        f"HFLM float32, batch {batch}": lambda turn: harness(lm, asked[turn]),
-        "ours float32": lambda turn: torch.tensor(added_up(scorer.prepare(rows[turn])())),
-    }
-    theirs, ours = (work(0) for work in contenders.values())
-    return Sides(contenders, float((theirs - ours).abs().max()), rows)
-
-
 def comparisons(size: Size) -> Iterator[Comparison]:
-    """Compare the reading of BBQ's questions with HFLM's."""
+    """Compare the reading of BBQ's questions with HFLM's, as published and with ten unknowns."""
     folder = size.folder("bbq")
     files = sorted(folder.glob("*.jsonl*")) if folder is not None else []
     if not files:
         raise MissingError("needs bbq in --data (`raybias data download bbq`)")
     torch.set_num_threads(size.threads)
+    workload.need_tokenizer(size.merges, files[0])
     items = max(1, size.items // 8)
-    made = sides(
-        files[0], rounds=size.rounds, items=items, wordings=0, batch=32, shape=size.shape,
-        device=size.device, merges=size.merges,
+    with tempfile.TemporaryDirectory() as temporary:
+        place = workload.save_model(
+            Path(temporary), shape=size.shape, dtype="float32", device=size.device,
+            merges=size.merges,
+        )  # fmt: skip
+        backbone = workload.load(place, dtype="float32", device=size.device)
+        model = workload.load_peer(place, dtype="float32", device=size.device)
+    lm = HFLM(
+        pretrained=model, tokenizer=backbone.tokenizer, batch_size=32,
+        max_length=workload.CONTEXT, add_bos_token=True,
     )  # fmt: skip
-    timings = workload.interleave(made.contenders, rounds=size.rounds, device=size.device)
-    peer, ours = made.contenders
-    work = f"questions with options, {items} questions"
-    yield timings.compared(work, ours=ours, peer=peer, device=size.device)
+    scorer = TokenScorer(backbone)
+    peer, ours = "HFLM float32, batch 32", "ours float32"
+    for wordings in (0, len(UNKNOWNS)):
+        asked = requests_of(files[0], items=items, wordings=wordings)[: size.rounds + 1]
+        rows = [continuation_rows(backbone.encoder, each) for each in asked]
+        tokens = [[row for row, _ in each] for each in rows[1:]]
+        limit = sum(len(row) for each in tokens for row in each) / sum(
+            map(workload.distinct_tokens, tokens)
+        )
+        sides: dict[str, Callable[[int], torch.Tensor]] = {
+            peer: partial(_harness, lm, asked),
+            ours: partial(_ours, scorer, rows),
+        }
+        gap = float((sides[peer](0) - sides[ours](0)).abs().max())
+        unknown = f", {wordings} wordings of unknown" if wordings else ""
+        part = workload.Part(
+            title=f"{items} questions with options{unknown}; shared openings alone: {limit:.2f}x",
+            sides=sides,
+            peers={ours: ((peer,),)},
+            alike={ours: f"{gap:.1e}"},
+        )
+        yield from workload.measured(part, size)
 
 
-def main(
-    bbq: Annotated[Path, typer.Option(help="A file of BBQ, with or without answers.")],
-    rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians are taken.")] = 3,
-    items: Annotated[int, typer.Option(help="Questions of a request.")] = 128,
-    wordings: Annotated[int, typer.Option(help="Wordings of unknown; 0 for the published.")] = 0,
-    batch: Annotated[int, typer.Option(help="Rows of HFLM's batch.")] = 32,
-    shape: workload.ShapeOption = "125m",
-    device: workload.DeviceOption = "cpu",
-    tokenizer: workload.TokenizerOption = None,
-    threads: workload.ThreadsOption = 2,
-    out: workload.OutOption = None,
-) -> None:
-    """Time the reading of questions with options in float32."""
-    torch.set_num_threads(threads)
-    made = sides(
-        bbq, rounds=rounds, items=items, wordings=wordings, batch=batch, shape=shape,
-        device=device, merges=tokenizer,
-    )  # fmt: skip
-    rows, peer = made.rows, next(iter(made.contenders))
-    timings = workload.interleave(made.contenders, rounds=rounds, device=device)
-    tokens = [row for each in rows[1:] for row, _ in each]
-    limit = sum(map(len, tokens)) / sum(
-        workload.distinct_tokens([row for row, _ in each]) for each in rows[1:]
-    )
-    table = [
-        (name, timings.median(name), timings.busy(name), timings.ratio(peer, name),
-         timings.busy_ratio(peer, name))
-        for name in timings.wall
-    ]  # fmt: skip
-    note = (
-        f"{len(tokens) / items / rounds:.0f} options a question,"
-        f" {sum(map(len, tokens)) / len(tokens):.1f} tokens a row; shared openings alone would give"
-        f" {limit:.2f}x, and ours reaches {timings.busy_ratio(peer, 'ours float32') / limit:.0%} of"
-        f" it in processor time. Largest difference of log-likelihoods {made.gap:.1e}."
-    )
-    headers = ("side", "s", "processor s", "x HFLM", "x HFLM, processor")
-    title = f"Questions with options, OPT-{shape} shape, {items} questions a request"
-    parts = [workload.markdown(table, headers), note]
-    workload.publish(title, parts, device=device, peer="lm_eval", out=out)
+def _harness(lm: Any, asked: list[Requests], turn: int) -> torch.Tensor:
+    return harness(lm, asked[turn])
 
 
-if __name__ == "__main__":
-    typer.run(main)
+def _ours(
+    scorer: TokenScorer, rows: Sequence[Sequence[tuple[Row, int]]], turn: int
+) -> torch.Tensor:
+    return torch.tensor(added_up(scorer.prepare(rows[turn])()))

@@ -1,7 +1,6 @@
 """Scores of sentence pairs: ours against nyu-mll's way, minicons and lm-eval's HFLM.
 
-All sides start from the same texts and end with scores, tokenisation included; results are
-compared first. Parts:
+All sides start from the same texts and end with scores, tokenisation included. Parts:
 
 - masked: a random-weight RoBERTa of base shape. nyu-mll's way masks every shared token of a pair
   and reads each copy by itself; it does a part of the pairs, and its time is scaled by copies.
@@ -11,30 +10,27 @@ compared first. Parts:
   batch 32. The two styles that a model writes are stood in for by other letter cases, which
   share no opening with the rest.
 
-    python benchmarks/pairs.py --rounds 3
+    python -m benchmarks --only pairs --rounds 3
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
 import transformers
-import typer
 import workload
 from comparison import Comparison, Size
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from minicons.scorer import MaskedLMScorer
 from tokenizers import processors
-from where import between
 
 from raybias.config import Backbone
 from raybias.engine.backbone import LoadedBackbone
@@ -46,28 +42,6 @@ from raybias.probes.registries import styles
 from raybias.probes.styles.rules import styled
 
 Pair = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Part:
-    """One comparison.
-
-    Attributes
-    ----------
-    sides: contenders, peers first.
-    peers: for each of ours, the contenders of which the faster one is its peer.
-    alike: how near each contender's results are to ours.
-    flops: what a round of each of ours cannot do without.
-    scale: of contenders that do a part of the work.
-    """
-
-    title: str
-    sides: dict[str, Callable[[int], object]]
-    peers: dict[str, tuple[str, ...]]
-    alike: dict[str, str]
-    flops: dict[str, float]
-    scale: dict[str, float]
-    note: str
 
 
 def pair_texts(crows: Path | None, items: int) -> pl.DataFrame:
@@ -180,7 +154,7 @@ def gap(values: Sequence[float], ours: Sequence[float]) -> str:
 
 def masked_part(
     folder: Path, pairs: Sequence[Pair], *, dtypes: Sequence[str], device: str, share: int
-) -> Part:
+) -> workload.Part:
     """Pseudo-log-likelihoods; nyu-mll's way does one pair in `share`."""
     dtype = dtypes[0]
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder, dtype=workload.DTYPES[dtype])
@@ -202,7 +176,7 @@ def masked_part(
     }
     shared, whole = (_copies(tokenizer, pairs, kind) for kind in ("shared", "whole"))
     flops: dict[str, float] = {}
-    peers: dict[str, tuple[str, ...]] = {}
+    peers: dict[str, tuple[tuple[str, ...], ...]] = {}
     for name in dtypes:
         backbone = load_masked(_spec(folder, name), Execution(device=device))
         scorer = PairScorer(backbone, ("masked",))
@@ -212,25 +186,28 @@ def masked_part(
         )
         for what, copies in (("shared", shared), ("all", whole)):
             flops[f"ours {name}, {what} tokens"] = _masked_flops(backbone, copies)
-        peers[f"ours {name}, shared tokens"] = (one,)
-        peers[f"ours {name}, all tokens"] = tuple(several)
-    ours = {kind: sides[f"ours {dtype}, {kind} tokens"](0) for kind in ("shared", "all")}
-    drawn = [
-        value for n in range(0, 2 * len(pairs), 2 * share) for value in ours["shared"][n : n + 2]
-    ]
-    held = {one: drawn, **dict.fromkeys(several, ours["all"])}
-    held |= {name: ours["shared" if "shared" in name else "all"] for name in peers}
-    alike = {name: gap(work(0), held[name]) for name, work in sides.items()}
+        peers[f"ours {name}, shared tokens"] = ((one,),)
+        peers[f"ours {name}, all tokens"] = (tuple(several),)
+    drawn = [n for pair in range(0, len(pairs), share) for n in (2 * pair, 2 * pair + 1)]
+    first_few, all_tokens = sides[one](0), sides[next(iter(several))](0)
+    alike = {}
+    for name in peers:
+        found = sides[name](0)
+        near = "shared" in name
+        alike[name] = gap([found[n] for n in drawn] if near else found,
+                          first_few if near else all_tokens)  # fmt: skip
     copies_of_few = len(_copies(tokenizer, few, "shared"))
-    return Part(
-        f"Masked, RoBERTa-base shape, {len(pairs)} pairs",
-        dict(sides), peers, alike, flops, {one: len(shared) / copies_of_few},
-        f"{len(shared)} masked copies of shared tokens, {len(whole)} of all tokens, "
-        f"{len({*map(tuple, whole)})} of them distinct; one copy at a time did {copies_of_few}.",
+    return workload.Part(
+        title=f"masked, RoBERTa-base shape, {len(pairs)} pairs, {len(shared)} masked copies of"
+        f" shared tokens, {len(whole)} of all tokens",
+        sides=sides, peers=peers, flops=flops, alike=alike,
+        scale={one: len(shared) / copies_of_few},
     )  # fmt: skip
 
 
-def causal_part(folder: Path, pairs: Sequence[Pair], *, dtypes: Sequence[str], device: str) -> Part:
+def causal_part(
+    folder: Path, pairs: Sequence[Pair], *, dtypes: Sequence[str], device: str
+) -> workload.Part:
     """Log-likelihoods of all styles."""
     dtype = dtypes[0]
     lm = HFLM(
@@ -243,7 +220,7 @@ def causal_part(folder: Path, pairs: Sequence[Pair], *, dtypes: Sequence[str], d
         peer: partial(_ignoring, by_harness, lm, texts)
     }
     flops: dict[str, float] = {}
-    peers: dict[str, tuple[str, ...]] = {}
+    peers: dict[str, tuple[tuple[str, ...], ...]] = {}
     for name in dtypes:
         backbone = workload.load(folder, dtype=name, device=device)
         sides[f"ours {name}"] = partial(_ignoring, _pll, PairScorer(backbone, ("sum",)), pairs)
@@ -254,12 +231,13 @@ def causal_part(folder: Path, pairs: Sequence[Pair], *, dtypes: Sequence[str], d
         flops[f"ours {name}"] = head + workload.model_flops(
             backbone.model, distinct, backward=False
         )
-        peers[f"ours {name}"] = (peer,)
-    ours = sides[f"ours {dtype}"](0)
-    return Part(
-        f"Causal, OPT shape, {len(pairs)} pairs in all styles",
-        dict(sides), peers, {name: gap(work(0), ours) for name, work in sides.items()}, flops, {},
-        f"{total} tokens, {distinct / total:.0%} of them distinct openings.",
+        peers[f"ours {name}"] = ((peer,),)
+    theirs = sides[peer](0)
+    return workload.Part(
+        title=f"causal, OPT shape, {len(pairs)} pairs in all styles, {distinct / total:.0%} of"
+        " tokens distinct openings",
+        sides=sides, peers=peers, flops=flops,
+        alike={name: gap(sides[name](0), theirs) for name in peers},
     )  # fmt: skip
 
 
@@ -302,99 +280,25 @@ def _masked_flops(backbone: LoadedBackbone, copies: Sequence[Sequence[int]]) -> 
     return blocks + 2.0 * head * len(distinct)
 
 
-def report(part: Part, *, rounds: int, device: str, peak: float | None) -> str:
-    """Time a part; a Markdown table."""
-    timings = workload.interleave(part.sides, rounds=rounds, device=device, scale=part.scale)
-    table = []
-    for name in timings.wall:
-        row: list[object] = [name, timings.median(name), timings.busy(name)]
-        if name in part.peers:
-            precision = next(word for word in workload.DTYPES if word in name)
-            peer = min(part.peers[name], key=timings.median)
-            tflops = part.flops[name] / timings.effective(name, device) / 1e12
-            share = tflops / (peak or workload.peak_tflops(precision, device))
-            ratios = timings.ratio(peer, name), timings.busy_ratio(peer, name)
-            row += [*ratios, tflops, f"{share:.0%}"]
-        else:
-            row += [""] * 4
-        table.append((*row, part.alike[name]))
-    headers = (
-        "side", "s", "processor s", "x peer", "x peer, processor", "TFLOP/s", "of peak",
-        "relative gap to ours, same decisions",
-    )  # fmt: skip
-    note = (
-        f"{part.note} TFLOP/s: matrix products that cannot be done without, against the peak "
-        "of one large product measured here."
-    )
-    goes = between({name: partial(part.sides[name], 0) for name in part.peers}, part.flops, device)
-    return f"## {part.title}\n\n{workload.markdown(table, headers)}\n\n{note}\n\n{goes}"
-
-
-def parts_of(
-    wanted: Sequence[str], *, items: int, share: int, shape: str, device: str,
-    dtypes: Sequence[str], crows: Path | None = None, merges: Path | None = None,
-) -> Iterator[Part]:  # fmt: skip
-    """Make the parts that are wanted; peers have the first precision."""
-    workload.need_tokenizer(merges, crows)
-    frame = pair_texts(crows, items)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        if "masked" in wanted:
-            own = frame.select(SIDES).rows()
-            save_roberta(folder / "roberta", dtype=dtypes[0], merges=merges)
-            yield masked_part(folder / "roberta", own, dtypes=dtypes, device=device, share=share)
-        if "causal" in wanted:
-            path = workload.save_model(
-                folder / "opt", shape=shape, dtype=dtypes[0], device=device, merges=merges
-            )
-            pairs = in_styles(frame, words=crows is None)
-            yield causal_part(path, pairs, dtypes=dtypes, device=device)
-
-
 def comparisons(size: Size) -> Iterator[Comparison]:
     """Compare scores of pairs under a masked and a causal model."""
+    crows, merges, dtypes, device = (
+        size.folder("crows_pairs"),
+        size.merges,
+        size.dtypes,
+        size.device,
+    )
     torch.set_num_threads(size.threads)
-    for part in parts_of(
-        ("masked", "causal"), items=max(4, size.items // 16), share=4, shape=size.shape,
-        device=size.device, dtypes=("float32", "bfloat16"), crows=size.folder("crows_pairs"),
-        merges=size.merges,
-    ):  # fmt: skip
-        timings = workload.interleave(
-            part.sides, rounds=size.rounds, device=size.device, scale=part.scale
+    workload.need_tokenizer(merges, crows)
+    frame = pair_texts(crows, max(4, size.items // 16))
+    with tempfile.TemporaryDirectory() as temporary:
+        own = frame.select(SIDES).rows()
+        folder = save_roberta(Path(temporary) / "roberta", dtype=dtypes[0], merges=merges)
+        part = masked_part(folder, own, dtypes=dtypes, device=device, share=4)
+        yield from workload.measured(part, size)
+        folder = workload.save_model(
+            Path(temporary) / "opt", shape=size.shape, dtype=dtypes[0], device=device, merges=merges
         )
-        for ours, peers in part.peers.items():
-            peer = min(peers, key=timings.busy)
-            yield timings.compared(part.title, ours=ours, peer=peer, device=size.device)
-
-
-def main(
-    rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians are taken.")] = 3,
-    items: Annotated[int, typer.Option(help="Pairs; at most 1,508.")] = 256,
-    part: Annotated[str, typer.Option(help="masked, causal or all.")] = "all",
-    share: Annotated[int, typer.Option(help="One copy at a time does one pair in so many.")] = 4,
-    shape: workload.ShapeOption = "125m",
-    device: workload.DeviceOption = "cpu",
-    dtype: Annotated[str, typer.Option(help="Of all sides.")] = "float32",
-    extra: Annotated[str | None, typer.Option(help="Ours also in this dtype.")] = "bfloat16",
-    crows: Annotated[Path | None, typer.Option(help="Folder with CrowS-Pairs.")] = None,
-    tokenizer: workload.TokenizerOption = None,
-    threads: workload.ThreadsOption = 2,
-    peak: workload.PeakOption = None,
-    out: workload.OutOption = None,
-) -> None:
-    """Time scores of sentence pairs."""
-    torch.set_num_threads(threads)
-    parts = parts_of(
-        ("masked", "causal") if part == "all" else (part,), items=items, share=share, shape=shape,
-        device=device, dtypes=tuple(dict.fromkeys([dtype, extra or dtype])), crows=crows,
-        merges=tokenizer,
-    )  # fmt: skip
-    workload.publish(
-        f"Pair scores, {rounds} rounds",
-        [report(each, rounds=rounds, device=device, peak=peak) for each in parts],
-        device=device, peer="lm_eval", out=out,
-    )  # fmt: skip
-
-
-if __name__ == "__main__":
-    typer.run(main)
+        pairs = in_styles(frame, words=crows is None)
+        part = causal_part(folder, pairs, dtypes=dtypes, device=device)
+        yield from workload.measured(part, size)

@@ -12,7 +12,7 @@ with left padding, as its users run it. Parts:
 - coreference: WinoBias sentences in six prompts each, 32 new tokens, greedy.
 - likelihood: three label words after each zero-shot prompt, as `scoring.py` measures them.
 
-    python benchmarks/prompting.py --rounds 3
+    python -m benchmarks --only prompting --rounds 3
 """
 
 from __future__ import annotations
@@ -20,20 +20,16 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 import transformers
-import typer
 import workload
 from comparison import Comparison, Size
 from lm_eval.models.huggingface import HFLM
 from scoring import harness, same
 from tokenizers.decoders import ByteLevel
-from where import between
 from workload import plain
 
 from raybias.engine.backbone import LoadedBackbone
@@ -51,6 +47,8 @@ TEMPERATURE = 0.8
 ANSWER = 3
 REASONING = 64
 COREFERENCE = 32
+#: Of the pipeline.
+BATCH = 16
 COT = ChainOfThought()
 
 
@@ -133,27 +131,6 @@ class Pipeline:
         return self(second, ANSWER)
 
 
-@dataclass(frozen=True)
-class Part:
-    """One comparison.
-
-    Attributes
-    ----------
-    sides: contenders, the last peer of them the one that ratios are taken of.
-    alike: how near each contender's results are to ours.
-    flops: what one round cannot do without.
-    rows: of the products of a decoding step; 0 where nothing is decoded.
-    """
-
-    title: str
-    sides: dict[str, Callable[[int], object]]
-    peer: str
-    alike: dict[str, str]
-    flops: float
-    note: str
-    rows: int
-
-
 def shots(sst5: Path | None, turn: int) -> list[tuple[str, int]]:
     """Nine sentences, three a label, other ones each turn."""
     texts, labels = workload.sentences(sst5, 4000)
@@ -171,7 +148,7 @@ def needed_flops(model: Any, rows: Sequence[Sequence[int]], new: int) -> float:
 def few_shot(
     writers: dict[str, Writer], checks: list[Writer], backbone: LoadedBackbone, texts: list[str],
     demonstrations: Callable[[int], list[tuple[str, int]]],
-) -> Part:  # fmt: skip
+) -> workload.Part:  # fmt: skip
     """Nine demonstrations, 3 new tokens."""
 
     def prompts(turn: int) -> list[str]:
@@ -182,20 +159,17 @@ def few_shot(
         return lambda turn: write(prompts(turn), ANSWER)
 
     rows = backbone.encode(prompts(1))
-    return Part(
+    return part_of(
         f"9-shot, {len(texts)} items, {ANSWER} new tokens",
         {name: work(write) for name, write in writers.items()},
-        peer=next(iter(writers)),
-        alike=dict.fromkeys(writers, agreement(checks, prompts(0)[:16], ANSWER)),
+        alike=agreement(checks, prompts(0)[:16], ANSWER),
         flops=needed_flops(backbone.model, rows, ANSWER),
-        note=f"{_mean(rows):.0f} tokens a prompt.",
-        rows=len(rows),
     )
 
 
 def cot(
     writers: dict[str, Writer], checks: list[Writer], backbone: LoadedBackbone, texts: list[str]
-) -> Part:
+) -> workload.Part:
     """64 tokens of reasoning, then 3 of answer."""
     prompts = [plain(COT).first(text, LABELS) for text in texts]
 
@@ -206,16 +180,13 @@ def cot(
     asked = len(backbone.encode([_concluding(texts[0], "")])[0]) - len(rows[0])
     head: int = 2 * backbone.model.get_output_embeddings().weight.numel() * ANSWER * len(rows)
     later = len(rows) * (asked + ANSWER)
-    return Part(
-        f"Chain of thought, {len(texts)} items, {REASONING} + {ANSWER} new tokens",
+    return part_of(
+        f"chain of thought, {len(texts)} items, {REASONING} + {ANSWER} new tokens",
         {name: work(write) for name, write in writers.items()},
-        peer=next(iter(writers)),
-        alike=dict.fromkeys(writers, agreement(checks, prompts[:16], REASONING)),
+        alike=agreement(checks, prompts[:16], REASONING),
         flops=needed_flops(backbone.model, rows, REASONING)
         + workload.model_flops(backbone.model, later, backward=False)
         + head,
-        note=f"{_mean(rows):.0f} tokens a first prompt, {asked} more before the answer.",
-        rows=len(rows),
     )
 
 
@@ -224,7 +195,7 @@ def coreference(
     checks: list[Writer],
     backbone: LoadedBackbone,
     sentences: list[list[str]],
-) -> Part:
+) -> workload.Part:
     """Six prompts a sentence, greedy."""
     prompts = [prompt for each in sentences for prompt in each]
 
@@ -232,14 +203,11 @@ def coreference(
         return lambda _turn: write(prompts, COREFERENCE)
 
     rows = backbone.encode(prompts)
-    return Part(
-        f"Coreference, {len(sentences)} sentences in six prompts, {COREFERENCE} new tokens, greedy",
+    return part_of(
+        f"coreference, {len(sentences)} sentences in six prompts, {COREFERENCE} new tokens, greedy",
         {name: work(write) for name, write in writers.items()},
-        peer=next(iter(writers)),
-        alike=dict.fromkeys(writers, agreement(checks, prompts[:16], COREFERENCE)),
+        alike=agreement(checks, prompts[:16], COREFERENCE),
         flops=needed_flops(backbone.model, rows, COREFERENCE),
-        note=f"{_mean(rows):.0f} tokens a prompt.",
-        rows=len(rows),
     )
 
 
@@ -279,7 +247,7 @@ def write_words(models: Sequence[Any], tokenizers: Sequence[Any]) -> None:
 
 def likelihood(
     lm: Any, peer: str, scorers: dict[str, LabelScorer], backbone: LoadedBackbone, texts: list[str]
-) -> Part:
+) -> workload.Part:
     """Three label words after each zero-shot prompt."""
     prompts = [plain(ZeroShot()).first(text, LABELS) for text in texts]
 
@@ -288,20 +256,28 @@ def likelihood(
 
     sides: dict[str, Callable[[int], torch.Tensor]] = {peer: lambda _turn: harness(lm, prompts)}
     sides |= {name: score(scorer) for name, scorer in scorers.items()}
-    expected_NL = next(score(scorer) for scorer in scorers.values())(0)
-    return Part(
-        f"Zero-shot likelihood, {len(texts)} items",
-        dict(sides),
-        peer=peer,
-        alike={name: same(work(0), expected_NL) for name, work in sides.items()},
-        flops=needed_flops(backbone.model, backbone.encode(prompts), 1),
-        note="Last column: probability gap to our first side, same label.",
-        rows=0,
+    theirs_NL = harness(lm, prompts)
+    return workload.Part(
+        title=f"zero-shot likelihood, {len(texts)} items",
+        sides=sides,
+        peers=dict.fromkeys(scorers, ((peer,),)),
+        alike={name: same(sides[name](0), theirs_NL) for name in scorers},
+        flops=dict.fromkeys(scorers, needed_flops(backbone.model, backbone.encode(prompts), 1)),
     )
 
 
-def _mean(rows: Sequence[Sequence[int]]) -> float:
-    return sum(map(len, rows)) / len(rows)
+def part_of(
+    title: str, sides: dict[str, Callable[[int], object]], *, alike: str, flops: float
+) -> workload.Part:
+    """Make the part of written answers, of which the first side is the peer."""
+    peer, *ours = sides
+    return workload.Part(
+        title=title,
+        sides=sides,
+        peers=dict.fromkeys(ours, ((peer,),)),
+        alike=dict.fromkeys(ours, alike),
+        flops=dict.fromkeys(ours, flops),
+    )
 
 
 def agreement(checks: list[Writer], prompts: list[str], new: int) -> str:
@@ -311,132 +287,48 @@ def agreement(checks: list[Writer], prompts: list[str], new: int) -> str:
     return f"{alike} of {len(prompts)} greedy texts"
 
 
-def report(part: Part, *, rounds: int, device: str, peak: float | None) -> str:
-    """Time a part; a Markdown table."""
-    timings = workload.interleave(part.sides, rounds=rounds, device=device)
-    table = []
-    for name in timings.wall:
-        precision = next(word for word in workload.DTYPES if word in name)
-        limit = part.flops / (peak or workload.peak_tflops(precision, device)) / 1e12
-        table.append(
-            (name, timings.median(name), timings.busy(name), timings.ratio(part.peer, name),
-             timings.busy_ratio(part.peer, name), limit,
-             timings.effective(name, device) / limit, part.alike[name])
-        )  # fmt: skip
-    headers = (
-        "side", "s", "processor s", "x peer", "x peer, processor", "limit s", "x limit", "alike",
-    )  # fmt: skip
-    note = (
-        f"{part.note} Limit: matrix products of the blocks for every token that no other prompt "
-        "shares at its opening, and of the head for new tokens, at the peak measured here."
-    )
-    if part.rows:
-        precision = next(word for word in workload.DTYPES if word in part.peer)
-        large = workload.peak_tflops(precision, device)
-        share = workload.peak_tflops(precision, device, part.rows) / large
-        note += f" A bare product of {part.rows} rows reaches {share:.0%} of that peak."
-    ours = {name: partial(part.sides[name], 0) for name in part.sides if name.startswith("ours")}
-    goes = between(ours, dict.fromkeys(ours, part.flops), device)
-    return f"## {part.title}\n\n{workload.markdown(table, headers)}\n\n{note}\n\n{goes}"
+def comparisons(size: Size) -> Iterator[Comparison]:
+    """Compare answers and likelihoods of prompts, part by part; peers have the first precision.
 
-
-def parts_of(
-    wanted: Sequence[str], *, items: int, reasoned: int, referring: int, batch: int, shape: str,
-    device: str, dtypes: list[str], amazon: Path | None = None, sst5: Path | None = None,
-    winobias: Path | None = None, merges: Path | None = None,
-) -> Iterator[Part]:  # fmt: skip
-    """Make the parts that are wanted; peers have the first precision.
-
-    A part is made when it is its turn: the chain of thought's changes the models' embeddings.
+    The chain of thought's part changes the models' embeddings, so it comes late.
     """
-    workload.need_tokenizer(merges, amazon, sst5, winobias)
-    dtype = dtypes[0]
-    texts = workload.items(amazon, items, attributes=("race",))
+    amazon, sst5, winobias = (size.folder(name) for name in ("amazon", "sst5", "winobias"))
+    torch.set_num_threads(size.threads)
+    workload.need_tokenizer(size.merges, amazon, sst5, winobias)
+    dtype, device = size.dtypes[0], size.device
+    texts = workload.items(amazon, size.items // 4, attributes=("race",))
     with tempfile.TemporaryDirectory() as temporary:
         folder = workload.save_model(
-            Path(temporary), shape=shape, dtype=dtype, device=device, merges=merges
+            Path(temporary), shape=size.shape, dtype=dtype, device=device, merges=size.merges
         )
-        ours = {f"ours {name}": workload.load(folder, dtype=name, device=device) for name in dtypes}
+        ours = {
+            f"ours {name}": workload.load(folder, dtype=name, device=device) for name in size.dtypes
+        }
         model = workload.load_peer(folder, dtype=dtype, device=device)
         backbone = next(iter(ours.values()))
-        peer = Pipeline(model, folder, batch)
-        greedy_peer = Pipeline(model, folder, batch, do_sample=False)
+        peer = Pipeline(model, folder, BATCH)
+        greedy_peer = Pipeline(model, folder, BATCH, do_sample=False)
     checks: list[Writer] = [Ours(backbone, 0.0), greedy_peer]
-    writers: dict[str, Writer] = {f"pipeline {dtype}, batch {batch}": peer}
+    named = f"pipeline {dtype}, batch {BATCH}"
+    writers: dict[str, Writer] = {named: peer}
     writers |= {name: Ours(each) for name, each in ours.items()}
-    if "few_shot" in wanted:
-        yield few_shot(writers, checks, backbone, texts, lambda turn: shots(sst5, turn))
-    if "coreference" in wanted:
-        greedy: dict[str, Writer] = {f"pipeline {dtype}, batch {batch}": greedy_peer}
-        greedy |= {name: Ours(each, 0.0) for name, each in ours.items()}
-        yield coreference(greedy, checks, backbone, asked(winobias, referring))
-    if "cot" in wanted:
-        fewer = texts[:: max(1, len(texts) // reasoned)][:reasoned]
-        sides = [model, *(each.model for each in ours.values())]
-        tokenizers = [each.run.tokenizer for each in (peer, greedy_peer)]
-        write_words(sides, [*tokenizers, *(each.tokenizer for each in ours.values())])
-        yield cot(writers, checks, backbone, fewer)
-    if "likelihood" in wanted:
-        lm = HFLM(
-            pretrained=model, tokenizer=backbone.tokenizer, batch_size=32,
-            max_length=workload.CONTEXT, add_bos_token=True,
-        )  # fmt: skip
-        ids = verbalizer_ids(backbone.tokenizer, LABELS)
-        scorers = {name: LabelScorer(each, ids) for name, each in ours.items()}
-        yield likelihood(lm, f"HFLM {dtype}, batch 32", scorers, backbone, texts)
-
-
-def comparisons(size: Size) -> Iterator[Comparison]:
-    """Compare answers and likelihoods of prompts, part by part."""
-    torch.set_num_threads(size.threads)
-    for part in parts_of(
-        ("few_shot", "coreference", "cot", "likelihood"), items=size.items // 4,
-        reasoned=size.items // 16, referring=size.items // 32, batch=16, shape=size.shape,
-        device=size.device, dtypes=["float32", "bfloat16"], amazon=size.folder("amazon"),
-        sst5=size.folder("sst5"), winobias=size.folder("winobias"),
-        merges=size.merges,
-    ):  # fmt: skip
-        timings = workload.interleave(part.sides, rounds=size.rounds, device=size.device)
-        for name in part.sides:
-            if name != part.peer:
-                yield timings.compared(part.title, ours=name, peer=part.peer, device=size.device)
-
-
-def main(
-    rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians are taken.")] = 3,
-    items: Annotated[int, typer.Option(help="Race items.")] = 660,
-    reasoned: Annotated[int, typer.Option(help="Items of the chain of thought.")] = 128,
-    referring: Annotated[int, typer.Option(help="Sentences of the coreference part.")] = 64,
-    part: Annotated[
-        str, typer.Option(help="few_shot, cot, coreference, likelihood or all.")
-    ] = "all",
-    batch: Annotated[int, typer.Option(help="The pipeline's batch size.")] = 16,
-    shape: workload.ShapeOption = "125m",
-    device: workload.DeviceOption = "cpu",
-    dtype: Annotated[str, typer.Option(help="Of all sides.")] = "float32",
-    extra: Annotated[str | None, typer.Option(help="Ours also in this dtype.")] = None,
-    amazon: Annotated[Path | None, typer.Option(help="Folder with the Amazon templates.")] = None,
-    sst5: Annotated[Path | None, typer.Option(help="Folder with SST-5's files.")] = None,
-    winobias: Annotated[Path | None, typer.Option(help="Folder with WinoBias.")] = None,
-    tokenizer: workload.TokenizerOption = None,
-    threads: workload.ThreadsOption = 2,
-    peak: workload.PeakOption = None,
-    out: workload.OutOption = None,
-) -> None:
-    """Time prompted answers."""
-    torch.set_num_threads(threads)
-    parts = parts_of(
-        ("few_shot", "coreference", "cot", "likelihood") if part == "all" else (part,),
-        items=items, reasoned=reasoned, referring=referring, batch=batch, shape=shape,
-        device=device, dtypes=list(dict.fromkeys([dtype, extra or dtype])), amazon=amazon,
-        sst5=sst5, winobias=winobias, merges=tokenizer,
+    greedy: dict[str, Writer] = {named: greedy_peer}
+    greedy |= {name: Ours(each, 0.0) for name, each in ours.items()}
+    few = few_shot(writers, checks, backbone, texts, lambda turn: shots(sst5, turn))
+    yield from workload.measured(few, size)
+    sentences = asked(winobias, size.items // 32)
+    yield from workload.measured(coreference(greedy, checks, backbone, sentences), size)
+    reasoned = max(1, size.items // 16)
+    fewer = texts[:: max(1, len(texts) // reasoned)][:reasoned]
+    sides = [model, *(each.model for each in ours.values())]
+    tokenizers = [each.run.tokenizer for each in (peer, greedy_peer)]
+    write_words(sides, [*tokenizers, *(each.tokenizer for each in ours.values())])
+    yield from workload.measured(cot(writers, checks, backbone, fewer), size)
+    lm = HFLM(
+        pretrained=model, tokenizer=backbone.tokenizer, batch_size=32,
+        max_length=workload.CONTEXT, add_bos_token=True,
     )  # fmt: skip
-    workload.publish(
-        f"Prompting, OPT-{shape} shape, {rounds} rounds",
-        [report(each, rounds=rounds, device=device, peak=peak) for each in parts],
-        device=device, peer="lm_eval", out=out,
-    )  # fmt: skip
-
-
-if __name__ == "__main__":
-    typer.run(main)
+    ids = verbalizer_ids(backbone.tokenizer, LABELS)
+    scorers = {name: LabelScorer(each, ids) for name, each in ours.items()}
+    part = likelihood(lm, f"HFLM {dtype}, batch 32", scorers, backbone, texts)
+    yield from workload.measured(part, size)

@@ -4,27 +4,26 @@ All sides get the same tokens in the same requests (`--items` neighbouring items
 a study holds) and give three label scores an item. Hugging Face: the whole request sorted by
 length, padded batches of 16 and 32, whole logits, the last position's label columns. HFLM: three
 `loglikelihood` requests an item, text + " negative", " neutral", " positive", at batch 32; it
-computes an item's context once for its three one-token continuations. Results are compared first.
+computes an item's context once for its three one-token continuations. Needed are the blocks alone,
+every token of every item counted, so shared openings may carry ours past the peak.
 
-    python benchmarks/scoring.py --rounds 3
+    python -m benchmarks --only scoring --rounds 3 --items 512
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 import workload
 from comparison import Comparison, Size
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.schema import LABELS
@@ -75,157 +74,54 @@ def shards(texts: Sequence[str], size: int, count: int) -> list[list[str]]:
     return [list(texts[n * step : n * step + size]) for n in range(count)]
 
 
-@dataclass(frozen=True)
-class Sides:
-    """Contenders of one comparison, and what they read.
-
-    Attributes
-    ----------
-    peers: Hugging Face at two batch sizes, then HFLM.
-    rows: token rows of each turn.
-    """
-
-    peers: dict[str, Callable[[int], torch.Tensor]]
-    ours: dict[str, Callable[[int], torch.Tensor]]
-    rows: list[list[list[int]]]
-    backbone: LoadedBackbone
-
-
-def sides(
-    *, rounds: int, items: int, shape: str, device: str, dtypes: list[str],
-    amazon: Path | None = None, merges: Path | None = None,
-) -> Sides:  # fmt: skip
-    """Make all sides; peers have the first precision."""
+def comparisons(size: Size) -> Iterator[Comparison]:
+    """Compare label scores of probe items with the better of two batch sizes, and with HFLM."""
+    amazon, merges, device, first = (
+        size.folder("amazon"), size.merges, size.device, size.dtypes[0]
+    )  # fmt: skip
+    torch.set_num_threads(size.threads)
     workload.need_tokenizer(merges, amazon)
-    first = dtypes[0]
     with tempfile.TemporaryDirectory() as temporary:
         folder = workload.save_model(
-            Path(temporary), shape=shape, dtype=first, device=device, merges=merges
+            Path(temporary), shape=size.shape, dtype=first, device=device, merges=merges
         )
-        backbones = {name: workload.load(folder, dtype=name, device=device) for name in dtypes}
+        backbones = {name: workload.load(folder, dtype=name, device=device) for name in size.dtypes}
         model = workload.load_peer(folder, dtype=first, device=device)
     backbone = backbones[first]
     ids = verbalizer_ids(backbone.tokenizer, LABELS)
-    requests = shards(workload.items(amazon, 10**6), items, rounds + 1)
+    requests = shards(workload.items(amazon, 10**6), size.items, size.rounds + 1)
     rows = [backbone.encode(texts) for texts in requests]
     lm = HFLM(
         pretrained=model, tokenizer=backbone.tokenizer, batch_size=32, max_length=workload.CONTEXT,
         add_bos_token=True,
     )  # fmt: skip
-    peers: dict[str, Callable[[int], torch.Tensor]] = {
-        f"Hugging Face {first}, batch {batch}": _hugging_face(model, rows, list(ids), batch)
+    plain = {
+        f"Hugging Face {first}, batch {batch}": partial(_hugging_face, model, rows, [*ids], batch)
         for batch in (16, 32)
     }
-    peers[f"HFLM {first}, batch 32"] = lambda turn: harness(lm, requests[turn])
-    ours = {f"ours {name}": _ours(LabelScorer(each, ids), rows) for name, each in backbones.items()}
-    return Sides(peers, ours, rows, backbone)
-
-
-def comparisons(size: Size) -> Iterator[Comparison]:
-    """Compare label scores of probe items with the better of two batch sizes, and with HFLM."""
-    torch.set_num_threads(size.threads)
-    made = sides(
-        rounds=size.rounds, items=size.items, shape=size.shape, device=size.device,
-        dtypes=["float32", "bfloat16"], amazon=size.folder("amazon"),
-        merges=size.merges,
-    )  # fmt: skip
-    timings = workload.interleave(
-        {**made.peers, **made.ours}, rounds=size.rounds, device=size.device
+    by_harness = f"HFLM {first}, batch 32"
+    ours = {
+        f"ours {name}": partial(_ours, LabelScorer(each, ids), rows)
+        for name, each in backbones.items()
+    }
+    theirs_NL = harness(lm, requests[0])
+    tokens = sum(len(row) for shard in rows[1:] for row in shard) // size.rounds
+    flops = workload.model_flops(backbone.model, tokens, backward=False)
+    part = workload.Part(
+        title=f"label scores, {size.items} items",
+        sides={**plain, by_harness: lambda turn: harness(lm, requests[turn]), **ours},
+        peers=dict.fromkeys(ours, (tuple(plain), (by_harness,))),
+        flops=dict.fromkeys(ours, flops),
+        alike={name: same(work(0), theirs_NL) for name, work in ours.items()},
     )
-    *plain, harness_name = made.peers
-    best = min(plain, key=timings.busy)
-    for peer in (best, harness_name):
-        for ours in made.ours:
-            yield timings.compared(
-                f"label scores, {size.items} items", ours=ours, peer=peer, device=size.device
-            )
-
-
-def main(
-    rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians are taken.")] = 3,
-    items: Annotated[int, typer.Option(help="Items of a request.")] = 512,
-    shape: workload.ShapeOption = "125m",
-    device: workload.DeviceOption = "cpu",
-    dtype: Annotated[
-        str, typer.Option(help="Ours beside float32: bfloat16, float16.")
-    ] = "bfloat16",
-    full: Annotated[
-        bool, typer.Option(help="Peers and ours in float32; else all in dtype.")
-    ] = True,
-    amazon: Annotated[Path | None, typer.Option(help="Folder with the Amazon templates.")] = None,
-    tokenizer: workload.TokenizerOption = None,
-    threads: workload.ThreadsOption = 2,
-    peak: workload.PeakOption = None,
-    out: workload.OutOption = None,
-) -> None:
-    """Time label scoring of requests of probe items."""
-    torch.set_num_threads(threads)
-    made = sides(
-        rounds=rounds, items=items, shape=shape, device=device,
-        dtypes=["float32", dtype] if full else [dtype], amazon=amazon, merges=tokenizer,
-    )  # fmt: skip
-    peers, ours = made.peers, made.ours
-    expected_NL = next(iter(ours.values()))(0)
-    alike = {name: same(work(0), expected_NL) for name, work in {**peers, **ours}.items()}
-    timings = workload.interleave({**peers, **ours}, rounds=rounds, device=device)
-    timed = [row for shard in made.rows[1:] for row in shard]
-    publish(
-        timings, alike, timed, made.backbone, rounds=rounds, peak=peak,
-        title=f"Label scoring, OPT-{shape} shape, {items} items a request, {rounds} rounds",
-        device=device, out=out,
-    )  # fmt: skip
+    yield from workload.measured(part, size)
 
 
 def _hugging_face(
-    model: Any, rows: list[list[list[int]]], ids: list[int], batch: int
-) -> Callable[[int], torch.Tensor]:
-    return lambda turn: hugging_face(model, rows[turn], ids, batch=batch)
+    model: Any, rows: list[list[list[int]]], ids: list[int], batch: int, turn: int
+) -> torch.Tensor:
+    return hugging_face(model, rows[turn], ids, batch=batch)
 
 
-def _ours(scorer: LabelScorer, rows: list[list[list[int]]]) -> Callable[[int], torch.Tensor]:
-    return lambda turn: scorer.score(rows[turn])
-
-
-def publish(
-    timings: workload.Timings,
-    alike: dict[str, str],
-    rows: list[list[int]],
-    backbone: LoadedBackbone,
-    *,
-    rounds: int,
-    peak: float | None,
-    title: str,
-    device: str,
-    out: Path | None,
-) -> None:
-    """Print and write the report."""
-    *peers, harness_name = (name for name in timings.wall if not name.startswith("ours"))
-    best = min(peers, key=timings.median)
-    tokens = sum(map(len, rows))
-    distinct = len({tuple(row[:n]) for row in rows for n in range(1, len(row) + 1)})
-    flops = workload.model_flops(backbone.model, tokens // rounds, backward=False)
-    table = []
-    for name in timings.wall:
-        precision = next(word for word in workload.DTYPES if word in name)
-        limit = peak or workload.peak_tflops(precision, device)
-        reached = flops / timings.effective(name, device) / 1e12
-        table.append(
-            (name, timings.median(name), timings.busy(name), timings.ratio(best, name),
-             timings.ratio(harness_name, name), timings.busy_ratio(best, name),
-             timings.busy_ratio(harness_name, name), reached, f"{reached / limit:.0%}", alike[name])
-        )  # fmt: skip
-    headers = (
-        "side", "s", "processor s", "x best HF", "x HFLM", "x best HF, processor",
-        "x HFLM, processor", "TFLOP/s", "of peak", "probability gap, same label",
-    )  # fmt: skip
-    note = (
-        f"{tokens / len(rows):.1f} tokens an item, {distinct / tokens:.0%} of them distinct "
-        "openings. TFLOP/s: blocks only, every token of every item counted, so shared openings "
-        "may carry ours past the peak. Last column: against our first, on one request."
-    )
-    parts = [workload.markdown(table, headers), note]
-    workload.publish(title, parts, device=device, peer="lm_eval", out=out)
-
-
-if __name__ == "__main__":
-    typer.run(main)
+def _ours(scorer: LabelScorer, rows: list[list[list[int]]], turn: int) -> torch.Tensor:
+    return scorer.score(rows[turn])

@@ -4,10 +4,11 @@ Both sides take the same optimizer steps on the same rows: batch 8 a seed, 8 pro
 AdamW, label logits read at each row's last token, cross-entropy over the three labels. PEFT does
 what a user of it writes: the tokenizer pads to the longest row of the batch, `PeftModel` gives
 logits [batch, tokens, vocabulary], and the label columns at the last position are kept. A round
-times one step of all seeds of ours and `--peer-seeds` sequential steps of PEFT's (no dropout),
-scaled to all seeds. Our side is the real `PackedTuner`, an evaluation on one short row included.
+times one step of all seeds of ours and three sequential steps of PEFT's (no dropout), scaled to all
+seeds. Our side is the real `PackedTuner`, an evaluation on one short row included. Needed are
+distinct text and one prompt a seed and step, blocks only, forward and the gradient of activations.
 
-    python benchmarks/tuning.py --rounds 5
+    python -m benchmarks --only tuning --seeds 15 --rounds 5
 """
 
 from __future__ import annotations
@@ -15,17 +16,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 import workload
 from comparison import Comparison, Size
 from peft import PromptTuningConfig, get_peft_model
 from torch.nn.functional import cross_entropy
-from where import between
 
 from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.soft_prompt import PromptOptions, SoftPromptTrainer
@@ -92,140 +90,43 @@ def peft_step(folder: Path, data: Data, *, dtype: str, device: str) -> Callable[
     return step
 
 
-@dataclass(frozen=True)
-class Sides:
-    """Contenders of one comparison, the peer first, and what they were made of.
-
-    Attributes
-    ----------
-    contenders: one step of all seeds, or the part of it that `scale` makes up for.
-    tuners: our packs by precision.
-    step: PEFT's step of one seed.
-    """
-
-    contenders: dict[str, Callable[[int], object]]
-    scale: dict[str, float]
-    tuners: dict[str, PackedTuner]
-    step: Callable[[int, int], None]
-    data: Data
-    model: Any
-
-    @property
-    def peer(self) -> str:
-        """The name of PEFT's side."""
-        return next(iter(self.contenders))
-
-
-def sides(
-    *,
-    seeds: int,
-    peer_seeds: int,
-    shape: str,
-    device: str,
-    dtypes: list[str],
-    sst5: Path | None = None,
-    merges: Path | None = None,
-    alone: bool = True,
-) -> Sides:
-    """Make both sides; PEFT has the first precision, and `alone` has ours one by one too."""
+def comparisons(size: Size) -> Iterator[Comparison]:
+    """Compare a step of all seeds with PEFT's, in each precision."""
+    sst5, merges, seeds, device = size.folder("sst5"), size.merges, size.seeds, size.device
+    torch.set_num_threads(size.threads)
     workload.need_tokenizer(merges, sst5)
-    first, last = dtypes[0], dtypes[-1]
+    first = size.dtypes[0]
     with tempfile.TemporaryDirectory() as temporary:
         folder = workload.save_model(
-            Path(temporary), shape=shape, dtype=first, device=device, merges=merges
+            Path(temporary), shape=size.shape, dtype=first, device=device, merges=merges
         )
         texts, labels = workload.sentences(sst5, 4000)
-        backbone = workload.load(folder, dtype=last, device=device)
+        backbone = workload.load(folder, dtype=first, device=device)
         rows = tuple(map(tuple, backbone.encode(texts)))
         data = Data(TokenSet(rows, tuple(labels)), verbalizer_ids(backbone.tokenizer, LABELS))
-        tuners = {name: packed(folder, data, seeds, dtype=name, device=device) for name in dtypes}
-        single = {
-            name: packed(folder, data, 1, dtype=name, device=device)
-            for name in (tuners if alone else ())
+        tuners = {
+            f"ours {name}, packed": packed(folder, data, seeds, dtype=name, device=device)
+            for name in size.dtypes
         }
         step = peft_step(folder, data, dtype=first, device=device)
-    peer = f"PEFT {first}, one by one"
-    contenders: dict[str, Callable[[int], object]] = {
-        peer: lambda turn: [step(seed, turn) for seed in range(peer_seeds)]
-    }
-    for name, tuner in single.items():
-        contenders[f"ours {name}, one by one"] = partial(_advance, tuner, peer_seeds)
-    scale = dict.fromkeys(contenders, seeds / peer_seeds)
-    for name, tuner in tuners.items():
-        contenders[f"ours {name}, packed"] = partial(_advance, tuner, 1)
-    return Sides(contenders, scale, tuners, step, data, backbone.model)
-
-
-def comparisons(size: Size) -> Iterator[Comparison]:
-    """Compare a step of all seeds with PEFT's, in both precisions."""
-    torch.set_num_threads(size.threads)
-    made = sides(
-        seeds=size.seeds, peer_seeds=min(3, size.seeds), shape=size.shape, device=size.device,
-        dtypes=["float32", "bfloat16"], sst5=size.folder("sst5"), merges=size.merges, alone=False,
-    )  # fmt: skip
-    timings = workload.interleave(
-        made.contenders, rounds=size.rounds, device=size.device, scale=made.scale
+    peer, peer_seeds = f"PEFT {first}, one by one", min(3, seeds)
+    tokens = seeds * needed_tokens(data, seeds, range(size.rounds + 1))
+    part = workload.Part(
+        title=f"prompt tuning, {seeds} seeds",
+        sides={
+            peer: lambda turn: [step(seed, turn) for seed in range(peer_seeds)],
+            **{name: advancing(tuner) for name, tuner in tuners.items()},
+        },
+        peers=dict.fromkeys(tuners, ((peer,),)),
+        flops=dict.fromkeys(tuners, workload.model_flops(backbone.model, tokens, backward=True)),
+        scale={peer: seeds / peer_seeds},
     )
-    for name in made.tuners:
-        yield timings.compared(
-            f"prompt tuning, {size.seeds} seeds", ours=f"ours {name}, packed", peer=made.peer,
-            device=size.device,
-        )  # fmt: skip
+    yield from workload.measured(part, size)
 
 
-def main(
-    rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians are taken.")] = 5,
-    seeds: Annotated[int, typer.Option(help="Seeds of the pack.")] = 15,
-    peer_seeds: Annotated[int, typer.Option(help="Sequential steps a round, scaled up.")] = 3,
-    shape: workload.ShapeOption = "125m",
-    device: workload.DeviceOption = "cpu",
-    dtype: Annotated[
-        str, typer.Option(help="Ours beside float32: bfloat16, float16.")
-    ] = "bfloat16",
-    full: Annotated[bool, typer.Option(help="Also PEFT and ours in float32.")] = True,
-    sst5: Annotated[Path | None, typer.Option(help="Folder with SST-5's files.")] = None,
-    tokenizer: workload.TokenizerOption = None,
-    threads: workload.ThreadsOption = 2,
-    peak: workload.PeakOption = None,
-    out: workload.OutOption = None,
-) -> None:
-    """Time a step of all seeds, packed and one by one."""
-    torch.set_num_threads(threads)
-    made = sides(
-        seeds=seeds, peer_seeds=peer_seeds, shape=shape, device=device,
-        dtypes=["float32", dtype] if full else [dtype], sst5=sst5, merges=tokenizer,
-    )  # fmt: skip
-    contenders, peer, tuners, data = made.contenders, made.peer, made.tuners, made.data
-    timings = workload.interleave(contenders, rounds=rounds, device=device, scale=made.scale)
-    tokens = seeds * needed_tokens(data, seeds, range(rounds + 1))
-    flops = workload.model_flops(made.model, tokens, backward=True)
-    table = []
-    for name in contenders:
-        precision = next(word for word in workload.DTYPES if word in name)
-        limit = peak or workload.peak_tflops(precision, device)
-        reached = flops / timings.effective(name, device) / 1e12
-        table.append(
-            (name, timings.median(name), timings.busy(name), timings.ratio(peer, name),
-             timings.busy_ratio(peer, name), reached, limit, f"{reached / limit:.0%}")
-        )  # fmt: skip
-    headers = (
-        f"{seeds} seeds, a step each", "s", "processor s", "x PEFT", "x PEFT, processor",
-        "TFLOP/s of needed work", "peak", "utilisation",
-    )  # fmt: skip
-    ours = {
-        f"ours {name}, packed": partial(_advance, tuner, 1, 0) for name, tuner in tuners.items()
-    }
-    workload.publish(
-        f"Prompt tuning, OPT-{shape} shape, batch 8 a seed, {rounds} rounds",
-        [
-            workload.markdown(table, headers),
-            f"Needed work: {tokens / seeds:.0f} tokens a seed and step (distinct text, one prompt),"
-            " blocks only, forward and the gradient of activations. Peak: a large matrix product"
-            " in the same precision, measured beside the rounds or given.",
-            between(ours, dict.fromkeys(ours, flops), device),
-        ],
-        device=device, peer="peft", out=out,
-    )  # fmt: skip
+def advancing(tuner: PackedTuner) -> Callable[[int], object]:
+    """Return a side that takes a step of a pack."""
+    return lambda _turn: tuner.advance()
 
 
 def needed_tokens(data: Data, seeds: int, steps: range) -> float:
@@ -237,12 +138,3 @@ def needed_tokens(data: Data, seeds: int, steps: range) -> float:
     ]  # fmt: skip
     found = [pack([rows[n] for n in batch], max_tokens=10**6) for batch in batches]
     return 8 + sum(len(sequence.tokens) for (sequence,) in found) / len(found)
-
-
-def _advance(tuner: PackedTuner, times: int, _turn: int) -> None:
-    for _ in range(times):
-        tuner.advance()
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -13,8 +13,8 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import transformers
 import typer
-from comparison import CLOCK, PROCESSOR, Comparison
+from comparison import CLOCK, PROCESSOR, Comparison, Size
 from tabulate import tabulate
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -186,14 +186,6 @@ class Timings:
         """Return the same by medians of processor seconds."""
         return self.busy(slow) / self.busy(fast)
 
-    def compared(self, work: str, *, ours: str, peer: str, device: str) -> Comparison:
-        """Compare two contenders round by round."""
-        cost, seconds = (
-            (CLOCK, self.wall) if _is_cuda(device) else (PROCESSOR, self.processor)
-        )  # fmt: skip
-        pairs = zip(seconds[peer], seconds[ours], strict=True)
-        return Comparison(work, ours, peer, cost, tuple(theirs / own for theirs, own in pairs))
-
 
 def interleave(
     contenders: Mapping[str, Callable[[int], object]],
@@ -221,6 +213,51 @@ def interleave(
             if not quiet:
                 print(f"round {turn} {name}: {spent:.2f} s, {busy:.2f} s busy", file=sys.stderr)
     return Timings(wall, processor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One kind of work that ours and peers do.
+
+    Attributes
+    ----------
+    sides: contenders, each a function of the round; ours name their precision.
+    peers: for each of ours, groups of contenders, of each of which the cheapest is its peer.
+    flops: what a round of each of ours cannot do without; empty where it is not counted.
+    alike: how near the results of each of ours are to a peer's; empty where it is not compared.
+    scale: of contenders that do a part of the work.
+    """
+
+    title: str
+    sides: Mapping[str, Callable[[int], object]]
+    peers: Mapping[str, Sequence[Sequence[str]]]
+    flops: Mapping[str, float] = field(default_factory=dict)
+    alike: Mapping[str, str] = field(default_factory=dict)
+    scale: Mapping[str, float] = field(default_factory=dict)
+
+
+def measured(part: Part, size: Size) -> Iterator[Comparison]:
+    """Time the sides of a part in turn, and compare each of ours with its peer."""
+    timings = interleave(part.sides, rounds=size.rounds, device=size.device, scale=part.scale)
+    cuda = _is_cuda(size.device)
+    cost, seconds = (CLOCK, timings.wall) if cuda else (PROCESSOR, timings.processor)
+    for ours, groups in part.peers.items():
+        share = None
+        if ours in part.flops:
+            reached = part.flops[ours] / timings.effective(ours, size.device) / 1e12
+            precision = next(word for word in DTYPES if word in ours)
+            share = reached / peak_tflops(precision, size.device)
+        for names in groups:
+            peer = min(names, key=lambda name: statistics.median(seconds[name]))
+            pairs = zip(seconds[peer], seconds[ours], strict=True)
+            ratios = tuple(theirs / own for theirs, own in pairs)
+            alike = part.alike.get(ours, "")
+            yield Comparison(part.title, ours, peer, cost, ratios, share, alike)
+    if size.profile and part.flops:
+        from where import between
+
+        print(between({name: partial(part.sides[name], 0) for name in part.peers}, part.flops,
+                      size.device), file=sys.stderr)  # fmt: skip
 
 
 def timed(work: Callable[[], object], device: str) -> float:

@@ -52,7 +52,6 @@ NEEDS = {
     "python benchmarks/learning.py": "minutes, and the model of `make real`",
     "python benchmarks/first_contact.py": "an hour, and the model of `make real`",
     "python tests/": "published weights, or an hour",
-    "python benchmarks/options.py": "minutes",
     "python -m benchmarks": "minutes; tests/contract/test_benchmarks.py",
     "make ": "tests/contract/test_project_files.py", "RAYBIAS_SHARED": "make", "git ": "publishes",
     "/tmp/new": "a network", "python3 ": "a network",
