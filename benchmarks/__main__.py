@@ -31,7 +31,7 @@ from tabulate import tabulate
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE))  # Where the modules find one another, as when each is run alone.
-from comparison import PROCESSOR, Comparison, Size, compare  # noqa: E402
+from comparison import PROCESSOR, Comparison, Size, compare, processor  # noqa: E402
 
 #: In the order of a study: tuning, reading, statistics; what starts Ray comes last.
 MODULES = (
@@ -88,12 +88,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 def machine(size: Size) -> str:
     """Say what all of it ran on."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text("utf-8").splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = names[0] if names else platform.machine()
-    if any("amx_bf16" in line for line in lines):
-        name += " with AMX"
+    name = processor()
     if size.device.startswith("cuda"):
         import torch
 

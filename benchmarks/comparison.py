@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import platform
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +104,15 @@ class Comparison:
         middle, low, high = self.interval()
         between = "" if math.isnan(low) else f" [{low:.2f}, {high:.2f}]"
         return f"{self.work}: {self.ours} against {self.peer}: {middle:.2f}x{between} ({self.cost})"
+
+
+def processor() -> str:
+    """Name the processor, and whether it has AMX."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text("utf-8").splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    amx = " with AMX" if any("amx_bf16" in line for line in lines) else ""
+    return f"{names[0] if names else platform.machine()}{amx}"
 
 
 def compare(module: str, size: Size) -> tuple[tuple[Comparison, ...], str]:

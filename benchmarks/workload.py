@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import transformers
 import typer
-from comparison import CLOCK, PROCESSOR, Comparison, Size
+from comparison import CLOCK, PROCESSOR, Comparison, Size, processor
 from tabulate import tabulate
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -323,19 +323,11 @@ def environment(device: str, packages: tuple[str, ...]) -> str:
     if _is_cuda(device):
         hardware = torch.cuda.get_device_name()
     else:
-        hardware = f"{_processor()}, {os.cpu_count()} CPUs, {torch.get_num_threads()} threads"
+        hardware = f"{processor()}, {os.cpu_count()} CPUs, {torch.get_num_threads()} threads"
     versions = ", ".join(f"{name} {version(name)}" for name in packages)
     return (
         f"{hardware}, load {os.getloadavg()[0]:.1f}\nPython {platform.python_version()}, {versions}"
     )
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text("utf-8").splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    amx = " with AMX" if any("amx_bf16" in line for line in lines) else ""
-    return f"{names[0]}{amx}" if names else platform.machine()
 
 
 def markdown(rows: Sequence[tuple[object, ...]], headers: tuple[str, ...]) -> str:
