@@ -19,9 +19,8 @@ import torch
 import workload
 from comparison import Comparison, Size
 from peft import LoraConfig, get_peft_model
-from torch.nn.functional import cross_entropy
 from transformers import AutoModelForSequenceClassification
-from tuning import advancing
+from tuning import advancing, stepping
 
 from raybias.config import Backbone
 from raybias.engine.adapters.schedule import batch_of_step
@@ -71,23 +70,12 @@ def peft_step(
         lora_dropout=method.dropout, target_modules=list(trainer.widths),
     )  # fmt: skip
     model: Any = get_peft_model(base.to(device), config).train()
-    optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=RATE)
 
-    def step(seed: int, number: int) -> None:
-        batch = batch_of_step(seed, number, rows=len(rows.rows), batch_size=8)
-        tokens = [torch.tensor(rows.rows[n]) for n in batch]
-        tokens_BT = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=1)
-        mask_BT = torch.nn.utils.rnn.pad_sequence(
-            [torch.ones_like(row) for row in tokens], batch_first=True
-        )
-        logits_BL = model(input_ids=tokens_BT.to(device), attention_mask=mask_BT.to(device)).logits
-        target_B = torch.tensor([rows.labels[n] for n in batch], device=device)
-        loss: Any = cross_entropy(logits_BL.float(), target_B)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    def logits(tokens_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = model(input_ids=tokens_BT, attention_mask=mask_BT).logits
+        return found
 
-    return step
+    return stepping(model, rows, logits, rate=RATE, device=device)
 
 
 def comparisons(size: Size) -> Iterator[Comparison]:

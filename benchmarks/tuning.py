@@ -66,22 +66,32 @@ def peft_step(folder: Path, data: Data, *, dtype: str, device: str) -> Callable[
     """PEFT's side: a function that takes one step of a seed."""
     config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=8)
     model: Any = get_peft_model(workload.load_peer(folder, dtype=dtype, device=device), config)
-    optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=RATE)
     ids = list(data.label_ids)
 
+    def logits(tokens_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+        found_BTV = model(input_ids=tokens_BT, attention_mask=mask_BT, use_cache=False).logits
+        last_B = mask_BT.sum(dim=1) + 7
+        label_BL: torch.Tensor = found_BTV[torch.arange(len(last_B), device=device), last_B][:, ids]
+        return label_BL
+
+    return stepping(model, data.rows, logits, rate=RATE, device=device)
+
+
+def stepping(
+    model: Any, rows: TokenSet, logits: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], *,
+    rate: float, device: str,
+) -> Callable[[int, int], None]:  # fmt: skip
+    """Return what takes a step of a seed on a padded batch; `logits` is given tokens and mask."""
+    optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=rate)
+
     def step(seed: int, number: int) -> None:
-        batch = batch_of_step(seed, number, rows=len(data.rows.rows), batch_size=8)
-        rows = [torch.tensor(data.rows.rows[n]) for n in batch]
-        tokens_BT = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=1)
-        mask_BT = torch.nn.utils.rnn.pad_sequence(
-            [torch.ones_like(row) for row in rows], batch_first=True
-        )
-        logits_BTV = model(
-            input_ids=tokens_BT.to(device), attention_mask=mask_BT.to(device), use_cache=False
-        ).logits
-        last_B = torch.tensor([len(row) + 7 for row in rows], device=device)
-        label_BL = logits_BTV[torch.arange(len(rows), device=device), last_B][:, ids]
-        target_B = torch.tensor([data.rows.labels[n] for n in batch], device=device)
+        batch = batch_of_step(seed, number, rows=len(rows.rows), batch_size=8)
+        tokens = [torch.tensor(rows.rows[n]) for n in batch]
+        tokens_BT = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=1)
+        ones = [torch.ones_like(row) for row in tokens]
+        mask_BT = torch.nn.utils.rnn.pad_sequence(ones, batch_first=True)
+        target_B = torch.tensor([rows.labels[n] for n in batch], device=device)
+        label_BL = logits(tokens_BT.to(device), mask_BT.to(device))
         loss: Any = cross_entropy(label_BL.float(), target_B)
         loss.backward()
         optimizer.step()
