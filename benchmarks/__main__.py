@@ -24,7 +24,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from tabulate import tabulate
@@ -157,7 +157,13 @@ def main(
         why = "holds no tokenizer/merges.txt with its vocab.json (OPT's), which the texts need"
         raise typer.BadParameter(f"{data} {why}", param_hint="--data")
     how = replace(SIZES[size], device=device, threads=threads, data=data, profile=profile)
-    given = {"rounds": rounds, "seeds": seeds, "items": items, "shape": shape, "dtypes": dtype}
+    given: dict[str, Any] = {
+        "rounds": rounds,
+        "seeds": seeds,
+        "items": items,
+        "shape": shape,
+        "dtypes": tuple(dtype or ()),
+    }
     how = replace(how, **{name: value for name, value in given.items() if value})
     outcomes = []
     for module in MODULES:
