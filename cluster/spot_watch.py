@@ -1,7 +1,7 @@
 """Tell Ray that this spot node is about to be taken away, as soon as its cloud says so.
 
     python cluster/spot_watch.py aws          # or gcp, azure: asks the metadata server
-    python cluster/spot_watch.py --now 25     # the node goes within 25 seconds
+    python cluster/spot_watch.py --now 25     # the node goes in 25 seconds; waits for its end
 
 Ray then puts nothing new on the node, packs leave their states, and what is lost with it counts as
 preempted and not as failed (`resources.max_preemptions`). Runs on the node itself, from when Ray
@@ -98,7 +98,11 @@ def main(arguments: Sequence[str]) -> int:
     if (given.cloud is None) == (given.now is None):
         parser.error("give a cloud, or --now")
     if given.now is not None:
-        return drain(given.now)
+        status = drain(given.now)
+        # A pod's processes are ended as soon as its preStop hook has: packs need the time.
+        if status == 0:
+            time.sleep(given.now)
+        return status
     told = ""
     while True:
         try:

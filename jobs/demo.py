@@ -1,6 +1,6 @@
 """The calibration study on a Ray cluster, a smaller twin of `raybias demo`.
 
-From the checkout:  ray job submit --working-dir . -- python jobs/demo.py [--out URI] [options]
+From the checkout:  ray job submit --working-dir jobs -- python demo.py [--out URI] [options]
 
 A cluster with tokens, Ray's default, wants RAY_AUTH_MODE=token where you submit.
 The options are those of `raybias run`. The job's exit code is the study's result:

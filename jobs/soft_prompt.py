@@ -1,6 +1,6 @@
 """Soft prompts of OPT and LLaMA on sentiment, probed on age and sexuality (Tian2023).
 
-From the checkout:  ray job submit --working-dir . -- python jobs/soft_prompt.py --out s3://...
+From the checkout:  ray job submit --working-dir jobs -- python soft_prompt.py --out s3://...
 Options and exit codes are as jobs/demo.py says.
 """
 

@@ -1,6 +1,6 @@
 """CrowS-Pairs and WinoBias in nine styles, read by eight language models (Zhao2025).
 
-From the checkout:  ray job submit --working-dir . -- python jobs/style.py --out s3://...
+From the checkout:  ray job submit --working-dir jobs -- python style.py --out s3://...
 Options and exit codes are as jobs/demo.py says.
 """
 

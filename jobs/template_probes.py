@@ -1,6 +1,6 @@
 """Tuned and prompted classifiers on the Amazon, Regard and NS-Prompts probes (Kohankhaki2024).
 
-From the checkout:  ray job submit --working-dir . -- python jobs/template_probes.py --out s3://...
+From the checkout:  ray job submit --working-dir jobs -- python template_probes.py --out s3://...
 Options and exit codes are as jobs/demo.py says.
 """
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
@@ -135,8 +136,10 @@ def documented_by(function: Callable[..., Any]) -> Callable[[Command], Command]:
 
 
 def command_line() -> str:
-    """Return what the user typed, for the record."""
-    return shlex.join(["raybias", *sys.argv[1:]])
+    """Return what the user typed, for the record: `raybias`, or the script of a job."""
+    script = sys.argv[0]
+    job = script.endswith(".py") and Path(script).name != "__main__.py"
+    return shlex.join([*(("python", script) if job else ("raybias",)), *sys.argv[1:]])
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 pytestmark = pytest.mark.cluster
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -86,9 +87,9 @@ def wait_until_it_answers(address: str, head: subprocess.Popen[bytes]) -> None:
 
 
 def submit(address: str, *options: str) -> subprocess.CompletedProcess[str]:
-    entry = ["python", "jobs/demo.py", *options]
+    entry = ["python", "demo.py", *options]
     return subprocess.run(
-        [RAY, "job", "submit", "--address", address, "--working-dir", ".", "--", *entry],
+        [RAY, "job", "submit", "--address", address, "--working-dir", "jobs", "--", *entry],
         cwd=CHECKOUT,
         env=environment(),
         capture_output=True,
@@ -104,6 +105,8 @@ def test_a_job_leaves_the_studys_result(dashboard: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "core_worker" not in done.stdout + done.stderr, "Ray's own affairs (ray#53727)"
     assert (tmp_path / "out" / "report.html").exists()
+    record = yaml.safe_load((tmp_path / "out" / "study.yaml").read_text())
+    assert record["command"].startswith(f"python demo.py --out {tmp_path / 'out'} --set ")
     assert (tmp_path / "out" / "tables" / "estimates.csv").exists()
 
 

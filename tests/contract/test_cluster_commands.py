@@ -63,6 +63,7 @@ KNOWN = {
     },
     "kubectl": {"annotate", "apply", "create", "delete", "get", "logs", "port-forward", "wait"},
     "helm": {"install", "repo add", "uninstall"},
+    "sky": {"down", "launch"},
     "docker": {"build", "login", "push"},
     "pip": {"install"},
     "base64": {""},

@@ -67,8 +67,8 @@ def test_ray_s_autoscaler_reads_the_cluster(kind: str) -> None:
     assert types["headgroup"]["resources"]["CPU"] == 0
     for name, each in types.items():
         if name != "headgroup":
-            assert each["resources"]["GPU"] == 1
-            assert each["min_workers"] <= each["max_workers"] <= 8
+            assert each["resources"]["GPU"] == 4
+            assert each["min_workers"] <= each["max_workers"] <= 2
     assert spec["enableInTreeAutoscaling"] is True
     assert spec["autoscalerOptions"]["version"] == "v2"
     if kind != "RayService":
@@ -140,7 +140,7 @@ def test_the_service_s_application_is_one_that_serve_deploys() -> None:
     assert callable(getattr(import_module(module), name))
     serving = Serving.model_validate(application.args)
     (group,) = cluster("RayService")["workerGroupSpecs"]
-    assert serving.gpus * serving.replicas <= group["maxReplicas"]
+    assert serving.gpus * serving.replicas <= 4 * group["maxReplicas"]
     assert not serving.anyone
     for template in templates("RayService"):
         names = [each["name"] for each in template["spec"]["containers"][0]["env"]]
@@ -152,9 +152,11 @@ def test_a_spot_pod_that_ends_drains_its_node(kind: str) -> None:
     for group in cluster(kind)["workerGroupSpecs"]:
         (container,) = group["template"]["spec"]["containers"]
         hook = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", [])
-        assert ("/home/ray/raybias/cluster/spot_watch.py" in hook) == (
-            group["groupName"] == "gpu-spot"
-        )
+        spot = group["groupName"] == "gpu-spot"
+        assert ("/home/ray/raybias/cluster/spot_watch.py" in hook) == spot
+        if spot:
+            # The hook waits so long, and the processes are ended within the rest.
+            assert int(hook[-1]) < group["template"]["spec"]["terminationGracePeriodSeconds"]
 
 
 def test_the_job_runs_files_that_are_in_the_image() -> None:

@@ -34,7 +34,7 @@ def test_ray_accepts_the_launcher_file(name: str) -> None:
     assert types["head"]["max_workers"] == 0
     assert set(types) == {"head", "gpu-spot", "gpu-on-demand"}
     for worker in ("gpu-spot", "gpu-on-demand"):
-        assert types[worker]["resources"] == {"CPU": 8, "GPU": 1}
+        assert types[worker]["resources"] == {"CPU": 48, "GPU": 4}
         assert types[worker]["min_workers"] == 0
         assert 0 < types[worker]["max_workers"] <= prepared["max_workers"]
     assert types["gpu-spot"]["priority"] > types["gpu-on-demand"].get("priority", 0)
@@ -121,7 +121,18 @@ def test_the_study_that_the_readme_runs_is_one() -> None:
     script = (CLUSTER / "study.sh").read_text()
     for each in (*study.training, *study.probes):
         assert each.source in script
-    assert "raybias run study.yaml --out" in script
+    assert script.index("\nraybias doctor\n") < script.index("raybias run study.yaml --out")
+    for name in LAUNCHERS:
+        node = launcher(name)["available_node_types"]["gpu-spot"]["resources"]
+        assert study.resources.cpus_per_worker * node["GPU"] <= node["CPU"]
+
+
+def test_skypilot_starts_the_same_image_and_study() -> None:
+    (task,) = documents(CLUSTER / "skypilot.yaml")
+    assert task["resources"]["image_id"].startswith("docker:")
+    assert 'bash /home/ray/raybias/cluster/study.sh "$OUT"' in task["run"]
+    assert task["file_mounts"] == launcher("aws.yaml")["file_mounts"]
+    assert "0.0.0.0" not in task["run"]
 
 
 def test_one_ray_and_one_python_everywhere() -> None:

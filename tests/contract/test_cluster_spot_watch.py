@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -94,6 +95,8 @@ def test_a_notice_drains_the_node(cloud: str, left: int, server: str, tmp_path: 
         assert left - 10 <= seconds <= left
 
 
-def test_a_pod_that_ends_drains_its_node(tmp_path: Path) -> None:
-    (call,) = drained(tmp_path, "--now", "25")
-    assert call[-2:] == ["--deadline-remaining-seconds", "25"]
+def test_a_pod_that_ends_drains_its_node_and_waits(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    (call,) = drained(tmp_path, "--now", "2")
+    assert call[-2:] == ["--deadline-remaining-seconds", "2"]
+    assert time.monotonic() - begun >= 2

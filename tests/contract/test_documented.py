@@ -44,6 +44,7 @@ OTHERS = {
     "pip": "a network", "git": "publishes", "ray": "a cluster", "/tmp/new/bin/pip": "a network",
     "/tmp/new/bin/raybias": "an installed release", "curl": "tests/cluster/test_readme.py",
     "openssl": "tests/cluster/test_readme.py", "python3": "a fresh machine",
+    "export": "a cluster with tokens",
     "RAYBIAS_SHARED=/path/to/shared": "make test",
 }  # fmt: skip
 #: Blocks that show what is printed or written, by their first word.

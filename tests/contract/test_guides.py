@@ -41,6 +41,7 @@ FOLLOWED = (
 #: Why commands of other pages, or some of these, are not run here.
 NEEDS = {
     "docker build": "a network", "pip install": "a network", "python -m venv": "a network",
+    "export RAY_AUTH_MODE=token": "a cluster; tests/cluster/test_jobs.py",
     "ray job submit": "a cluster; tests/cluster/test_jobs.py",
     "raybias plan jobs/": "the hub's configurations; docs/plans.py wrote what they print",
     "raybias data convert": "weights; tests/engine/test_gguf.py, test_pickled.py",
