@@ -50,9 +50,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("into", type=Path)
     args = parser.parse_args()
-    for file in sorted(args.out.glob("predictions/*/*/*.parquet")):
+    for file in sorted(args.out.glob("predictions/*/*.parquet")):
         frame = pl.read_parquet(file)
-        probe, run = file.parts[-3:-1]
+        probe, run = file.parts[-2], file.stem
         items = pl.read_parquet(args.out / f"items/{probe}.parquet")
         texts = frame.join(items.select("item_id", "text"), on="item_id", maintain_order="left")
         logits_NL = scores(args.out / "adapters" / run, texts["text"].to_list())

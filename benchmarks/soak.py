@@ -27,6 +27,7 @@ import signal
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -53,16 +54,20 @@ from scipy import stats
 import raybias
 from raybias.config import Study, parse_study
 from raybias.methods import methods_of
+from raybias.methods.base import PARTS
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
+from raybias.planning.schedule import Task
 from raybias.planning.shards import shards_of
 from raybias.planning.stage_plans import ScorePlan
+from raybias.runtime.graph import Grant
 from raybias.runtime.inventory import read_inventory
 from raybias.runtime.metrics import Meter
-from raybias.runtime.predict import replica
-from raybias.runtime.predict.stream import score_shards
+from raybias.runtime.predict.stream import Replicas
 from raybias.runtime.ray_session import connected
+from raybias.runtime.workers import Reading
 from raybias.storage import Store
+from raybias.study_record import read_runs
 
 #: The first of so many studies are not judged: what is loaded once is loaded in them, and the
 #: allocator's free lists fill.
@@ -242,14 +247,35 @@ def small_study() -> Study:
     return parse_study(study)
 
 
-def read_again(study: Study, out: Path, scoring: ScorePlan) -> None:
+def reading_of(study: Study, out: Path, scoring: ScorePlan) -> Reading:
+    """Return the reading of a study's probe with the adapters that OUT holds."""
+    store, methods = Store(out), methods_of(study, study.backbones[0])
+    rows = read_runs(store).filter("selected").to_dicts()
+    return Reading(
+        name=HELD,
+        context=scoring.context(study.backbones[0], study.verbalizer.words()),
+        methods=tuple(methods),
+        plan=scoring,
+        store=store,
+        todo=tuple(
+            shards_of(rows, scoring.items, scoring.rows_per_shard, methods[0].output())
+        ),
+        meter=METER,
+    )  # fmt: skip
+
+
+def granted() -> Grant:
+    """Return what a study's graph grants a reading that has one replica."""
+    task = Task(key="read", kind="read", backbone="planted", seconds=1.0)
+    return Grant(task, 1, 1, threading.Event(), lambda task, work: None)
+
+
+def read_again(held: Replicas, reading: Reading) -> None:
     """Have the held replica read a study's probe with its adapters."""
-    store = Store(out)
-    rows = [row for row in store.read_table("runs.parquet").to_pylist() if row["selected"]]
-    shards = shards_of(rows, scoring.items, scoring.rows_per_shard, study.methods[0].output())
-    for _ in score_shards(HELD, shards, scoring, store, max_failures=0, meter=METER):
-        pass
-    store.delete_folder("predictions")
+    held.read(reading, granted(), lambda *_, **__: None, max_failures=0)
+    for name in ("predictions", PARTS):
+        if reading.store.exists(name):
+            reading.store.delete_folder(name)
 
 
 class Nothing:
@@ -323,19 +349,16 @@ def main(
     )  # fmt: skip
     with connected():
         scoring = plan(PreparedStudy.of(study), read_inventory()).scoring[0]
-        held = replica.scorers(
-            HELD, scoring, scoring.context(study.backbones[0], study.verbalizer.words()),
-            methods_of(study, study.backbones[0]), out=str(newest), meter=METER,
-        )  # fmt: skip
         newest.mkdir()
-        with held:
+        held = Replicas(HELD, reading_of(study, newest, scoring))
+        with held.held(granted()):
             watch = Watch(minutes)
             while watch.goes_on:
                 fresh = place / f"out{watch.steps + 1}"
                 raybias.run(study, out=fresh)
                 for name in ("adapters", "items", "runs.parquet"):
                     _replace(newest / name, fresh / name)
-                read_again(study, newest, scoring)
+                read_again(held, reading_of(study, newest, scoring))
                 watch.look(fresh.name, fresh)
                 shutil.rmtree(fresh)
             peer = Watch(minutes / 3)

@@ -139,7 +139,7 @@ def _results(store: Store, folders: Iterable[str]) -> list[str]:
 
 def _place(name: str) -> str:
     """Name the run whose predictions a file holds, or the file."""
-    return name.rpartition("/")[0] if name.count("/") > 1 else name
+    return name.removesuffix(".parquet") if name.count("/") > 1 else name
 
 
 def _digests(store: Store, names: Iterable[str]) -> dict[str, str]:

@@ -133,9 +133,9 @@ class Resources(Section):
     """Shard a backbone over the workers with ZeRO-3; auto: where nothing else fits, or the study
     is estimated to end a tenth sooner for it."""
     replicas_min: Count = Field(1, ge=1)
-    """Ray Serve replicas to start with."""
+    """Fewest Ray Serve replicas of a model that reads."""
     replicas_max: Count | None = Field(None, ge=1)
-    """Ray Serve replicas to scale to; as many as the cluster holds by default."""
+    """Most Ray Serve replicas of a model that reads; as many as the cluster holds by default."""
     rows_per_shard: Amount | None = Field(None, ge=1)
     """Items of one request and one predictions file; by default, for each backbone and method, as
     many as a replica is planned to read in a few seconds. An OUT keeps those it was begun with."""

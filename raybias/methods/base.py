@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: The style of an item that no transformation was applied to.
 ORIGINAL: Final = "original"
+#: Folder of OUT for shards of runs that are not whole yet.
+PARTS: Final = "parts"
 #: Columns of answers that say which run on which probe gave them.
 OF_SHARDS: Final = ("model", "method", "dataset", "run_id", "probe")
 #: Those that predictions repeat of their items.
@@ -85,7 +87,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Shard:
-    """Rows `first_row` to `first_row + rows` of a probe, read by one run."""
+    """Rows `first_row` to `first_row + rows` of a probe, read by one run.
+
+    Attributes
+    ----------
+    folder: of OUT, for the run's rows.
+    total: rows of the probe; 0 where the shard holds them all.
+    """
 
     probe: str
     run_id: str
@@ -95,11 +103,19 @@ class Shard:
     first_row: int
     rows: int
     folder: str
+    total: int = 0
+
+    @property
+    def run_file(self) -> str:
+        """The file in OUT of all rows of the run on the probe."""
+        return f"{self.folder}/{self.probe}/{self.run_id}.parquet"
 
     @property
     def file(self) -> str:
-        """Where its rows go in OUT."""
-        return f"{self.folder}/{self.probe}/{self.run_id}/{self.first_row:08d}.parquet"
+        """The file in OUT of its rows: the run's, or a part that is joined to it later."""
+        if self.total in (0, self.rows):
+            return self.run_file
+        return f"{PARTS}/{self.folder}/{self.probe}/{self.run_id}/{self.first_row:08d}.parquet"
 
 
 class Answered(NamedTuple):

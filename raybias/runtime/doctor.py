@@ -209,24 +209,26 @@ def _weaknesses() -> Iterator[Finding]:
         "required" if asks_for_token() else "not required: who reaches a port runs code",
         "set RAY_AUTH_MODE=token on every node",
     )
-    reached = sum(not is_loopback(host) for host in _listening())
+    reached = sorted({each for each, host in _listening() if not is_loopback(host)})
     yield Finding.of(
         not reached,
-        "ports",
-        f"Ray listens on {reached} ports beyond loopback" if reached else "Ray's are loopback's",
-        "keep them behind a firewall or network policy",
+        "open ports",
+        ", ".join(reached)
+        or "none of Ray's now; each Serve replica opens one, which asks for a token",
+        "whoever reaches them reaches Ray: keep them behind a firewall or network policy",
     )
 
 
-def _listening() -> Iterator[str]:
-    """Yield the address of each TCP port that Ray's processes of this user listen on."""
+def _listening() -> Iterator[tuple[str, str]]:
+    """Yield, as `NAME ADDRESS:PORT` and address, each TCP port that Ray's processes listen on."""
     for process in psutil.process_iter(["cmdline"]):
         command = " ".join(process.info["cmdline"] or ())
         with suppress(psutil.Error):
             if any(part in command for part in COMMANDS):
                 for each in process.net_connections("tcp"):
                     if each.status == psutil.CONN_LISTEN:
-                        yield each.laddr.ip
+                        name = command.split()[0].rpartition("/")[2]
+                        yield f"{name} {each.laddr.ip}:{each.laddr.port}", each.laddr.ip
 
 
 def _pickles(out: str) -> Iterator[Finding]:

@@ -9,13 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from threading import Lock
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from raybias.redaction import redact
+
+if TYPE_CHECKING:
+    from raybias.methods.base import Shard
 
 _LINE_EVERY_S: Final = 5.0
 #: Rates are averages over so many seconds.
@@ -32,12 +35,14 @@ class Done:
     tokens: that a model read or wrote.
     steps: optimiser steps, one for each seed of a pack.
     retries: requests or worker groups that were begun again for it.
+    shard: whose file is now in OUT.
     """
 
     rows: int = 0
     tokens: int = 0
     steps: int = 0
     retries: int = 0
+    shard: Shard | None = None
 
 
 class Advance(Protocol):

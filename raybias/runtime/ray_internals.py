@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 #: Parts of the command lines of Ray's processes.
@@ -133,21 +132,6 @@ def on_loopback() -> Iterator[None]:
             os.environ[variable] = given
 
 
-def send_arguments_by_value() -> None:
-    """Send Ray Data's actors their constructor arguments by value, as far as they are small.
-
-    Ray 2.60 puts them into the object store, where an actor that starts again may not find them
-    (ray#53727), and says so on standard error in each stage.
-    """
-    from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
-
-    for reference, value in (
-        ("_map_transformer_ref", "_map_transformer"),
-        ("_data_context_ref", "data_context"),
-    ):
-        setattr(ActorPoolMapOperator, reference, property(attrgetter(value)))
-
-
 def jobs() -> list[dict[str, Any]]:
     """List the drivers of the connected cluster; `ray.util.state` needs the dashboard for it."""
     from ray._private import state
@@ -180,15 +164,6 @@ def serve_client() -> Any:
     from ray.serve.context import _get_global_client
 
     return _get_global_client(raise_if_no_controller_running=False)
-
-
-def scale(app: str, deployment: str, replicas: int) -> None:
-    """Change a deployment's replicas, as Serve's REST API does for an external scaler."""
-    import ray
-    from ray.serve._private.common import DeploymentID
-
-    where = DeploymentID(name=deployment, app_name=app)
-    ray.get(serve_client()._controller.update_deployment_replicas.remote(where, replicas))
 
 
 def delete_apps(names: Sequence[str], *, blocking: bool = True) -> None:

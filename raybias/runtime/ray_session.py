@@ -22,7 +22,6 @@ from raybias.runtime.ending import keeping_handlers, kill_started, undoing
 from raybias.runtime.ray_internals import (
     grpc_channel,
     on_loopback,
-    send_arguments_by_value,
     session_folder,
 )
 from raybias.storage import Store, is_storage_error, storage_error
@@ -57,7 +56,6 @@ def connected(address: str | None = None) -> Iterator[bool]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
     import ray
 
-    send_arguments_by_value()
     if ray.is_initialized():
         here = ray.get_runtime_context().gcs_address
         if address not in (None, "auto", "local", here) and "://" not in str(address):

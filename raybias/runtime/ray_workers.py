@@ -22,9 +22,8 @@ from raybias.planning.stage_plans import Plan, TunePlan
 from raybias.runtime.graph import Grant
 from raybias.runtime.inventory import NODE_LABEL, fetch, free, nodes_now
 from raybias.runtime.owners import app_name
-from raybias.runtime.predict.replica import Readers, scorers
-from raybias.runtime.predict.stream import score_shards
-from raybias.runtime.progress import Advance, Done
+from raybias.runtime.predict.stream import Replicas
+from raybias.runtime.progress import Advance
 from raybias.runtime.ray_internals import leaving_nodes
 from raybias.runtime.tune.reports import ProgressAggregator
 from raybias.runtime.tune.worker import PackWorker, tune_together
@@ -144,7 +143,7 @@ class RayWorkers:
         self._idle: list[_Seat] = []
         self._running: dict[str, _Running] = {}
         self._sent: dict[str, Any] = {}
-        self._readers: dict[str, Readers] = {}
+        self._replicas: dict[str, Replicas] = {}
         self._lock = Lock()
         self._nodes, self._looked = plan.inventory, -math.inf
 
@@ -237,63 +236,14 @@ class RayWorkers:
     def read(self, reading: Reading, grant: Grant, advance: Advance) -> None:
         """Compute shards on replicas, or on a worker group that shares the backbone."""
         if reading.plan.sharded:
-            self._read_together(reading, advance)
-        else:
-            self._read_apart(reading, grant, advance)
+            from raybias.runtime.predict.sharded import read_together
 
-    def _read_apart(self, reading: Reading, grant: Grant, advance: Advance) -> None:
+            read_together(f"{self.app}-{reading.name}", reading, self.resources, advance)
+            return
         with self._lock:
-            readers = self._readers.setdefault(reading.name, self._readers_of(reading))
-        left = grant.enough = len(reading.todo)
-        with readers.reading(grant):
-            for row in score_shards(
-                readers.name,
-                reading.todo,
-                reading.plan,
-                reading.store,
-                max_failures=self.resources.max_failures,
-                meter=reading.meter,
-                items=reading.items,
-            ):
-                advance(done=Done(rows=row["rows"], tokens=row["tokens"], retries=row["retries"]))
-                left -= 1
-                grant.enough = left
-                readers.fit()
-
-    def _readers_of(self, reading: Reading) -> Readers:
-        name = app_name(self.app, reading.name)
-        return Readers(
-            name,
-            lambda replicas: scorers(
-                name,
-                reading.plan,
-                reading.context,
-                reading.methods,
-                out=reading.store.uri,
-                meter=reading.meter,
-                replicas=replicas,
-            ),
-            most=reading.plan.replicas_max,
-        )
-
-    def _read_together(self, reading: Reading, advance: Advance) -> None:
-        from raybias.runtime.predict.sharded import SharedReading, score_together
-
-        work = SharedReading(
-            context=reading.context,
-            method=reading.methods[0],
-            out=reading.store.uri,
-            shards=reading.todo,
-            meter=reading.meter,
-        )
-        score_together(
-            f"{self.app}-{reading.name}",
-            work,
-            reading.plan,
-            max_failures=self.resources.max_failures,
-            max_preemptions=self.resources.max_preemptions,
-            advance=advance,
-        )
+            name = app_name(self.app, reading.name)
+            replicas = self._replicas.setdefault(reading.name, Replicas(name, reading))
+        replicas.read(reading, grant, advance, max_failures=self.resources.max_failures)
 
     def halve(self, fits: Callable[[Task], bool]) -> None:
         """Ask large packs for half of their trials, which idle devices could tune.
@@ -366,5 +316,5 @@ class RayWorkers:
             idle, self._idle = self._idle, []
         for seat in idle:
             seat.end()
-        for readers in self._readers.values():
-            readers.close()
+        for replicas in self._replicas.values():
+            replicas.close()

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from functools import cache, lru_cache
 from threading import Lock
 from typing import Any, TypeVar
 
-import pyarrow as pa
 from transformers.utils.logging import disable_progress_bar
 
 from raybias.config import Backbone, Resources
 from raybias.engine.checkpoint import fetched
 from raybias.engine.devices import as_found
-from raybias.methods.base import Shard, shard_of
 from raybias.planning.inventory import Inventory
 from raybias.planning.schedule import Task
 from raybias.runtime.graph import Grant, Stopped
-from raybias.runtime.progress import Advance, Done
+from raybias.runtime.predict.worker import ShardWorker
+from raybias.runtime.progress import Advance
 from raybias.runtime.ray_session import debugging
 from raybias.runtime.tune.reports import ProgressAggregator
 from raybias.runtime.tune.worker import PackWorker
-from raybias.runtime.workers import Pack, ReaderCache, Reading, keep_ways
+from raybias.runtime.workers import Pack, Reading
 
 T = TypeVar("T")
 
@@ -63,10 +61,14 @@ class ThisProcess:
         with self._turn, as_found():
             # A scorer that is held was made under settings that were given back.
             reading.context.execution.set_torch()
-            scorer = self._holding(f"read/{reading.name}", lambda: _Scorer(reading))
+            worker = self._holding(
+                f"read/{reading.name}",
+                lambda: ShardWorker(reading.context.here(), reading.methods, reading.store),
+            )
+            items = reading.rows()
             for shard in reading.todo:
                 _check(grant)
-                advance(done=scorer.score(shard, reading))
+                advance(done=worker.compute(shard, items[shard.probe]))
 
     def inventory(self) -> Inventory:
         """List no nodes, so that tasks come one after another."""
@@ -89,38 +91,6 @@ class ThisProcess:
             self._held = (key, make())
         held: T = self._held[1]
         return held
-
-
-class _Scorer:
-    """A backbone whose methods and their runs compute shards."""
-
-    def __init__(self, reading: Reading) -> None:
-        self.store = reading.store
-        self.readers = ReaderCache(reading.context.here(), self.store)
-        self.methods = {method.name: method for method in reading.methods}
-        runs = min(method.runs_per_replica for method in reading.methods)
-        self.run = lru_cache(maxsize=runs)(self._run)
-        self.items = cache(self._items)
-        self._told: set[str] = set()
-
-    def _run(self, method: str, run_id: str) -> Any:
-        return self.readers.of(self.methods[method]).load(run_id)
-
-    def _items(self, probe: str) -> pa.Table:
-        return self.store.read_table(f"items/{probe}.parquet")
-
-    def score(self, shard: Shard, reading: Reading) -> Done:
-        """Compute one shard and commit its file."""
-        items = self.items(shard.probe) if reading.items is None else reading.items[shard.probe]
-        method, run = self.methods[shard.method], self.run(shard.method, shard.run_id)
-        mine = items.slice(shard.first_row, shard.rows)
-        reader, schema = self.readers.of(method), method.output().schema
-        result = shard_of(reader, run, shard, mine, schema)()
-        self.store.write_table(shard.file, result.table)
-        if shard.method not in self._told:
-            self._told.add(shard.method)
-            keep_ways(self.store, self.readers.context)
-        return Done(rows=shard.rows, tokens=result.tokens)
 
 
 def _check(grant: Grant) -> None:

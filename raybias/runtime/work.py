@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import cached_property
 from threading import Lock
 from typing import Any, Final
@@ -19,7 +18,7 @@ from raybias.methods.base import Method, Run, Shard
 from raybias.planning.preflight import check_rewritten
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.schedule import Schedule, Task
-from raybias.planning.shards import missing, shards_of
+from raybias.planning.shards import shards_of
 from raybias.planning.stage_plans import Plan
 from raybias.planning.tasks import fetched_models, tasks_of
 from raybias.probes.cards import card_texts
@@ -28,6 +27,7 @@ from raybias.providers.base import Provider
 from raybias.providers.openai import read_asked
 from raybias.runtime.graph import Grant, Graph
 from raybias.runtime.metrics import Meter
+from raybias.runtime.predict.files import ShardFiles, delete_empty_parts
 from raybias.runtime.predict.rewriting import StyleRewriter, with_styles
 from raybias.runtime.progress import Advance, Reporter
 from raybias.runtime.ray_session import translating_errors
@@ -120,7 +120,7 @@ class StudyRun:
         self.tasks = tasks_of(prepared, plan)
         self.backbones = {each.name: each for each in self.study.backbones}
         self._styled: dict[str, Mapping[str, pl.DataFrame]] = {}
-        self._listed: dict[str, tuple[list[Shard], list[Shard]]] = {}
+        self._listed: dict[str, ShardFiles] = {}
         self._lock = Lock()
 
     def run(self, *, limit_s: float = math.inf) -> None:
@@ -155,6 +155,7 @@ class StudyRun:
             graph.run(limit_s=limit_s)
             self._write_schedule(graph.log.schedule())
             methods = (each for name in self.study.backbones for each in self.plan.methods(name))
+            delete_empty_parts(self.store)
             seal(self.store, valid, {"items", *(each.output().folder for each in methods)})
         finally:
             self.workers.close()
@@ -179,12 +180,12 @@ class StudyRun:
         before = (each for each in self.tasks if each.key in task.after and each.kind != "fetch")
         if any(map(self._share, before)):
             return 1.0
-        shards, todo = self._shards(task)
-        if not shards:
+        files = self._files(task)
+        if not files.shards:
             # Runs that tune nothing are not in the table before the study begins.
             return 1.0
-        self._listed[task.key] = shards, todo
-        return len(todo) / len(shards)
+        self._listed[task.key] = files
+        return files.lacking
 
     def _write_schedule(self, schedule: Schedule) -> None:
         """Keep which task held which devices, unless nothing was left to do."""
@@ -271,30 +272,27 @@ class StudyRun:
         tuned_on = f", {task.training}" if several else ""
         title = f"score with {task.backbone}, {task.method}{tuned_on}"
         # What was listed to know what is left need not be listed again.
-        listed = self._listed.pop(task.key, None)
-        shards, todo = listed or self._shards(task)
-        if not todo:
-            self.reporter.say(f"{title}: all {len(shards)} shards are there")
-            return
-        # The outer one is for ending the replicas, which fails where the cluster is gone.
-        with translating_errors(title), self._stage(title, len(shards)) as advance:
-            advance(len(shards) - len(todo))
+        files = self._listed.pop(task.key, None) or self._files(task)
+
+        def read(todo: Sequence[Shard], advance: Advance) -> None:
             self.workers.read(self._reading(task, todo), grant, advance)
+
+        files.complete(title, read, self.reporter, starting=self.workers.starting)
+        if not files.todo:
+            self.reporter.say(f"{title}: all {len(files.shards)} shards are there")
+            return
         if isinstance(backbone := self.backbones[task.backbone], Provider):
             asked = read_asked(self.store, backbone.name)
             self.reporter.say(f"{title}: {asked.in_words(backbone.prices)}")
 
-    def _stage(self, title: str, shards: int) -> AbstractContextManager[Advance]:
-        return self.reporter.stage(title, shards, starting=self.workers.starting)
-
-    def _shards(self, task: Task) -> tuple[list[Shard], list[Shard]]:
-        """List what a task reads, and what OUT lacks of it; broken files are deleted."""
+    def _files(self, task: Task) -> ShardFiles:
+        """List what a task reads, and what OUT lacks of it."""
         method = self._method(task)
         planned = self.plan.score(task.backbone, method.name)
         kept = self.table.kept(task.backbone, method.name, task.training)
         stored = method.output()
         shards = shards_of(kept, planned.items, planned.rows_per_shard, stored)
-        return shards, missing(self.store, shards, stored)
+        return ShardFiles(self.store, shards, stored)
 
     def _method(self, task: Task) -> Method:
         methods = self.plan.methods(self.backbones[task.backbone])

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
@@ -30,36 +29,6 @@ if TYPE_CHECKING:
     from raybias.engine.backbone import ModelContext
     from raybias.runtime.tune.reports import ProgressAggregator
     from raybias.runtime.tune.worker import Tokens, TuneTask
-
-
-class ReaderCache:
-    """The reader of the method that was used last.
-
-    A change of method frees what the last one kept between shards (prefix caches); the weights
-    that methods share stay loaded.
-
-    Parameters
-    ----------
-    store: the study's OUT, which holds the runs' adapters or prompts.
-    """
-
-    def __init__(self, context: ModelContext, store: Store) -> None:
-        self.context, self.store = context, store
-        self._held: tuple[str, Any] | None = None
-        self._changing = Lock()
-
-    def of(self, method: Served) -> Any:
-        """Load the method's reader, or return it if it is loaded.
-
-        Raises
-        ------
-        ModelError: the backbone cannot be loaded, or not for this method.
-        """
-        with self._changing:
-            if self._held is None or self._held[0] != method.name:
-                self._held = None
-                self._held = method.name, method.reader(self.context, self.store)
-            return self._held[1]
 
 
 class Served(Protocol):
@@ -122,6 +91,13 @@ class Reading:
     todo: tuple[Shard, ...]
     meter: Meter
     items: Mapping[str, pa.Table] | None = None
+
+    def rows(self) -> Mapping[str, pa.Table]:
+        """Return the rows of each probe that is still to be read."""
+        if self.items is not None:
+            return self.items
+        probes = dict.fromkeys(shard.probe for shard in self.todo)
+        return {probe: self.store.read_table(f"items/{probe}.parquet") for probe in probes}
 
 
 class Workers(Places, Protocol):

@@ -27,7 +27,6 @@ from ray.cluster_utils import Cluster
 TITLES = {
     "worker": "PackWorker",
     "replica": "ServeReplica:raybias-",
-    "caller": "MapWorker(MapBatches(ShardCaller",
     "controller": "ServeController",
     "proxy": "ProxyActor",
 }

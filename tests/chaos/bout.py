@@ -29,7 +29,7 @@ PACK = 2
 PAUSE_S = 0.1
 STAGES = {
     "tuning": ("worker", "driver", "node"),
-    "scoring": ("replica", "caller", "driver", "node"),
+    "scoring": ("replica", "driver", "node"),
 }
 #: How a driver is ended by each kind of kill of one.
 DRIVERS = {
@@ -62,7 +62,7 @@ class Kill:
     @property
     def bound(self) -> int:
         """Shards that may be: one for each actor that held one."""
-        return self.actors.get("replica", 0) + self.actors.get("caller", 0)
+        return self.actors.get("replica", 0)
 
 
 @dataclass

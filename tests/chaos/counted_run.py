@@ -18,26 +18,29 @@ LOG = os.environ["RAYBIAS_CHAOS_LOG"]
 PAUSE_S = float(os.environ["RAYBIAS_CHAOS_PAUSE"])
 
 
-class CountedScorer(replica._multiplexed(16)):  # type: ignore[misc]
-    """A scorer that says what it begins to compute."""
+class CountedReplica(replica._multiplexed(16)):  # type: ignore[misc]
+    """A replica that says what it begins to compute."""
 
-    def prepared(self, run: Any, shard: Any, items: Any) -> Any:
-        compute = super().prepared(run, shard, items)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        prepare = self.worker.prepare
 
-        def counted() -> Any:
-            # One write of one line to a file opened for appending is whole.
-            with open(LOG, "a") as log:  # noqa: PTH123
-                log.write(f"{time.time()} {shard.file}\n")
-            time.sleep(PAUSE_S)
-            return compute()
+        def prepared(run: Any, shard: Any, items: Any) -> Any:
+            compute = prepare(run, shard, items)
 
-        return counted
+            def counted() -> Any:
+                # One write of one line to a file opened for appending is whole.
+                with open(LOG, "a") as log:  # noqa: PTH123
+                    log.write(f"{time.time()} {shard.file}\n")
+                time.sleep(PAUSE_S)
+                return compute()
+
+            return counted
+
+        self.worker.prepare = prepared
 
 
 if __name__ == "__main__":
     # A class of this script is sent by value, so that replicas need no path to it.
-    deployment = replica.scorer_deployment
-    replica.scorer_deployment = lambda *name, **options: (
-        lambda _: deployment(*name, **options)(CountedScorer)
-    )
+    replica._multiplexed = lambda runs: CountedReplica
     main()

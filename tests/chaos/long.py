@@ -23,7 +23,7 @@ from arena import arena
 from bout import EVERY, PACK, STAGES, Bout, Kill, drawn, fight, undisturbed, write_study
 from tabulate import tabulate
 
-KINDS = ("driver", "replica", "caller", "worker", "node")
+KINDS = ("driver", "replica", "worker", "node")
 
 
 def read(path: Path) -> list[Bout]:

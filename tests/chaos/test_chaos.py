@@ -58,7 +58,7 @@ def test_a_lost_row_is_seen(calm: Path) -> None:
 def test_work_that_is_begun_again_is_counted_for_a_kill_between() -> None:
     kills = [
         Kill("replica", "scoring", 2.0, 2.2, {"replica": 1}),
-        Kill("node", "scoring", 4.0, 4.2, {"replica": 1, "caller": 1}),
+        Kill("node", "scoring", 4.0, 4.2, {"replica": 2}),
     ]
     begun = [(1.0, "a"), (2.1, "b"), (3.0, "c"), (4.5, "a"), (5.0, "b"), (5.5, "c"), (6.0, "c")]
     assert attribute(kills, begun) == ["begun again without a kill: c"]

@@ -17,7 +17,7 @@ TIMES = {"runs": "seconds", "design": "cost"}
 
 
 def planned(out: Path) -> list[Shard]:
-    """Every shard that an OUT must hold."""
+    """Every run that an OUT must hold, each a shard of all rows of a probe."""
     store = Store(out)
     study = load_record(store).study
     items = {
@@ -25,12 +25,14 @@ def planned(out: Path) -> list[Shard]:
         for probe in study.probes
     }
     runs = [row for row in store.read_table("runs.parquet").to_pylist() if row["selected"]]
-    rows = study.resources.rows_per_shard
     return [
         shard
         for method in study.methods
         for shard in shards_of(
-            [run for run in runs if run["method"] == method.name], items, rows, method.output()
+            [run for run in runs if run["method"] == method.name],
+            items,
+            max(items.values()),
+            method.output(),
         )
     ]
 
@@ -88,4 +90,5 @@ def _same(out: Path, calm: Path, name: str) -> bool:
 def _litter(out: Path) -> list[str]:
     """Files that nobody needs any more."""
     states = [path for path in (out / "train").rglob("*") if path.is_file()]
-    return [f"left: {path.relative_to(out)}" for path in [*states, *out.rglob(".*.tmp")]]
+    parts = [*(out / "parts").rglob("*"), *out.rglob(".*.tmp")]
+    return [f"left: {path.relative_to(out)}" for path in [*states, *parts]]

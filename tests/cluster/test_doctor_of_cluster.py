@@ -34,7 +34,7 @@ def test_a_cluster_is_measured_and_its_weaknesses_only_warn(tmp_path: Path) -> N
     (chosen,) = (line for line in lines if "dtype auto" in line)
     assert any(name in chosen for name in ("float32: ", "bfloat16: "))
     assert any(line.startswith(("ok    Ray's token", "warn  Ray's token")) for line in lines)
-    assert any(" ports: " in line for line in lines)
+    assert any(" open ports: " in line for line in lines)
     assert "is not there; give the OUT of a study that was run" in lines[-1]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import urllib.request
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,17 @@ from raybias.engine.adapters.soft_prompt import load_soft_prompt, save_soft_prom
 from raybias.engine.backbone import load_backbone
 from raybias.engine.scoring.label_scorer import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
-from raybias.methods.base import Shard
-from raybias.planning.shards import missing, shards_of
+from raybias.methods.base import PARTS, Shard
+from raybias.planning.schedule import Task
+from raybias.planning.shards import shards_of
 from raybias.planning.stage_plans import ScorePlan
+from raybias.runtime.graph import Grant
 from raybias.runtime.metrics import Meter
-from raybias.runtime.predict import replica, stream
+from raybias.runtime.predict import replica
+from raybias.runtime.predict.files import ShardFiles, missing
+from raybias.runtime.predict.stream import Replicas
+from raybias.runtime.progress import Advance, Done, Reporter
+from raybias.runtime.workers import Reading
 from raybias.schema import ITEMS, PREDICTIONS, OutputSpec
 from raybias.storage import Store
 from support.tiny import save_model, texts
@@ -119,24 +125,28 @@ def all_shards() -> list[Shard]:
     return shards_of(runs, {"mine": ITEM_COUNT}, ROWS, TUNED)
 
 
+APP = "raybias-test"
 METER = Meter(study="mine", stage="score", model="tiny")
 
 
-def scorers(store: Store, spec: config.Backbone, plan: ScorePlan) -> AbstractContextManager[str]:
-    """Replicas as a study has them."""
-    return replica.scorers(
-        "raybias-test",
-        plan,
-        plan.context(spec, config.Verbalizer().words()),
-        [methods.SoftPrompt(prompt_length=PROMPT)],
-        out=store.uri,
+def reading_of(
+    store: Store, spec: config.Backbone, plan: ScorePlan, shards: Sequence[Shard]
+) -> Reading:
+    return Reading(
+        name="test",
+        context=plan.context(spec, config.Verbalizer().words()),
+        methods=(methods.SoftPrompt(prompt_length=PROMPT),),
+        plan=plan,
+        store=store,
+        todo=tuple(shards),
         meter=METER,
     )
 
 
-def score(app: str, store: Store, plan: ScorePlan, shards: Sequence[Shard]) -> Any:
-    """Score `shards` as a study does; yields what each gave."""
-    yield from stream.score_shards(app, shards, plan, store, max_failures=3, meter=METER)
+def granted(slots: int) -> Grant:
+    """What the graph grants a reading."""
+    task = Task(key="read/tiny/soft_prompt", kind="read", backbone="tiny", seconds=1.0)
+    return Grant(task, slots, slots, threading.Event(), lambda task, work: None)
 
 
 def read(store: Store) -> pl.DataFrame:
@@ -167,59 +177,75 @@ def check(store: Store, expected: dict[str, np.ndarray]) -> None:
 def test_one_replica_gives_the_engines_predictions(
     tmp_path: Path, spec: config.Backbone, expected: dict[str, np.ndarray]
 ) -> None:
+    """Its two runs are whole by the end, so each is one file; no part is left."""
     store, plan = filled_store(tmp_path, spec), plan_of(1)
-    with scorers(store, spec, plan) as app:
-        done = list(score(app, store, plan, all_shards()))
-        assert metric("raybias_rows_total", least=ITEM_COUNT * len(RUNS))
-        assert metric("raybias_tokens_total", least=sum(each["tokens"] for each in done))
-        assert metric("raybias_utilisation", least=1e-6) <= 1
-    assert sorted(row["file"] for row in done) == sorted(shard.file for shard in all_shards())
+    done = list[Done]()
+
+    def read(shards: Sequence[Shard], advance: Advance) -> None:
+        def told(count: int = 1, **what: Any) -> None:
+            advance(count, **what)
+            done.append(what["done"])
+
+        reading = reading_of(store, spec, plan, shards)
+        replicas = Replicas(APP, reading)
+        with replicas.held(granted(1)):
+            replicas.read(reading, granted(1), told, max_failures=3)
+            assert metric("raybias_rows_total", least=ITEM_COUNT * len(RUNS))
+            assert metric("raybias_tokens_total", least=sum(each.tokens for each in done))
+            assert metric("raybias_utilisation", least=1e-6) <= 1
+        replicas.close()
+
+    ShardFiles(store, all_shards(), TUNED).complete("test", read, Reporter(), starting="")
+    assert [each.shard for each in done] == all_shards()
+    assert len(store.files("predictions", recursive=True)) == len(RUNS)
+    assert not store.files(PARTS, recursive=True)
     check(store, expected)
 
 
 def test_killed_replica_and_broken_files_are_made_good(
-    tmp_path: Path,
-    spec: config.Backbone,
-    expected: dict[str, np.ndarray],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, spec: config.Backbone, expected: dict[str, np.ndarray]
 ) -> None:
-    """Two replicas, few tokens a pass, another order; one dies, and what is whole is not redone.
-
-    A block holds three shards, as those of hundreds of replicas hold more than one.
-    """
-    monkeypatch.setattr(stream, "shards_per_block", lambda replicas: 3)
+    """Two replicas, few tokens a pass, another order; one dies, and what is whole is not redone."""
     store, plan = filled_store(tmp_path, spec), plan_of(2, 64)
     order = np.random.default_rng(5).permutation(len(all_shards()))
     shards = [all_shards()[i] for i in order]
-    with scorers(store, spec, plan) as app:
-        killed, retries = False, 0
-        for row in score(app, store, plan, shards):
-            retries += row["retries"]
-            if not killed:
-                # The one that works by now, held first, so that requests are at it when it dies.
-                found = map(psutil.Process, replicas_of("raybias-test"))
-                working = max(found, key=lambda each: each.cpu_times().user)
-                working.suspend()
-                time.sleep(0.5)
-                working.kill()
-                killed = True
-        assert killed
-        assert retries <= replica.REQUESTS_PER_REPLICA
-        check(store, expected)
+    reading = reading_of(store, spec, plan, shards)
+    replicas, done = Replicas(APP, reading), list[Done]()
 
-        torn, short, lost = shards[0].file, shards[1].file, shards[2].file
-        store.write_bytes(torn, store.read_bytes(torn)[:-20])
-        store.write_table(short, store.read_table(short).slice(0, 3))
-        store.delete(lost)
-        before = {name: times(tmp_path, name) for name in (shard.file for shard in shards)}
-        todo = missing(store, shards, TUNED)
-        assert [shard.file for shard in todo] == [torn, short, lost]
-        assert not store.exists(torn)
-        # As a caller meets one that a replica finished after the last caller had died.
-        list(score(app, store, plan, [*todo, shards[3]]))
-    check(store, expected)
+    def kill_one(count: int = 1, **told: Any) -> None:
+        done.append(told["done"])
+        if len(done) == 1:
+            # The one that works by now, held first, so that requests are at it when it dies.
+            found = map(psutil.Process, replicas_of(APP))
+            working = max(found, key=lambda each: each.cpu_times().user)
+            working.suspend()
+            threading.Timer(0.5, working.kill).start()
+
+    replicas.read(reading, granted(2), kill_one, max_failures=3)
+    assert len(done) == len(shards)
+    assert sum(each.retries for each in done) <= replica.REQUESTS_PER_REPLICA
+
+    torn, short, lost, whole = (shard.file for shard in shards[:4])
+    store.write_bytes(torn, store.read_bytes(torn)[:-20])
+    store.write_table(short, store.read_table(short).slice(0, 3))
+    store.delete(lost)
+    before = {name: times(tmp_path, name) for name in (shard.file for shard in shards)}
+    todo = missing(store, shards, TUNED)
+    assert [shard.file for shard in todo] == [torn, short, lost]
+    assert not store.exists(torn)
+    # With one that a replica finished after its driver had died.
+    again = reading_of(store, spec, plan, [*todo, shards[3]])
+    replicas.read(again, granted(2), lambda *_, **__: None, max_failures=3)
     touched = [name for name, then in before.items() if times(tmp_path, name) != then]
     assert touched == [torn, short, lost]
+    assert times(tmp_path, whole) is not None
+    replicas.close()
+    ShardFiles(store, all_shards(), TUNED).complete("test", never, Reporter(), starting="")
+    check(store, expected)
+
+
+def never(shards: Sequence[Shard], advance: Advance) -> None:
+    raise AssertionError(shards)
 
 
 def metric(name: str, *, least: float) -> float:

@@ -89,7 +89,7 @@ def test_the_same_answers_of_every_method_however_spread_and_after_a_resume(tmp_
     run(spread, out)
     assert_same(predictions(alone), predictions(out))
     files = sorted((out / "predictions").rglob("*.parquet"))
-    lost = [file for file in files if "few_shot" in str(file)][1::2]
+    lost = [file for file in files if "few_shot" in str(file)][:1]
     for file in lost:
         file.unlink()
     kept = {file: file.stat().st_mtime_ns for file in files if file not in lost}

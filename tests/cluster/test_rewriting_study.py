@@ -11,9 +11,11 @@ import yaml
 from raybias.api import studies
 from raybias.config import Study, load_study
 from raybias.engine.rewriter import Rewriter
+from raybias.planning.shards import STYLED, chunks_of
 from raybias.probes import pair_items
 from raybias.probes.styles.rewriting import rewritten_pairs
 from raybias.schema import PAIRS
+from raybias.storage import Store
 from support import prompting
 from support.rewriters import save_judge, save_pairs, save_t5
 
@@ -76,17 +78,16 @@ def test_a_style_that_a_model_makes_goes_to_the_tables_and_is_made_once(
         f"formal left {kept} pairs of mine as they were" in (tmp_path / "report.html").read_text()
     )
 
-    # As a killed driver leaves it.
-    first, last = sorted((tmp_path / "styled/mine/formal").iterdir())
-    before = pl.read_parquet(last)
-    last.unlink()
-    then = first.stat().st_mtime_ns
+    # As a killed driver leaves it: one of two shards.
+    store, made = Store(tmp_path), tmp_path / "styled/mine/formal.parquet"
+    before = pl.read_parquet(made)
+    made.unlink()
+    first, _ = chunks_of("formal", {"mine": 70})
+    store.write_table(first.file, before[:64].to_arrow().cast(STYLED.schema))
     studies.run(study, out=tmp_path, address="none")
-    assert first.stat().st_mtime_ns == then
-    assert (
-        pl.read_parquet(last)
-        .drop("adequacy_more", "adequacy_less")
-        .equals(before.drop("adequacy_more", "adequacy_less"))
-    )
+    after, scores = pl.read_parquet(made), ("adequacy_more", "adequacy_less")
+    assert after[:64].equals(before[:64])
+    assert after.drop(scores).equals(before.drop(scores))
+    assert not (tmp_path / "parts").exists()
     assert pl.read_parquet(tmp_path / "items/mine.parquet").equals(items)
     assert "all 1 shards are there" in capfd.readouterr().err

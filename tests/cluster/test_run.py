@@ -80,16 +80,16 @@ def test_a_killed_driver_leaves_work_that_the_next_one_uses(
         wait_for(cut, 20, driver, log)
         os.kill(driver.pid, signal.SIGKILL)
         driver.wait()
-    done = {file: file.stat().st_mtime_ns for file in (cut / "predictions").rglob("0*.parquet")}
+    done = {file: file.stat().st_mtime_ns for file in (cut / "predictions").rglob("*.parquet")}
     tuned = {file: file.stat().st_mtime_ns for file in (cut / "adapters").rglob("*.*")}
     wanted = len(list((cold / "predictions").rglob("*.parquet")))
-    assert 20 <= len(done) < wanted, "the driver was to be killed in the middle"
+    assert len(done) < wanted, "the driver was to be killed in the middle"
 
     printed = (cold.parent / "printed").read_text()
     again = run(study, cut, "--set", "resources.rows_per_shard=5")
     assert again == printed.replace(str(cold), str(cut))
     touched = [file for file, then in (done | tuned).items() if file.stat().st_mtime_ns != then]
-    assert touched == [], "whole shards and adapters are not made twice"
+    assert touched == [], "whole runs and adapters are not made twice"
     one, other = scores(cold), scores(cut)
     assert one.drop("scores").equals(other.drop("scores"))
     np.testing.assert_allclose(
@@ -100,9 +100,9 @@ def test_a_killed_driver_leaves_work_that_the_next_one_uses(
 
 
 def wait_for(out: Path, count: int, driver: subprocess.Popen[bytes], log: Path) -> None:
-    """Until there are `count` predictions files."""
+    """Until there are `count` shards, of which those of whole runs are joined."""
     for _ in range(9000):
-        if len(list((out / "predictions").rglob("0*.parquet"))) >= count:
+        if len(list((out / "parts").rglob("0*.parquet"))) >= count:
             return
         if driver.poll() is not None:
             raise AssertionError(log.read_text())
@@ -160,10 +160,11 @@ def test_failed_work_is_one_line_and_exit_code_1(
     """An adapter that another program broke; the replica's error reaches the user."""
     out = tmp_path / "out"
     shutil.copytree(method_out, out)
-    (adapter,) = {file.parent for file in (out / "predictions").rglob("*lora*/*.parquet")}
-    shutil.rmtree(adapter)
-    (out / "adapters" / adapter.name / "adapter_model.safetensors").write_bytes(b"broken")
+    (read,) = (out / "predictions").rglob("*lora*.parquet")
+    read.unlink()
+    adapter = read.stem
+    (out / "adapters" / adapter / "adapter_model.safetensors").write_bytes(b"broken")
     with pytest.raises(RaybiasError) as raised:
         run(method_file, out)
     assert "\n" not in str(raised.value)
-    assert adapter.name in str(raised.value)
+    assert adapter in str(raised.value)

@@ -126,7 +126,7 @@ def test_a_driver_that_is_killed_is_followed_at_once_though_its_replicas_hold_th
     command, said = command_of(tmp_path, path), tmp_path / "said"
 
     def reads() -> bool:
-        return any((tmp_path / "out" / "predictions").rglob("*.parquet"))
+        return any((tmp_path / "out" / "parts").rglob("*.parquet"))
 
     with said.open("w") as stream:
         driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stream)
@@ -156,7 +156,7 @@ def test_replicas_end_with_a_driver_that_is_killed_and_until_then_are_named(tmp_
     with said.open("w") as stream:
         driver = subprocess.Popen(command_of(tmp_path, path), stdout=stream, stderr=stream)
     try:
-        until(lambda: any((tmp_path / "out" / "predictions").rglob("*.parquet")), "it scores")
+        until(lambda: any((tmp_path / "out" / "parts").rglob("*.parquet")), "it scores")
         assert driver.poll() is None, said.read_text()
     finally:
         driver.kill()

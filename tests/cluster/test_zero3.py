@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 import pyarrow as pa
@@ -25,14 +25,14 @@ from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
 from raybias.errors import ModelError
 from raybias.methods import Lora, PairScore, SoftPrompt, ZeroShot
-from raybias.methods.base import shard_of
 from raybias.planning.prepared import fit_methods
 from raybias.planning.shards import shards_of
 from raybias.runtime.metrics import Meter
-from raybias.runtime.predict.sharded import SharedReading, read_mine
+from raybias.runtime.predict.sharded import read_mine
+from raybias.runtime.predict.worker import ShardWorker
 from raybias.runtime.study import run_study
-from raybias.runtime.workers import ReaderCache
-from raybias.schema import ITEMS, LABELS, PAIRS, PREDICTIONS
+from raybias.runtime.workers import Reading
+from raybias.schema import ITEMS, LABELS, PAIRS
 from raybias.storage import Store
 from support.tiny import save_study
 
@@ -89,19 +89,16 @@ def test_ranks_that_share_a_backbone_answer_as_whole_ones_do(
     # Five shards for two ranks, and answers of any length: the ranks pass unequally often.
     readings = [*_readings(tiny_model, tmp_path)]
     for reading in readings:
-        store = Store(reading.out)
-        readers = ReaderCache(reading.context, store)
-        whole = readers.of(reading.method)
-        for shard in reading.shards:
-            items = store.read_table(f"items/{shard.probe}.parquet")
-            mine = items.slice(shard.first_row, shard.rows)
-            run, schema = whole.load(shard.run_id), reading.method.output().schema
-            answered = shard_of(whole, run, shard, mine, schema)()
-            store.write_table(f"whole/{shard.file}", answered.table)
+        store = reading.store
+        whole = ShardWorker(reading.context, reading.methods, store)
+        for shard in reading.todo:
+            whole.compute(shard, store.read_table(f"items/{shard.probe}.parquet"))
+            store.write_bytes(f"whole/{shard.file}", store.read_bytes(shard.file))
+            store.delete(shard.file)
     _spawn(_reading_rank, readings)
     for reading in readings:
-        store = Store(reading.out)
-        for shard in reading.shards:
+        store = reading.store
+        for shard in reading.todo:
             found, expected = (
                 pl.DataFrame(store.read_table(name)) for name in (shard.file, f"whole/{shard.file}")
             )
@@ -118,17 +115,15 @@ def test_a_study_is_read_by_workers_that_share_its_backbone(tmp_path: Path) -> N
     store, spec = Store(tmp_path / "out"), study.backbones[0]
     # As the study has it: the room for answers depends on the form of prompts.
     (fitted,) = fit_methods(study).methods
-    whole = ReaderCache(ModelContext(spec, LABELS), store).of(fitted)
-    runs = store.read_table("runs.parquet").to_pylist()
-    for shard in shards_of(runs, {"mine": 48}, 16, fitted.output()):
-        items = store.read_table("items/mine.parquet").slice(shard.first_row, shard.rows)
-        run = whole.load(shard.run_id)
-        expected = pl.DataFrame(shard_of(whole, run, shard, items, PREDICTIONS)().table)
+    runs, items = (store.read_table(name) for name in ("runs.parquet", "items/mine.parquet"))
+    for shard in shards_of(runs.to_pylist(), {"mine": 48}, 48, fitted.output()):
         found = pl.DataFrame(store.read_table(shard.file))
+        ShardWorker(ModelContext(spec, LABELS), [fitted], store).compute(shard, items)
+        expected = pl.DataFrame(store.read_table(shard.file))
         assert_frame_equal(found, expected, abs_tol=1e-4, rel_tol=0)
 
 
-def _readings(model: Path, out: Path) -> Iterator[SharedReading]:
+def _readings(model: Path, out: Path) -> Iterator[Reading]:
     """A method that writes, one that compares pairs, and one that was tuned."""
     store, words = Store(out), [f"w{n}" for n in range(60)]
     texts = [" ".join(words[(3 * n + k) % 60] for k in range(1 + n % 7)) for n in range(19)]
@@ -156,20 +151,22 @@ def _readings(model: Path, out: Path) -> Iterator[SharedReading]:
         run = {"run_id": "r", "model": "tiny", "method": method.kind, "dataset": "none"}
         stored = replace(method.output(), folder=method.kind)
         shards = shards_of([run], {probe: len(texts)}, 4, stored)
-        yield SharedReading(
+        yield Reading(
+            name="reading",
             context=ModelContext(spec, LABELS, Execution(256)),
-            method=method,
-            out=str(out),
-            shards=tuple(shards),
+            methods=(method,),
+            plan=cast("Any", None),
+            store=store,
+            todo=tuple(shards),
             meter=Meter(study="s", stage="score", model="tiny"),
         )
 
 
-def _reading_rank(rank: int, port: int, readings: list[SharedReading]) -> None:
+def _reading_rank(rank: int, port: int, readings: list[Reading]) -> None:
     _join(rank, port)
     for reading in readings:
         done = [*read_mine(reading, torch.device("cpu"))]
-        assert len(done) == len(reading.shards[rank::2])
+        assert len(done) == len(reading.todo[rank::2])
     dist.destroy_process_group()
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from raybias.errors import DataError, OutputError, StorageError
 from raybias.methods.base import Shard
-from raybias.planning.shards import missing
 from raybias.runtime import lease
 from raybias.runtime.lease import leased
+from raybias.runtime.predict.files import missing
 from raybias.schema import OutputSpec
 from raybias.storage import Store, split_uri
 from support.moto_s3 import BUCKET, S3, served

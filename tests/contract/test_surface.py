@@ -106,7 +106,7 @@ OUT = {
     *("study.yaml", "items", "styled", "adapters", "prompts", "runs.parquet", "pair_scores"),
     *("coreference", "predictions", "tables", "figures", "results.json", "train", "report.html"),
     *("lease.json", "schedule.parquet", "readers", "options", "triples", "decisions", "cards"),
-    *("sentences", "evidence", "endpoints", "labels", "logs", "seal.json"),
+    *("sentences", "evidence", "endpoints", "labels", "logs", "seal.json", "parts"),
 }
 
 

@@ -79,10 +79,10 @@ def test_one_run_is_judged_over_the_sentences_that_it_read(tmp_path: Path) -> No
 def test_coverage_counts_missing_and_repeated_predictions(tmp_path: Path) -> None:
     study = make_study()
     store = write_out(tmp_path, study)
-    shards = store.files("predictions", recursive=True)
-    store.delete(shards[1])
-    again = store.read_table(shards[2]).slice(0, 3)
-    store.write_table(shards[2].replace("00000000", "00009999"), again)
+    first, second, *_ = store.files("predictions", recursive=True)
+    store.write_table(first, store.read_table(first).slice(0, 512))
+    again = store.read_table(second).slice(0, 3)
+    store.write_table(second.replace(".parquet", "-again.parquet"), again)
     coverage = write_tables(store, study)["coverage"]
     assert coverage["items"].unique().to_list() == [720]
     assert sorted(coverage["predictions"]) == [512, 720, 720, 720, 723]
@@ -154,7 +154,8 @@ def test_runs_that_are_not_whole_are_told_first(
 ) -> None:
     study = make_study()
     store = write_out(tmp_path, study)
-    store.delete(store.files("predictions", recursive=True)[1])
+    first, *_ = store.files("predictions", recursive=True)
+    store.write_table(first, store.read_table(first).slice(0, 512))
     with pytest.raises(SystemExit) as end:
         main(["report", str(tmp_path)])
     assert not end.value.code

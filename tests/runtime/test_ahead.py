@@ -29,7 +29,8 @@ from raybias.methods.options import OptionLikelihood
 from raybias.methods.pairs import PairScore
 from raybias.methods.sentences import SentenceLikelihood
 from raybias.runtime.metrics import Meter
-from raybias.runtime.predict.replica import REQUESTS_PER_REPLICA, Scorer
+from raybias.runtime.predict.replica import REQUESTS_PER_REPLICA, Replica
+from raybias.runtime.predict.worker import ShardWorker
 from raybias.schema import ITEMS, LABELS, OPTION_ITEMS, PAIRS, SENTENCE_ITEMS
 from raybias.storage import Store
 from support import prompting
@@ -93,12 +94,12 @@ class Watch:
             assert self.changed.wait_for(reached, PATIENCE_S), (self.prepared, self.computed)
 
 
-class WatchedScorer(Scorer):
+class WatchedWorker(ShardWorker):
     watch: Watch
 
-    def prepared(self, run: Any, shard: Shard, items: pa.Table) -> Compute:
+    def prepare(self, run: Any, shard: Shard, items: pa.Table) -> Compute:
         self.watch.before_preparing()
-        compute = super().prepared(run, shard, items)
+        compute = super().prepare(run, shard, items)
         self.watch.note(self.watch.prepared, shard)
         return partial(self.compute, compute, shard)
 
@@ -128,17 +129,18 @@ def store(tmp_path: Path, spec: Backbone) -> Store:
     return store
 
 
-def scorer_of(method: Method, spec: Backbone, store: Store) -> WatchedScorer:
-    made = WatchedScorer(
-        ModelContext(spec, LABELS), [method], store.uri, Meter(study="s", stage="score", model="m")
-    )
-    made.watch = Watch()
-    return made
+def scorer_of(method: Method, spec: Backbone, store: Store) -> tuple[Replica, Watch]:
+    context, meter = ModelContext(spec, LABELS), Meter(study="s", stage="score", model="m")
+    made = Replica(context, [method], store.uri, meter)
+    watched = WatchedWorker(context, [method], store)
+    watched.watch = Watch()
+    made.worker = watched
+    return made, watched.watch
 
 
 def shards_of(method: Method) -> list[Shard]:
     return [
-        Shard("mine", run_id, "tiny", method.name, "none", first, ROWS, "predictions")
+        Shard("mine", run_id, "tiny", method.name, "none", first, ROWS, "predictions", COUNT)
         for run_id in RUNS
         for first in range(0, COUNT, ROWS)
     ]
@@ -148,7 +150,7 @@ def part(items: pa.Table, shard: Shard) -> pa.Table:
     return items.slice(shard.first_row, shard.rows)
 
 
-async def as_serve_sends(scorer: Scorer, shards: Sequence[Shard], items: pa.Table) -> None:
+async def as_serve_sends(scorer: Replica, shards: Sequence[Shard], items: pa.Table) -> None:
     """Send shards, of which a replica has two at a time."""
     room = asyncio.Semaphore(REQUESTS_PER_REPLICA)
 
@@ -163,8 +165,7 @@ async def as_serve_sends(scorer: Scorer, shards: Sequence[Shard], items: pa.Tabl
 def test_a_shard_is_prepared_while_the_one_before_computes_and_no_bit_changes(
     method: Method, items: pa.Table, spec: Backbone, store: Store
 ) -> None:
-    scorer, shards = scorer_of(method, spec, store), shards_of(method)
-    watch = scorer.watch
+    (scorer, watch), shards = scorer_of(method, spec, store), shards_of(method)
 
     def another_is_prepared() -> None:
         wanted = min(len(watch.computed) + 2, len(shards))
@@ -203,8 +204,7 @@ def held(watch: Watch, which: str) -> Iterator[tuple[threading.Event, threading.
 def test_a_request_that_is_given_up_while_it_waits_is_not_done(
     where: str, spec: Backbone, store: Store
 ) -> None:
-    scorer = scorer_of(SOFT, spec, store)
-    watch = scorer.watch
+    scorer, watch = scorer_of(SOFT, spec, store)
     first, given_up, last = shards_of(SOFT)[:3]
 
     def send(shard: Shard) -> asyncio.Task[int]:
@@ -249,13 +249,13 @@ def test_what_cannot_be_prepared_is_the_same_line_and_holds_up_nothing(
     ) as one:
         plain.prepare(None, part(broken, shards[0]))
 
-    scorer = scorer_of(method, spec, store)
+    scorer, watch = scorer_of(method, spec, store)
     with pytest.raises(ModelError) as other:
         asyncio.run(as_serve_sends(scorer, shards[:1], broken))
     assert str(other.value) == str(one.value)
-    assert scorer.watch.computed == []
+    assert watch.computed == []
     asyncio.run(as_serve_sends(scorer, shards[1:], broken))
-    assert len(scorer.watch.computed) == 2
+    assert len(watch.computed) == 2
 
 
 def test_runs_that_read_the_same_texts_share_what_is_prepared(spec: Backbone, store: Store) -> None:

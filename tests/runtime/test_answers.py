@@ -15,7 +15,7 @@ from raybias.engine.context import Execution
 from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.methods import ChainOfThought, FewShot, Prompted, SoftPrompt, ZeroShot
 from raybias.methods.prompted_reader import PromptedReader, PromptedRun
-from raybias.runtime.workers import ReaderCache
+from raybias.runtime.predict.worker import ShardWorker
 from raybias.schema import LABELS
 from raybias.seeding import generator
 from raybias.storage import Store
@@ -100,14 +100,15 @@ def test_answers_depend_on_neither_batch_nor_order(kind: str, tmp_path: Path) ->
 def test_methods_share_the_weights_and_change_none_of_each_others_answers(tmp_path: Path) -> None:
     folder, texts = prompting.save("opt", tmp_path), prompting.texts(COUNT)
     spec = Backbone(id=str(folder), dtype="float32", bos="prepend")
-    held = ReaderCache(ModelContext(spec, LABELS), Store(str(folder)))
     soft = SoftPrompt(seeds=(1,), keep=1)
+    listed = [*METHODS.values(), soft]
+    held = ShardWorker(ModelContext(spec, LABELS), listed, Store(str(folder)))
     alone = soft.trainer(ModelContext(spec, LABELS))
     options: dict[str, Any] = {"size": 16, "order": list(range(COUNT))}
     models = []
     for method in (*METHODS.values(), soft, METHODS["few_shot"]):
-        now: Any = held.of(method)
-        assert held.of(method) is now
+        now: Any = held.reader(method.name)
+        assert held.reader(method.name) is now
         if isinstance(method, SoftPrompt):
             models.append(now.trainer.scorer.backbone.model)
             found, expected = (

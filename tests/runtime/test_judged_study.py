@@ -49,7 +49,7 @@ def out(place: Path) -> Path:
 
 
 def predictions(out: Path) -> pl.DataFrame:
-    return pl.read_parquet(out / "predictions/mine/*/*.parquet").sort("run_id", "item_id")
+    return pl.read_parquet(out / "predictions/mine/*.parquet").sort("run_id", "item_id")
 
 
 def test_verdicts_are_the_classifiers_own(place: Path, out: Path, tmp_path: Path) -> None:

@@ -53,18 +53,6 @@ def test_loopback_is_for_the_ray_that_is_started_alone(monkeypatch: pytest.Monke
     assert constants.ENABLE_RAY_CLUSTER
 
 
-def test_small_arguments_of_data_actors_are_sent_by_value() -> None:
-    from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
-
-    ray_internals.send_arguments_by_value()
-    operator = SimpleNamespace(_map_transformer="transformer", data_context="context")
-    for reference, value in (
-        (ActorPoolMapOperator._map_transformer_ref, "transformer"),
-        (ActorPoolMapOperator._data_context_ref, "context"),
-    ):
-        assert reference.fget(operator) == value
-
-
 def test_workers_that_ask_for_no_gpu_see_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Ray does where this is set in the processes of its nodes."""
     monkeypatch.delenv(VARIABLE, raising=False)

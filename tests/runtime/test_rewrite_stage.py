@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import polars as pl
@@ -19,11 +20,12 @@ from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
 from raybias.planning.preflight import check_rewritten
 from raybias.planning.prepared import PreparedStudy, in_style, read_items
-from raybias.planning.shards import STYLED, chunks_of, missing
+from raybias.planning.shards import STYLED, chunks_of
 from raybias.planning.stage_plans import Plan
 from raybias.planning.tasks import fetched_models, tasks_of
 from raybias.probes import pair_items
 from raybias.probes.styles.rewriting import rewritten_pairs
+from raybias.runtime.predict.files import missing
 from raybias.runtime.predict.rewriting import StyleRewriter, StyleRewriting, with_styles
 from raybias.schema import PAIRS, REWRITTEN_PAIRS
 from raybias.storage import Store
@@ -160,8 +162,8 @@ def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
     predictor = work.reader(context, store)
     chunks = chunks_of("formal", stage.pairs)
     assert [chunk.file for chunk in chunks] == [
-        "styled/mine/formal/part-00000.parquet",
-        "styled/mine/formal/part-00001.parquet",
+        "parts/styled/mine/formal/00000000.parquet",
+        "parts/styled/mine/formal/00000064.parquet",
     ]
     assert missing(store, chunks, STYLED) == chunks
     # The last first: neither order nor company changes a pair.
@@ -180,12 +182,12 @@ def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
     assert 5 < written["kept"].sum() < 68
     assert written.filter(~pl.col("kept"))["adequacy_more"].min() >= 0.05
 
-    # With every chunk there, nothing is left to stream.
+    # With every shard there, nothing is left to stream, and they become one file.
     said: list[str] = []
     reporter = type("Said", (), {"say": lambda _, text: said.append(text)})()
-    none = cast("Any", None)
+    none, workers = cast("Any", None), cast("Any", SimpleNamespace(starting=""))
     rewriter = StyleRewriter(
-        chosen, "formal", made.rewrite("formal"), store, none, cast("Any", reporter)
+        chosen, "formal", made.rewrite("formal"), store, workers, cast("Any", reporter)
     )
     whole = with_styles(items, {"formal": rewriter.run(items, none)})
     assert whole["mine"].filter(style="formal").equals(wanted.select(PAIRS.names))
@@ -194,6 +196,7 @@ def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
         f"rewrite as formal with t5: {written['kept'].sum()} of 70 pairs keep their original, for"
         " which nothing adequate was drawn"
     ]
+    assert store.files("styled", recursive=True) == ["styled/mine/formal.parquet"]
     check_rewritten(prepared, whole)
     longer = whole["mine"].with_columns(pl.col("sent_more") + " w1" * 520)
     with pytest.raises(ModelError, match="texts are longer than"):

@@ -1,140 +1,150 @@
-"""A shard's way through caller and replica, with neither Ray nor a model."""
+"""A shard's way into OUT and to its run's file, with neither Ray nor a model."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from raybias.methods.base import Answered, Compute, Reader, Shard
-from raybias.planning.shards import missing
+from raybias.methods.base import PARTS, Answered, Compute, Reader, Shard
+from raybias.planning.shards import shards_of
 from raybias.runtime.metrics import Meter
-from raybias.runtime.predict.replica import Scorer
-from raybias.runtime.predict.stream import ShardCaller, shards_per_block
+from raybias.runtime.predict.files import ShardFiles, delete_empty_parts, missing
+from raybias.runtime.predict.replica import Replica
+from raybias.runtime.predict.worker import ShardWorker
+from raybias.runtime.progress import Advance, Done, Reporter
 from raybias.schema import OutputSpec
 from raybias.storage import Store
 
-SHARD = Shard("mine", "run", "m", "soft_prompt", "d", first_row=2, rows=3, folder="predictions")
 SCHEMA = pa.schema([("item_id", pa.string())])
+STORED = OutputSpec("predictions", SCHEMA)
+ITEMS = pa.table({"item_id": list("abcdefg")})
+RUNS = [{"run_id": f"run{n}", "model": "m", "method": "soft", "dataset": "d"} for n in (1, 2)]
+#: Three shards of each run.
+SHARDS = shards_of(RUNS, {"mine": len(ITEMS)}, 3, STORED)
 
 
 class Answers(Reader):
-    def load(self, run_id: str) -> str:
-        return run_id
-
-    def prepare(self, run: str, items: pa.Table) -> Compute:
+    def prepare(self, run: None, items: pa.Table) -> Compute:
         return lambda: Answered(items.select(["item_id"]), tokens=7)
 
 
-class Named:
+class Answering:
+    name, runs_per_replica = "soft", 2
+
     def output(self) -> OutputSpec:
-        return OutputSpec("predictions", SCHEMA)
+        return STORED
+
+    def reader(self, context: Any, store: Store) -> Reader:
+        return Answers()
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    store = Store(tmp_path)
-    store.write_table("items/mine.parquet", pa.table({"item_id": list("abcdef")}))
-    return store
+    return Store(tmp_path)
 
 
 @pytest.fixture
-def replica(store: Store) -> Scorer:
-    """A scorer without its backbone."""
-    made: Any = object.__new__(Scorer)
-    made.store, made._reader = store, lambda method: Answers()
-    made.methods = {SHARD.method: Named()}
-    made.meter = Meter(study="s", stage="score", model="m")
-    made._told = {SHARD.method}  # It has no backbone, and so no ways of reading.
-    made.busy = made.meter.watched()
-    made.ahead, made.turn = ThreadPoolExecutor(max_workers=1), ThreadPoolExecutor(max_workers=1)
+def worker(store: Store) -> ShardWorker:
+    """One whose backbone has no ways of reading to tell of."""
+    made = ShardWorker(None, [Answering()], store)  # type: ignore[arg-type]
+    made._told = {"soft"}
     return made
 
 
-class Handle:
-    """Of an application with one replica; counts what it is asked."""
+def completed(store: Store, worker: ShardWorker, *, but: Sequence[Shard] = ()) -> list[Shard]:
+    """Compute what OUT lacks but some shards, as a driver that is killed then; returns it."""
+    files, done = ShardFiles(store, SHARDS, STORED), list[Shard]()
 
-    def __init__(self, replica: Scorer) -> None:
-        self.replica, self.asked = replica, 0
-        self.fails: set[str] = set()
-        self.score = SimpleNamespace(remote=self._score)
+    def read(shards: Sequence[Shard], advance: Advance) -> None:
+        for shard in shards:
+            if shard not in but:
+                done.append(shard)
+                advance(done=worker.compute(shard, ITEMS))
+        if but:
+            raise KeyboardInterrupt
 
-    def options(self, *, multiplexed_model_id: str) -> Handle:
-        return self
-
-    def _score(self, shard: Shard, items: pa.Table) -> Any:
-        self.asked += 1
-        return SimpleNamespace(result=lambda: self._result(shard, items))
-
-    def _result(self, shard: Shard, items: pa.Table) -> int:
-        if shard.file in self.fails:
-            raise ConnectionError(shard.file)
-        return asyncio.run(self.replica.score(shard, items))
+    files.complete("score", read, Reporter(), starting="")
+    delete_empty_parts(store)
+    return done
 
 
-def block_of(*shards: Shard) -> pa.Table:
-    return pa.Table.from_pylist([vars(shard) for shard in shards])
+def rows(store: Store) -> dict[str, list[str]]:
+    names = store.files("predictions", recursive=True)
+    return {name: store.read_table(name)["item_id"].to_pylist() for name in names}
 
 
-def caller_of(store: Store, handle: Handle, monkeypatch: pytest.MonkeyPatch) -> ShardCaller:
-    monkeypatch.setattr("ray.serve.get_app_handle", lambda app: handle)
-    return ShardCaller("app", store, Meter(study="s", stage="score", model="m"))
+WHOLE = {f"predictions/mine/{run['run_id']}.parquet": list("abcdefg") for run in RUNS}
 
 
-def test_a_replica_commits_and_what_is_committed_is_not_asked_for(
-    store: Store, replica: Scorer, monkeypatch: pytest.MonkeyPatch
+def test_a_whole_run_is_one_file_and_no_part_is_left(store: Store, worker: ShardWorker) -> None:
+    assert completed(store, worker) == SHARDS
+    assert rows(store) == WHOLE
+    assert not store.exists(PARTS)
+    assert completed(store, worker) == []
+
+
+def test_a_shard_of_all_rows_is_the_runs_file_at_once(store: Store, worker: ShardWorker) -> None:
+    (shard, _) = shards_of(RUNS, {"mine": len(ITEMS)}, 100, STORED)
+    worker.compute(shard, ITEMS)
+    assert shard.file == shard.run_file
+    assert missing(store, [shard], STORED) == []
+
+
+@pytest.mark.parametrize("killed", ["between shards", "before a join", "within a join"])
+def test_what_a_killed_driver_leaves_is_neither_lost_nor_doubled(
+    killed: str, store: Store, worker: ShardWorker
 ) -> None:
-    """As when a caller dies: what its replicas finished meanwhile is found by the next one."""
-    block, handle = block_of(SHARD), Handle(replica)
-    (first,) = caller_of(store, handle, monkeypatch)(block).to_pylist()
-    assert (first["rows"], first["tokens"], first["retries"], handle.asked) == (3, 7, 0, 1)
-    assert store.read_table(SHARD.file)["item_id"].to_pylist() == ["c", "d", "e"]
-    (again,) = caller_of(store, handle, monkeypatch)(block).to_pylist()
-    assert (again["file"], again["tokens"], handle.asked) == (SHARD.file, 0, 1)
+    lacking = [SHARDS[1]]
+    with pytest.raises(KeyboardInterrupt):
+        completed(store, worker, but=lacking)
+    # The second run was whole; of the first one no row is among the results.
+    assert rows(store) == dict(list(WHOLE.items())[1:])
+    if killed != "between shards":
+        worker.compute(SHARDS[1], ITEMS)
+        lacking = []
+    parts = [store.read_bytes(shard.file) for shard in SHARDS[:3] if shard not in lacking]
+    assert completed(store, worker) == lacking
+    assert rows(store) == WHOLE
+    if killed == "within a join":
+        # The run's file is there, and so are its parts again.
+        for shard, content in zip(SHARDS, parts, strict=False):
+            store.write_bytes(shard.file, content)
+        assert completed(store, worker) == []
+        assert rows(store) == WHOLE
+        assert not store.exists(PARTS)
 
 
-def test_a_shard_that_lost_its_replica_is_counted_when_it_is_sent_again(
-    store: Store, replica: Scorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handle = Handle(replica)
-    caller = caller_of(store, handle, monkeypatch)
-    caller(block_of(SHARD))
-    store.delete(SHARD.file)
-    assert caller(block_of(SHARD))["retries"].to_pylist() == [1]
-    assert handle.asked == 2
+def test_broken_files_are_deleted_and_asked_for_again(store: Store, worker: ShardWorker) -> None:
+    for shard in SHARDS[:3]:
+        worker.compute(shard, ITEMS)
+    store.write_bytes(SHARDS[0].file, b"torn")
+    store.write_table(SHARDS[1].file, ITEMS.slice(0, 2))
+    assert missing(store, SHARDS, STORED) == [SHARDS[0], SHARDS[1], *SHARDS[3:]]
+    assert store.files(PARTS, recursive=True) == [SHARDS[2].file]
+    completed(store, worker)
+    store.write_table(SHARDS[0].run_file, ITEMS.slice(1))
+    assert completed(store, worker) == SHARDS[:3]
+    assert rows(store) == WHOLE
+    # A rank asks for the shards of its reading alone, of which the run has more.
+    assert missing(store, SHARDS[:2], STORED) == []
 
 
-def test_of_a_block_only_shards_that_failed_are_sent_again(
-    store: Store, replica: Scorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The failure comes once all have ended, so that none is computed twice at one time."""
-    first, second, third = (replace(SHARD, first_row=row, rows=1) for row in range(3))
-    handle = Handle(replica)
-    handle.fails = {first.file, second.file}
-    caller = caller_of(store, handle, monkeypatch)
-    with pytest.raises(ConnectionError, match=first.file):
-        caller(block_of(first, second, third))
-    assert store.exists(third.file)
-    handle.fails = set()
-    done = caller(block_of(first, second, third)).to_pydict()
-    assert done["file"] == [first.file, second.file, third.file]
-    assert (done["tokens"], done["retries"], handle.asked) == ([7, 7, 0], [1, 1, 0], 5)
-
-
-def test_blocks_hold_more_shards_where_more_replicas_wait_for_the_driver() -> None:
-    assert [shards_per_block(n) for n in (1, 31, 32, 100, 1000)] == [1, 1, 2, 6, 16]
-
-
-def test_a_broken_file_is_removed_so_that_it_is_asked_for_again(store: Store) -> None:
-    reading = OutputSpec("predictions", SCHEMA)
-    store.write_bytes(SHARD.file, b"torn")
-    assert missing(store, [SHARD], reading) == [SHARD]
-    assert not store.exists(SHARD.file)
-    store.write_table(SHARD.file, pa.table({"item_id": list("cde")}, schema=SCHEMA))
-    assert missing(store, [SHARD], reading) == []
+def test_a_replica_commits_and_computes_nothing_twice(store: Store, worker: ShardWorker) -> None:
+    """As when a driver dies: what its replicas finished meanwhile is found by the next one."""
+    replica: Any = object.__new__(Replica)
+    replica.worker, replica.meter = worker, Meter(study="s", stage="score", model="m")
+    replica.busy = replica.meter.watched()
+    replica.ahead, replica.turn = (ThreadPoolExecutor(max_workers=1) for _ in range(2))
+    shard = replace(SHARDS[0], first_row=2)
+    items = ITEMS.slice(2, 3)
+    assert asyncio.run(replica.score(shard, items)) == 7
+    assert store.read_table(shard.file)["item_id"].to_pylist() == ["c", "d", "e"]
+    assert asyncio.run(replica.score(shard, items)) == 0
+    assert worker.compute(shard, ITEMS) == Done(rows=3, tokens=7, shard=shard)

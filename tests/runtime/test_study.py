@@ -36,8 +36,9 @@ from raybias.errors import (
 from raybias.methods.base import Answered, Compute, Reader, Shard, predictions, shard_of
 from raybias.planning.preflight import check_inputs, check_references
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.shards import missing, shards_of
+from raybias.planning.shards import shards_of
 from raybias.probes.published.planted import Plant
+from raybias.runtime.predict.files import missing
 from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import root_error, translating_errors
 from raybias.schema import OutputSpec

@@ -158,7 +158,7 @@ def test_a_study_says_which_engine_answered_and_refuses_another(
     path.write_text(yaml.safe_dump(content))
     run(path, tmp_path / "built in", *NO_RAY)
     ours, theirs = (
-        pl.read_parquet(each / "predictions/mine/*/*.parquet").sort("run_id", "item_id")
+        pl.read_parquet(each / "predictions/mine/*.parquet").sort("run_id", "item_id")
         for each in (tmp_path / "built in", out)
     )
     same = [name for name in ours.columns if name not in ("scores", "run_id")]

@@ -23,13 +23,14 @@ def said(findings: Iterable[Finding]) -> str:
     return "\n".join(map(str, findings))
 
 
-def test_ports_beyond_loopback_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_beyond_loopback_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for hosts, state in ((["127.0.0.1", "::1"], "ok"), (["127.0.0.1", "0.0.0.0", "::"], "warn")):
-        monkeypatch.setattr(doctor, "_listening", lambda hosts=hosts: iter(hosts))
+        listening = [(f"raylet {host}:{port}", host) for port, host in enumerate(hosts)]
+        monkeypatch.setattr(doctor, "_listening", lambda listening=listening: iter(listening))
         token, ports = doctor._weaknesses()
         assert ports.state == state, "a token closes no port"
         assert token.what == "Ray's token"
-    assert "2 ports beyond loopback" in str(ports)
+    assert str(ports).startswith("warn  open ports: raylet 0.0.0.0:1, raylet :::2; ")
     monkeypatch.undo()
     list(doctor._listening())  # whatever runs here, it can be read
 

@@ -106,7 +106,7 @@ def test_parquet_files_folders_and_a_studys_output(
             part.slice(start, 7).write_parquet(path)
     pl.DataFrame({"x": [1]}).write_parquet(out / "runs.parquet")
     expected = stats.cells(table).sort(pl.all())
-    for paths in ([out], [out / "predictions"], sorted(out.glob("predictions/*/*/*.parquet"))):
+    for paths in ([out], [out / "predictions"], sorted(out.glob("predictions/**/*.parquet"))):
         assert_frame_equal(
             stats.read_predictions(paths), table, check_row_order=False, check_exact=True
         )

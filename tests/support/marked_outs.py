@@ -57,7 +57,7 @@ def write_marked(folder: Path, study: Study, *, silent: tuple[str, ...] = ()) ->
                 if tuned and place == 5:
                     continue
                 for probe in study.probes:
-                    name = f"predictions/{probe.name}/{runs[-1]['run_id']}/00000000.parquet"
+                    name = f"predictions/{probe.name}/{runs[-1]['run_id']}.parquet"
                     heard = 0.1 if method.name in silent else 0.9
                     frame = _predictions(items[probe.name], runs[-1], probe.name, heard)
                     store.write_table(name, frame.to_arrow().cast(schema.PREDICTIONS))

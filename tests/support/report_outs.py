@@ -58,10 +58,8 @@ def write_out(
     store.write_table("runs.parquet", pl.concat(runs).to_arrow().cast(schema.RUNS))
     for run in pl.concat(runs).filter("selected").iter_rows(named=True):
         frame = _predictions(run, items, probe, biased, size, accuracy)
-        for first in range(0, frame.height, 512):
-            name = f"predictions/{probe}/{run['run_id']}/{first:08d}.parquet"
-            shard = frame[first : first + 512].to_arrow()
-            store.write_table(name, shard.cast(schema.PREDICTIONS))
+        name = f"predictions/{probe}/{run['run_id']}.parquet"
+        store.write_table(name, frame.to_arrow().cast(schema.PREDICTIONS))
     if planted:
         truth = {group: size * accuracy if group == biased else 0.0 for group in groups}
         plant = {"attribute": attribute, "group": biased, "rate": "negative_fpr",

@@ -14,15 +14,15 @@ import polars as pl
 import pyarrow as pa
 
 from raybias.config import Rewriting, Study
-from raybias.methods.base import Answered, Compute, Reader
+from raybias.methods.base import Answered, Compute, Reader, Shard
 from raybias.planning.prepared import in_style
-from raybias.planning.shards import REWRITING, STYLED, Chunk, chunks_of, missing
+from raybias.planning.shards import REWRITING, STYLED, chunks_of
 from raybias.planning.stage_plans import RewritePlan
 from raybias.probes.styles.rewriting import rewritten_pairs
 from raybias.runtime.graph import Grant
 from raybias.runtime.metrics import Meter
-from raybias.runtime.progress import Reporter
-from raybias.runtime.ray_session import translating_errors
+from raybias.runtime.predict.files import ShardFiles
+from raybias.runtime.progress import Advance, Reporter
 from raybias.runtime.workers import Reading, Workers
 from raybias.schema import PAIRS, OutputSpec
 from raybias.storage import Store
@@ -113,16 +113,18 @@ class StyleRewriter:
         ------
         WorkFailed: a checkpoint or judge cannot be loaded, or a shard fails.
         """
-        plan, store = self.plan, self.store
+        plan, files = self.plan, self._files()
         originals = in_style(self.study, self.style, items)
-        chunks = chunks_of(self.style, plan.pairs)
         title = f"rewrite as {self.style} with {plan.backbone}"
-        if todo := missing(store, chunks, STYLED):
-            shown = self.reporter.stage(title, len(chunks), starting=self.workers.starting)
-            with translating_errors(title), shown as advance:
-                advance(len(chunks) - len(todo))
-                self.workers.read(self._reading(todo, originals), grant, advance)
-        made = {name: _read(store, chunks, name) for name in originals}
+
+        def read(todo: Sequence[Shard], advance: Advance) -> None:
+            self.workers.read(self._reading(todo, originals), grant, advance)
+
+        files.complete(title, read, self.reporter, starting=self.workers.starting)
+        made = {}
+        for probe in originals:
+            name = f"{STYLED.folder}/{probe}/{self.style}.parquet"
+            made[probe] = pl.DataFrame(self.store.read_table(name, schema=PAIRS))
         kept = sum(int(frame["kept"].sum()) for frame in made.values())
         self.reporter.say(
             f"{title}: {kept:,} of {sum(plan.pairs.values()):,} pairs keep their original, for"
@@ -131,11 +133,13 @@ class StyleRewriter:
         return made
 
     def left(self) -> float:
-        """Return the share of the chunks that OUT lacks, 0 to 1."""
-        chunks = chunks_of(self.style, self.plan.pairs)
-        return len(missing(self.store, chunks, STYLED)) / max(1, len(chunks))
+        """Return the share of the shards that OUT lacks, 0 to 1."""
+        return self._files().lacking
 
-    def _reading(self, todo: Sequence[Chunk], originals: Mapping[str, pl.DataFrame]) -> Reading:
+    def _files(self) -> ShardFiles:
+        return ShardFiles(self.store, chunks_of(self.style, self.plan.pairs), STYLED)
+
+    def _reading(self, todo: Sequence[Shard], originals: Mapping[str, pl.DataFrame]) -> Reading:
         study, plan = self.study, self.plan
         options = study.styles.rewriting[self.style]
         work = StyleRewriting(
@@ -161,12 +165,6 @@ def with_styles(
     for frames in made.values():
         whole |= {name: _with_style(whole[name], frame) for name, frame in frames.items()}
     return whole
-
-
-def _read(store: Store, chunks: Sequence[Chunk], probe: str) -> pl.DataFrame:
-    """Read the rewritten pairs of one probe."""
-    files = [chunk.file for chunk in chunks if chunk.probe == probe]
-    return pl.concat([pl.DataFrame(store.read_table(f, schema=PAIRS)) for f in files])
 
 
 def _with_style(items: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:

@@ -1,158 +1,234 @@
-"""Stream missing shards with Ray Data through Serve replicas.
+"""Stream the rows of missing shards with Ray Data to Serve replicas.
 
-The replica that computes a shard commits its whole file, so computing it twice leaves the same
-file, and a study that is run again computes only what is missing.
+Ray Data reads the rows, in the order of the shards. Each shard is one request, and the replica that
+computes it commits its file, so computing it twice leaves the same file. Requests under way are
+bounded by the devices that the study's graph grants, and Serve's autoscaler follows the requests:
+it brings replicas where devices are free, and gives them back to a task that waits for them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from functools import cache
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from threading import Lock, Timer
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import ray
-from ray import serve
-from ray.data import ActorPoolStrategy, DataContext
-from ray.serve.handle import DeploymentResponse
+from ray.data import DataContext, TaskPoolStrategy
+from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.serve.config import AggregationFunction, AutoscalingConfig
 
 from raybias.methods.base import Shard
-from raybias.planning.stage_plans import RewritePlan, ScorePlan
-from raybias.runtime.metrics import Meter
-from raybias.runtime.predict.replica import REQUESTS_PER_REPLICA, model_id
-from raybias.storage import Store
+from raybias.runtime.graph import Grant, Stopped
+from raybias.runtime.predict.replica import (
+    REQUESTS_PER_REPLICA,
+    deployed,
+    deployment,
+    model_id,
+    wait_for_replica,
+)
+from raybias.runtime.progress import Advance, Done
+from raybias.runtime.workers import Reading
 
-#: Blocks that one caller process keeps under way.
-_CALLS: Final = 16
-#: Shards of a block at most. A block takes some milliseconds of the driver's one thread, for which
-#: hundreds of replicas would wait.
-_MOST_SHARDS: Final = 16
-#: Failures of the machine, not of the work: the shard is sent to another replica.
-_REPLICA_LOST: Final = ["ActorDiedError", "ActorUnavailableError"]
+if TYPE_CHECKING:
+    from ray.serve.handle import DeploymentHandle
+
+#: Shards whose rows Ray Data reads in one task, and tasks at one time: they only slice tables.
+_TOGETHER: Final = 16
+_READERS: Final = 2
+#: Seconds between two looks at what is granted.
+_LOOK_S: Final = 1.0
+#: Seconds that replicas wait for another reading.
+_LINGERS_S: Final = 2.0
+#: Seconds of requests that Serve looks back on, which handles tell it every ten, and for which they
+#: must ask for more, or fewer, replicas before there are.
+_LOOK_BACK_S: Final = 12.0
+_UPSCALE_S: Final = 1.0
+_DOWNSCALE_S: Final = 5.0
 
 
-def score_shards(
-    app: str,
-    shards: Sequence[Shard],
-    plan: ScorePlan | RewritePlan,
-    store: Store,
-    *,
-    max_failures: int,
-    meter: Meter,
-    items: Mapping[str, pa.Table] | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Compute `shards`, whose files are absent, on the Serve application `app`.
-
-    Yields, as shards finish: `file`, `rows`, `tokens`, and `retries`, how often the shard was sent
-    again.
+def shard_rows(
+    shards: Sequence[Shard], items: Mapping[str, pa.Table]
+) -> Iterator[tuple[Shard, pa.Table]]:
+    """Read the rows of shards with Ray Data; yields each shard with its rows, in order.
 
     Parameters
     ----------
-    shards: all of one class.
-    max_failures: how often one shard may lose its replica.
-    meter: counts retries and what still waits.
-    items: rows by probe; read from OUT/items by default.
+    items: rows by probe, all with the same columns.
     """
     context = DataContext.get_current()
-    context.retried_map_errors = _REPLICA_LOST
-    context.max_map_retries = max_failures
-    # Ray Data's own wrapper loses what it wraps on the way to the driver.
-    context.raise_original_map_exception = True
-    each = shards_per_block(plan.replicas_max)
-    blocks = math.ceil(len(shards) / each)
-    callers = math.ceil(plan.replicas_max * (REQUESTS_PER_REPLICA + 1) / (_CALLS * each))
-    # Callers wait for replies and need no CPU of their own, so replicas can have them all.
-    finished = ray.data.from_items(
-        [asdict(shard) for shard in shards], override_num_blocks=blocks
-    ).map_batches(
-        ShardCaller,
-        fn_constructor_args=(app, store, meter, type(shards[0]), items),
+    context.execution_options.preserve_order = True
+    tables = {probe: ray.put(table) for probe, table in items.items()}
+
+    # Sent by value, as a function in a function is, so that Ray's workers import nothing of ours.
+    def rows(places: pa.Table, tables: Mapping[str, ray.ObjectRef[pa.Table]]) -> Iterator[pa.Table]:
+        for place in places.to_pylist():
+            yield ray.get(tables[place["probe"]]).slice(place["first_row"], place["rows"])
+
+    places = [{"probe": s.probe, "first_row": s.first_row, "rows": s.rows} for s in shards]
+    blocks = math.ceil(len(shards) / _TOGETHER)
+    read = ray.data.from_items(places, override_num_blocks=blocks).map_batches(
+        rows,
+        fn_kwargs={"tables": tables},
         batch_size=None,
         batch_format="pyarrow",
-        compute=ActorPoolStrategy(
-            size=min(callers, blocks),
-            max_tasks_in_flight_per_actor=_CALLS,
-            max_concurrent_calls_per_actor=_CALLS,
-            enable_true_multi_threading=True,
-        ),
+        # Replicas can have all CPUs.
         num_cpus=0,
+        compute=TaskPoolStrategy(size=min(_READERS, blocks)),
     )
-    meter.set("raybias_queue_depth", len(shards))
-    for done, row in enumerate(finished.iter_rows(), start=1):
-        meter.set("raybias_queue_depth", len(shards) - done)
-        yield dict(row)
+    rest: list[pa.Table] = []
+    done = 0
+    for batch in read.iter_batches(batch_size=None, batch_format="pyarrow"):
+        table = pa.concat_tables([*rest, batch])
+        while done < len(shards) and table.num_rows >= shards[done].rows:
+            yield shards[done], table.slice(0, shards[done].rows)
+            table, done = table.slice(shards[done].rows), done + 1
+        rest = [table]
 
 
-def shards_per_block(replicas: int) -> int:
-    """Choose how many shards Ray Data sends, and repeats, at a time: one up to 31 replicas."""
-    return min(_MOST_SHARDS, max(1, replicas // 16))
-
-
-class ShardCaller:
-    """Send the items of shards to replicas.
+class Replicas:
+    """A Serve application with one model, up while readings use it and a moment longer.
 
     Parameters
     ----------
-    shard: the class of the shards.
-    items: as for `score_shards`.
+    name: of the application.
+    reading: the first that uses it; others have the same model, methods and plan.
     """
 
-    def __init__(
-        self,
-        app: str,
-        store: Store,
-        meter: Meter,
-        shard: type[Shard] = Shard,
-        items: Mapping[str, pa.Table] | None = None,
-    ) -> None:
-        self.handle = serve.get_app_handle(app)
-        self.store, self.meter, self.shard = store, meter, shard
-        self.items = cache(self._items) if items is None else items.__getitem__
-        self.sent: Counter[str] = Counter()
+    def __init__(self, name: str, reading: Reading) -> None:
+        self.name, self.first = name, reading
+        self._grants: list[Grant] = []
+        self._up: tuple[ExitStack, DeploymentHandle] | None = None
+        self._changing, self._turn = Lock(), Lock()
 
-    def _items(self, probe: str) -> pa.Table:
-        return self.store.read_table(f"items/{probe}.parquet")
+    def read(self, reading: Reading, grant: Grant, advance: Advance, *, max_failures: int) -> None:
+        """Compute shards, after other readings: a replica keeps what one method needs.
 
-    def __call__(self, block: pa.Table) -> pa.Table:
-        """Have shards computed, all at one time; a row of `block` holds the fields of one.
+        Parameters
+        ----------
+        max_failures: how often one shard may lose its replica.
 
         Raises
         ------
-        Exception: what became of the first that failed, once all have ended.
+        Stopped: the study was stopped.
+        RaybiasError, RayError: the replicas do not start, or a shard cannot be computed.
         """
-        shards = [self.shard(**row) for row in block.to_pylist()]
-        replies = [self._send(shard) for shard in shards]
-        failures, tokens = list[Exception](), list[int]()
-        for reply in replies:
-            try:
-                tokens.append(reply.result() if reply is not None else 0)
-            except Exception as error:  # Ray Data knows which to retry.
-                failures.append(error)
-        if failures:
-            raise failures[0]
-        return pa.table(
-            {
-                "file": [shard.file for shard in shards],
-                "rows": [shard.rows for shard in shards],
-                "retries": [max(0, self.sent[shard.file] - 1) for shard in shards],
-                "tokens": tokens,
-            }
+        grant.enough = len(reading.todo)
+        with self.held(grant) as handle, self._turn:
+            sender = _Sender(handle, reading, grant, advance, max_failures)
+            asyncio.run(sender.send_all(self._at_once))
+
+    @contextmanager
+    def held(self, grant: Grant) -> Iterator[DeploymentHandle]:
+        """Hold the application up for what a reading was granted; its replicas may still start."""
+        with self._changing:
+            self._grants.append(grant)
+            if self._up is None:
+                stack = ExitStack()
+                self._up = stack, stack.enter_context(deployed(self._app(grant), self.name))
+            handle = self._up[1]
+        try:
+            yield handle
+        finally:
+            with self._changing:
+                self._grants.remove(grant)
+            timer = Timer(0.0 if grant.stopped.is_set() else _LINGERS_S, self.close)
+            timer.daemon = True
+            timer.start()
+
+    def close(self) -> None:
+        """End the replicas if no reading uses them."""
+        with self._changing:
+            if self._up is not None and not self._grants:
+                (stack, _), self._up = self._up, None
+                stack.close()
+
+    def _at_once(self) -> int:
+        """Return how many requests may be under way: those of the replicas that are granted."""
+        granted = sum(grant.slots for grant in self._grants)
+        plan = self.first.plan
+        return REQUESTS_PER_REPLICA * max(plan.replicas_min, min(plan.replicas_max, granted))
+
+    def _app(self, grant: Grant) -> Any:
+        reading, plan = self.first, self.first.plan
+        wanted = min(grant.slots, grant.enough, plan.replicas_max)
+        scaling = AutoscalingConfig(
+            min_replicas=plan.replicas_min,
+            initial_replicas=max(plan.replicas_min, wanted),
+            max_replicas=plan.replicas_max,
+            target_ongoing_requests=REQUESTS_PER_REPLICA,
+            look_back_period_s=_LOOK_BACK_S,
+            upscale_delay_s=_UPSCALE_S,
+            downscale_delay_s=_DOWNSCALE_S,
+            # The mean of shards that take moments is below what is under way.
+            aggregation_function=AggregationFunction.MAX,
         )
+        asked = {"num_cpus": plan.replica_cpus, "num_gpus": plan.gpus, **plan.requests}
+        replicas = deployment(
+            "Replica", reading.methods, autoscaling_config=scaling, ray_actor_options=asked
+        )
+        return replicas.bind(reading.context, reading.methods, reading.store.uri, reading.meter)
 
-    def _send(self, shard: Shard) -> DeploymentResponse[int] | None:
-        """Send a shard, unless a replica finished it after its caller had died, or another failed.
 
-        Ray Data calls the same process again for shards whose replica was lost.
-        """
-        if self.store.exists(shard.file):
-            return None
-        if self.sent[shard.file]:
-            self.meter.add("raybias_retries_total", 1)
-            self.meter.add("raybias_repeated_total", shard.rows)
-        self.sent[shard.file] += 1
-        items = self.items(shard.probe).slice(shard.first_row, shard.rows)
+@dataclass
+class _Sender:
+    """Sends the shards of one reading to replicas."""
+
+    handle: DeploymentHandle
+    reading: Reading
+    grant: Grant
+    advance: Advance
+    max_failures: int
+    under_way: set[asyncio.Task[Done]] = field(default_factory=set)
+
+    async def send_all(self, at_once: Callable[[], int]) -> None:
+        """Send all shards, `at_once()` at a time, and wait for what becomes of them."""
+        shards = self.reading.todo
+        self.reading.meter.set("raybias_queue_depth", len(shards))
+        rows = shard_rows(shards, self.reading.rows())
+        following = await asyncio.to_thread(next, rows, None)
+        # Ray Data starts while the replicas do.
+        await asyncio.to_thread(wait_for_replica, self.handle, self.grant.stopped)
+        try:
+            while following is not None:
+                while len(self.under_way) >= at_once():
+                    await self._step()
+                self.under_way.add(asyncio.create_task(self._send(*following)))
+                following = await asyncio.to_thread(next, rows, None)
+            while self.under_way:
+                await self._step()
+        finally:
+            for task in self.under_way:
+                task.cancel()
+            await asyncio.gather(*self.under_way, return_exceptions=True)
+
+    async def _step(self) -> None:
+        """Wait for a shard, or a moment."""
+        ended, self.under_way = await asyncio.wait(
+            self.under_way, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        if self.grant.stopped.is_set():
+            raise Stopped("stopped before its end")
+        for task in ended:
+            self.advance(done=task.result())
+            self.grant.enough -= 1
+            self.reading.meter.set("raybias_queue_depth", self.grant.enough)
+
+    async def _send(self, shard: Shard, items: pa.Table) -> Done:
+        """Have a shard computed; where its replica is lost with it, by another one."""
         handle = self.handle.options(multiplexed_model_id=model_id(shard.method, shard.run_id))
-        return handle.score.remote(shard, items)
+        lost = 0
+        while True:
+            try:
+                tokens = await handle.score.remote(shard, items)
+                return Done(rows=shard.rows, tokens=tokens, retries=lost, shard=shard)
+            except (ActorDiedError, ActorUnavailableError):
+                lost += 1
+                if lost > self.max_failures:
+                    raise
+                self.reading.meter.add("raybias_retries_total", 1)
+                self.reading.meter.add("raybias_repeated_total", shard.rows)

@@ -42,7 +42,7 @@ from raybias.errors import ConfigError, OutputError, WorkFailed
 from raybias.methods.base import Method, methods_of
 from raybias.planning.preflight import check_models
 from raybias.runtime.metrics import Meter
-from raybias.runtime.predict.replica import model_id, scorer_deployment, scorer_of
+from raybias.runtime.predict.replica import deployment, model_id
 from raybias.runtime.ray_session import root_error
 from raybias.runtime.serve.http import RETRY_AFTER_S, Limits, Overloaded, token_digest, web
 from raybias.schema import LABELS
@@ -321,14 +321,14 @@ def _scorer(
     from raybias.engine.context import Execution
 
     resources = study.resources
-    deployment = scorer_deployment(
+    replicas = deployment(
         name,
-        cpus=resources.cpus_per_worker,
-        gpus=args.gpus,
-        replicas=(args.replicas, args.replicas),
-        health_check_s=_HEALTH_CHECK_S,
-        shutdown_s=args.limits.timeout_s,
-        max_queued=args.limits.max_queued,
+        [method],
+        num_replicas=args.replicas,
+        ray_actor_options={"num_cpus": resources.cpus_per_worker, "num_gpus": args.gpus},
+        health_check_period_s=_HEALTH_CHECK_S,
+        graceful_shutdown_timeout_s=args.limits.timeout_s,
+        max_queued_requests=args.limits.max_queued,
     )
     meter = Meter(study=study.name, stage="serve", model=backbone.name)
     device = "cuda" if args.gpus else "cpu"
@@ -339,7 +339,7 @@ def _scorer(
         deterministic=resources.deterministic,
     )
     context = ModelContext(backbone, study.verbalizer.words(), execution)
-    return deployment(scorer_of([method])).bind(context, (method,), Store(args.out).uri, meter)
+    return replicas.bind(context, (method,), Store(args.out).uri, meter)
 
 
 def read_token(file: str | None) -> str:

@@ -8,7 +8,7 @@ JSON line, `{"error": ...}`, under its HTTP status.
 import asyncio
 import hashlib
 import hmac
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Protocol
 
@@ -50,7 +50,7 @@ class Limits(BaseModel):
 
     @property
     def under_way(self) -> int:
-        """Requests that are looked at, their bodies held; more are refused."""
+        """Requests, or connections, at one time; uvicorn or Serve refuses more."""
         return max(_UNDER_WAY, 2 * self.max_queued)
 
 
@@ -104,18 +104,6 @@ def web(labeller: Labeller, limits: Limits, digest: bytes | None) -> FastAPI:
         if digest is not None and not hmac.compare_digest(token_digest(token), digest):
             raise HTTPException(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
 
-    under_way = 0
-
-    async def admitted() -> AsyncIterator[None]:
-        nonlocal under_way
-        if under_way >= limits.under_way:
-            raise HTTPException(503, "too many requests; try again later", _LATER)
-        under_way += 1
-        try:
-            yield
-        finally:
-            under_way -= 1
-
     async def asked(request: Request) -> Asked:
         body = await _body(request, limits)
         try:
@@ -141,7 +129,7 @@ def web(labeller: Labeller, limits: Limits, digest: bytes | None) -> FastAPI:
     async def runs() -> dict[str, Any]:
         return {"runs": list(labeller.runs())}
 
-    @guarded.post("/label", dependencies=[Depends(admitted)])
+    @guarded.post("/label")
     async def label(question: Annotated[Asked, Depends(asked)]) -> dict[str, Any]:
         return {"run": question.run, "results": await _in_time(labeller, question, limits)}
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Final
 
 import ray
-from ray import serve as ray_serve
+import uvicorn
+from fastapi import FastAPI
 
 from raybias.errors import ConfigError, PlanError
 from raybias.runtime.ending import undoing
 from raybias.runtime.inventory import read_inventory
 from raybias.runtime.owners import app_name, delete_left
-from raybias.runtime.predict.replica import deploy
+from raybias.runtime.predict.replica import deployed, wait_for_replica
 from raybias.runtime.ray_internals import asks_for_token
 from raybias.runtime.ray_session import connected, is_loopback
 from raybias.runtime.serve.app import (
@@ -30,11 +32,14 @@ from raybias.runtime.serve.app import (
     digest_of,
     read_token,
 )
-from raybias.runtime.serve.front import answering, bound
 from raybias.runtime.serve.http import Limits, web
 from raybias.storage import Store
 
 NAME: Final = "raybias-serve"
+#: Bytes of a request's headers.
+_HEADERS_MOST: Final = 16 * 2**10
+#: Seconds that requests under way have when the server ends.
+_DRAINS_S: Final = 2
 
 
 @contextmanager
@@ -78,7 +83,7 @@ def serve(
         read_token(token_file)
     # Loading torch takes as long as a Ray of this machine does to start.
     threading.Thread(target=import_module, args=("raybias.engine.context",), daemon=True).start()
-    with bound(host, port) as place, connected(address) as own:
+    with _bound(host, port) as place, connected(address) as own:
         if not asks_for_token():
             raise PlanError(
                 "Ray asks for no token, and a replica's port, which Serve opens to every network,"
@@ -97,8 +102,60 @@ def serve(
         )
         with _ingress(serving, ends_with_ray=own) as ingress:
             application = web(ingress, ingress.limits, ingress.digest)
-            with answering(application, place, most=ingress.limits.under_way):
+            with _answering(application, place, most=ingress.limits.under_way):
                 yield f"http://{host}:{port}"
+
+
+@contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    """Reserve a place to listen on; nobody is answered there yet."""
+    with ExitStack() as stack:
+        try:
+            family, kind, protocol, _, place = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            taken = stack.enter_context(socket.socket(family, kind, protocol))
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(place)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen ({error.strerror or error})",
+                where=f"{host}:{port}",
+                cure="give another --port or --host",
+            ) from error
+        yield taken
+
+
+@contextmanager
+def _answering(application: FastAPI, place: socket.socket, *, most: int) -> Iterator[None]:
+    """Answer HTTP requests in a thread; beyond `most` connections uvicorn says 503."""
+    config = uvicorn.Config(
+        application,
+        http="h11",
+        limit_concurrency=most,
+        h11_max_incomplete_event_size=_HEADERS_MOST,
+        timeout_graceful_shutdown=_DRAINS_S,
+        ws="none",
+        lifespan="off",
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [place]}, daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        server.should_exit = True
+        thread.join()
+
+    try:
+        with undoing(stop):
+            while thread.is_alive() and not server.started:
+                time.sleep(0.01)
+            yield
+    finally:
+        stop()
 
 
 @contextmanager
@@ -120,18 +177,18 @@ def _ingress(args: Serving, *, ends_with_ray: bool) -> Iterator[Ingress]:
         if not ends_with_ray:
             delete_left(prefix)
 
-    ray_serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
-    try:
-        with undoing(end), ThreadPoolExecutor() as pool:
-            names = [app_name(prefix, name) for name in held.scorers]
-            list(pool.map(deploy, held.scorers.values(), names))
-            applications = dict(zip(held.scorers, names, strict=True))
-            handles = {key: ray_serve.get_app_handle(name) for key, name in applications.items()}
-            ingress = Ingress(args, held.runs, handles, digest, held.meter)
-            ingress.watch(applications, ended)
-            yield ingress
-    finally:
-        end()
+    applications = {key: app_name(prefix, key) for key in held.scorers}
+    with undoing(end), ExitStack() as stack:
+        stack.callback(ended.set)
+        handles = {
+            key: stack.enter_context(deployed(held.scorers[key], name))
+            for key, name in applications.items()
+        }
+        for handle in handles.values():
+            wait_for_replica(handle, ended)
+        ingress = Ingress(args, held.runs, handles, digest, held.meter)
+        ingress.watch(applications, ended)
+        yield ingress
 
 
 def _check_room(args: Serving, held: Content) -> None:
