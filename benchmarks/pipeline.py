@@ -83,7 +83,7 @@ def bare_loop(store: Store, scorer: LabelScorer, shards: list[Shard]) -> None:
 def granted(slots: int) -> Grant:
     """Return what a study's graph grants a reading."""
     task = Task(key="read", kind="read", backbone="m", seconds=1.0)
-    return Grant(task, slots, slots, threading.Event(), lambda task, work: None)
+    return Grant(task, slots, slots, {}, frozenset(), threading.Event(), lambda task, work: None)
 
 
 def plain_actors(reading: Reading, count: int) -> None:

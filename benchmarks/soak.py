@@ -79,7 +79,7 @@ HELD: Final = "soak"
 METER: Final = Meter(study="soak", stage="score", model="planted")
 #: What Ray calls processes that outlive a study, and the one that is held.
 TITLES: Final = {
-    "held replica": f"ray::ServeReplica:{HELD}:",
+    "held replica": f"ray::ServeReplica:{HELD}-",
     "Serve controller": "ray::ServeController",
     "GCS": "gcs_server",
     "raylet": "raylet/raylet",
@@ -267,7 +267,7 @@ def reading_of(study: Study, out: Path, scoring: ScorePlan) -> Reading:
 def granted() -> Grant:
     """Return what a study's graph grants a reading that has one replica."""
     task = Task(key="read", kind="read", backbone="planted", seconds=1.0)
-    return Grant(task, 1, 1, threading.Event(), lambda task, work: None)
+    return Grant(task, 1, 1, {}, frozenset(), threading.Event(), lambda task, work: None)
 
 
 def read_again(held: Replicas, reading: Reading) -> None:

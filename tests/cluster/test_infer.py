@@ -146,7 +146,7 @@ def reading_of(
 def granted(slots: int) -> Grant:
     """What the graph grants a reading."""
     task = Task(key="read/tiny/soft_prompt", kind="read", backbone="tiny", seconds=1.0)
-    return Grant(task, slots, slots, threading.Event(), lambda task, work: None)
+    return Grant(task, slots, slots, {}, frozenset(), threading.Event(), lambda task, work: None)
 
 
 def read(store: Store) -> pl.DataFrame:
@@ -279,7 +279,7 @@ def replicas_of(app: str) -> list[int]:
         found = [
             process.pid
             for process in psutil.process_iter(["cmdline"])
-            if (line := process.info["cmdline"]) and f"ray::ServeReplica:{app}:" in line[0]
+            if (line := process.info["cmdline"]) and f"ray::ServeReplica:{app}-" in line[0]
         ]
         if found:
             return found

@@ -13,9 +13,8 @@ import pytest
 from ray.exceptions import RayActorError
 
 from raybias.errors import WorkFailed
-from raybias.runtime.metrics import Meter
 from raybias.runtime.serve import app
-from raybias.runtime.serve.app import Ingress, Serving
+from raybias.runtime.serve.app import Ingress, Offer, Serving
 from raybias.runtime.serve.http import Overloaded
 
 ANSWER = [{"pred": 2, "scores": [0.0, 0.0, 5.0], "answer": None}]
@@ -54,10 +53,16 @@ class Reply:
         pass
 
 
+def ingress_of(replies: Replies, replicas: int, facts: Any) -> Ingress:
+    study: Any = SimpleNamespace(name="s")
+    return Ingress(
+        Offer(Serving(out="out", replicas=replicas), study, facts, None), {NAME: replies}
+    )
+
+
 def asked(replies: Replies, *, replicas: int, running: int | None = None) -> list[dict[str, Any]]:
     facts = {"r": {"model": "m", "method": "zero_shot"}}
-    args, meter = Serving(out="out", replicas=replicas), Meter(study="s", stage="serve", model="")
-    ingress = Ingress(args, facts, {NAME: replies}, None, meter)
+    ingress = ingress_of(replies, replicas, facts)
     if running is not None:
         ingress.seen[NAME] = running
     return asyncio.run(ingress.label("r", ["text"]))
@@ -113,8 +118,7 @@ def test_replicas_are_looked_at_until_it_ends(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(app, "_HEALTH_CHECK_S", 0.01)
     monkeypatch.setattr("ray.serve.status", status)
-    meter = Meter(study="s", stage="serve", model="")
-    ingress = Ingress(Serving(out="out", replicas=2), {}, {NAME: Replies()}, None, meter)
+    ingress = ingress_of(Replies(), 2, {})
     assert ingress.running(NAME) == 2
     ingress.watch({NAME: "served"}, ended)
     assert looked.wait(30)

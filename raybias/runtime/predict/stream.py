@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from threading import Lock, Timer
+from threading import Event, Lock, Timer
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ import ray
 from ray.data import DataContext, TaskPoolStrategy
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve.config import AggregationFunction, AutoscalingConfig
+from ray.serve.exceptions import DeploymentUnavailableError
 
 from raybias.methods.base import Shard
 from raybias.runtime.graph import Grant, Stopped
@@ -45,15 +45,16 @@ _LOOK_S: Final = 1.0
 #: Seconds that replicas wait for another reading.
 _LINGERS_S: Final = 2.0
 #: Seconds of requests that Serve looks back on, which handles tell it every ten, and for which they
-#: must ask for more, or fewer, replicas before there are.
+#: must ask for more, or fewer, replicas before there are. Ray Data takes some seconds to read the
+#: first rows, in which nothing is asked.
 _LOOK_BACK_S: Final = 12.0
 _UPSCALE_S: Final = 1.0
-_DOWNSCALE_S: Final = 5.0
+_DOWNSCALE_S: Final = 20.0
 
 
 def shard_rows(
     shards: Sequence[Shard], items: Mapping[str, pa.Table]
-) -> Iterator[tuple[Shard, pa.Table]]:
+) -> Generator[tuple[Shard, pa.Table], None, None]:
     """Read the rows of shards with Ray Data; yields each shard with its rows, in order.
 
     Parameters
@@ -103,6 +104,7 @@ class Replicas:
         self.name, self.first = name, reading
         self._grants: list[Grant] = []
         self._up: tuple[ExitStack, DeploymentHandle] | None = None
+        self._started = 0
         self._changing, self._turn = Lock(), Lock()
 
     def read(self, reading: Reading, grant: Grant, advance: Advance, *, max_failures: int) -> None:
@@ -128,8 +130,10 @@ class Replicas:
         with self._changing:
             self._grants.append(grant)
             if self._up is None:
-                stack = ExitStack()
-                self._up = stack, stack.enter_context(deployed(self._app(grant), self.name))
+                # A new name each time: Serve tells the handle of a deleted one that it is gone.
+                stack, self._started = ExitStack(), self._started + 1
+                name = f"{self.name}-{self._started}"
+                self._up = stack, stack.enter_context(deployed(self._app(grant), name))
             handle = self._up[1]
         try:
             yield handle
@@ -174,37 +178,39 @@ class Replicas:
         return replicas.bind(reading.context, reading.methods, reading.store.uri, reading.meter)
 
 
-@dataclass
 class _Sender:
     """Sends the shards of one reading to replicas."""
 
-    handle: DeploymentHandle
-    reading: Reading
-    grant: Grant
-    advance: Advance
-    max_failures: int
-    under_way: set[asyncio.Task[Done]] = field(default_factory=set)
+    def __init__(
+        self, handle: DeploymentHandle, reading: Reading, grant: Grant, advance: Advance, lost: int
+    ) -> None:
+        self.handle, self.reading, self.grant, self.advance = handle, reading, grant, advance
+        self.may_be_lost = lost
+        self.under_way: set[asyncio.Task[Done]] = set()
 
     async def send_all(self, at_once: Callable[[], int]) -> None:
-        """Send all shards, `at_once()` at a time, and wait for what becomes of them."""
-        shards = self.reading.todo
-        self.reading.meter.set("raybias_queue_depth", len(shards))
-        rows = shard_rows(shards, self.reading.rows())
-        following = await asyncio.to_thread(next, rows, None)
-        # Ray Data starts while the replicas do.
-        await asyncio.to_thread(wait_for_replica, self.handle, self.grant.stopped)
+        """Send all shards, `at_once()` at a time, and wait for what becomes of them.
+
+        They wait for the first replicas at their handle, so that Serve keeps as many as they need.
+        """
+        self.reading.meter.set("raybias_queue_depth", len(self.reading.todo))
+        ended = Event()
+        starting = asyncio.to_thread(wait_for_replica, self.handle, ended)
+        self.starting = asyncio.ensure_future(starting)
+        rows = shard_rows(self.reading.todo, self.reading.rows())
         try:
-            while following is not None:
+            while (following := await asyncio.to_thread(next, rows, None)) is not None:
                 while len(self.under_way) >= at_once():
                     await self._step()
                 self.under_way.add(asyncio.create_task(self._send(*following)))
-                following = await asyncio.to_thread(next, rows, None)
             while self.under_way:
                 await self._step()
         finally:
+            ended.set()
             for task in self.under_way:
                 task.cancel()
-            await asyncio.gather(*self.under_way, return_exceptions=True)
+            await asyncio.gather(self.starting, *self.under_way, return_exceptions=True)
+            rows.close()
 
     async def _step(self) -> None:
         """Wait for a shard, or a moment."""
@@ -213,6 +219,8 @@ class _Sender:
         )
         if self.grant.stopped.is_set():
             raise Stopped("stopped before its end")
+        if self.starting.done():
+            self.starting.result()
         for task in ended:
             self.advance(done=task.result())
             self.grant.enough -= 1
@@ -226,9 +234,13 @@ class _Sender:
             try:
                 tokens = await handle.score.remote(shard, items)
                 return Done(rows=shard.rows, tokens=tokens, retries=lost, shard=shard)
+            except DeploymentUnavailableError:
+                # Says why no replica starts, if none does.
+                await self.starting
+                raise
             except (ActorDiedError, ActorUnavailableError):
                 lost += 1
-                if lost > self.max_failures:
+                if lost > self.may_be_lost:
                     raise
                 self.reading.meter.add("raybias_retries_total", 1)
                 self.reading.meter.add("raybias_repeated_total", shard.rows)

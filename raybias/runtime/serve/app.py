@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,7 +51,7 @@ from raybias.study_record import read_record, read_runs
 TOKEN_VARIABLE: Final = "RAYBIAS_SERVE_TOKEN"
 _FEWEST_CHARACTERS: Final = 16
 #: Columns of `schema.RUNS` that describe a run.
-_FACTS: Final = ("model", "method", "dataset", "seed")
+_FACTS: Final = ("run_id", "model", "method", "dataset", "seed")
 #: Seconds between two looks at whether a replica lives.
 _HEALTH_CHECK_S: Final = 1.0
 #: Seconds between two looks of a request at whether there is one.
@@ -81,60 +80,54 @@ class Serving(BaseModel):
 
 
 @dataclass(frozen=True)
-class Content:
-    """What is served of a study.
+class Offer:
+    """What is served of a study, and to whom.
 
     Attributes
     ----------
-    runs: by id, its model, method, data set and seed.
-    scorers: the deployment of each `MODEL-METHOD`.
+    facts: by run, its model, method, data set and seed.
+    digest: of the bearer token, as for `http.web`; None where anyone may ask.
     """
 
+    args: Serving
     study: Study
-    runs: Mapping[str, Mapping[str, Any]]
-    scorers: Mapping[str, serve.Application]
-
-    @property
-    def meter(self) -> Meter:
-        """Meter of what comes in for any of them."""
-        return Meter(study=self.study.name, stage="serve", model="")
+    facts: Mapping[str, Mapping[str, Any]]
+    digest: bytes | None
 
 
-def content(args: Serving) -> Content:
-    """Read what is to be served of a study's OUT.
+def offered(args: Serving) -> tuple[Offer, dict[str, serve.Application]]:
+    """Read what is to be served of a study's OUT; return it with a scorer for each `MODEL-METHOD`.
 
     Raises
     ------
     OutputError: OUT holds no study, none of its runs labels texts, or a local model is not the
         one that it was made with.
-    ConfigError: a model that the study does not have.
+    ConfigError: a model that the study does not have; no token, or one that can be guessed.
     """
+    digest = None if args.anyone else token_digest(read_token(args.token_file))
     store = Store(args.out)
     record = read_record(store)
     study = record.study
+    known = [backbone.name for backbone in study.backbones]
+    if unknown := [name for name in args.models if name not in known]:
+        raise ConfigError(f"no model {unknown[0]!r}; the study has {', '.join(known)}")
+    kept = read_runs(store).filter("selected")
     scorers: dict[str, serve.Application] = {}
-    runs: dict[str, dict[str, Any]] = {}
-    held = held_runs(store, study, args.models)
-    check_models(store, record, list(dict.fromkeys(backbone.name for backbone, *_ in held)))
-    for backbone, method, rows in held:
-        name = f"{backbone.name}-{method.name}"
-        scorers[name] = _scorer(args, study, backbone, method, name)
-        runs |= {row["run_id"]: {fact: row[fact] for fact in _FACTS} for row in rows}
-    if not runs:
+    facts: dict[str, dict[str, Any]] = {}
+    for backbone in study.backbones:
+        for method in methods_of(study, backbone):
+            rows = kept.filter(model=backbone.name, method=method.name)
+            asked = not args.models or backbone.name in args.models
+            if asked and method.reads == "probes" and rows.height:
+                name = f"{backbone.name}-{method.name}"
+                scorers[name] = _scorer(args, study, backbone, method, name)
+                facts |= {row.pop("run_id"): row for row in rows.select(*_FACTS).to_dicts()}
+    if not facts:
         raise OutputError(
             "holds no run that labels texts", where=store.uri, cure="run its study to the end first"
         )
-    return Content(study, runs, scorers)
-
-
-def digest_of(args: Serving) -> bytes | None:
-    """Return the digest of the bearer token; None where anyone may ask.
-
-    Raises
-    ------
-    ConfigError: no token, or one that can be guessed.
-    """
-    return None if args.anyone else token_digest(read_token(args.token_file))
+    check_models(store, record, list(dict.fromkeys(row["model"] for row in facts.values())))
+    return Offer(args, study, facts, digest), scorers
 
 
 def app(args: Serving) -> serve.Application:
@@ -142,9 +135,9 @@ def app(args: Serving) -> serve.Application:
 
     Raises
     ------
-    OutputError, ConfigError: as `content` and `digest_of` say.
+    OutputError, ConfigError: as `offered` says.
     """
-    digest, held = digest_of(args), content(args)
+    offer, scorers = offered(args)
     ingress = serve.deployment(
         name="Ingress",
         num_replicas=args.replicas,
@@ -156,7 +149,7 @@ def app(args: Serving) -> serve.Application:
         max_queued_requests=args.limits.under_way,
         backpressure_config=BackpressureConfig(retry_after_s=RETRY_AFTER_S),
     )(serve.ingress()(DeployedIngress))
-    return ingress.bind(args, held.runs, dict(held.scorers), digest, held.meter)
+    return ingress.bind(offer, scorers)
 
 
 class Ingress:
@@ -164,36 +157,25 @@ class Ingress:
 
     Parameters
     ----------
-    facts: by run, its model, method, data set and seed.
     deployments: handles by `MODEL-METHOD`.
-    digest: as for `http.web`.
-    meter: gauges how many requests are under way.
     """
 
-    def __init__(
-        self,
-        args: Serving,
-        facts: Mapping[str, Mapping[str, Any]],
-        deployments: Mapping[str, Any],
-        digest: bytes | None,
-        meter: Meter,
-    ) -> None:
-        self.facts, self.deployments = facts, deployments
-        self.limits, self.replicas, self.digest = args.limits, args.replicas, digest
-        self.meter, self.under_way = meter, 0
+    def __init__(self, offer: Offer, deployments: Mapping[str, Any]) -> None:
+        self.offer, self.deployments, self.under_way = offer, deployments, 0
+        self.meter = Meter(study=offer.study.name, stage="serve", model="")
         self.seen: dict[str, int] = {}
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Build what Serve's replica calls for each request."""
-        return web(self, self.limits, self.digest)
+        return web(self, self.offer.args.limits, self.offer.digest)
 
     def runs(self) -> list[dict[str, Any]]:
         """List the runs; see `http.Labeller.runs`."""
-        return [{"run": run, **facts} for run, facts in self.facts.items()]
+        return [{"run": run, **facts} for run, facts in self.offer.facts.items()]
 
     def running(self, name: str) -> int:
         """Count the replicas of a deployment that run, or were asked for where none was seen."""
-        return self.seen.get(name, self.replicas)
+        return self.seen.get(name, self.offer.args.replicas)
 
     def watch(self, applications: Mapping[str, str], ended: threading.Event) -> None:
         """Look every second how many replicas live, so that no request waits for lost ones.
@@ -217,8 +199,8 @@ class Ingress:
 
     async def label(self, run: str, texts: Sequence[str]) -> list[dict[str, Any]]:
         """See `http.Labeller.label`."""
-        model, method = self.facts[run]["model"], self.facts[run]["method"]
-        name = f"{model}-{method}"
+        method = self.offer.facts[run]["method"]
+        name = f"{self.offer.facts[run]['model']}-{method}"
         handle = self.deployments[name].options(multiplexed_model_id=model_id(method, run))
         lost: RayActorError | None = None
         self._count(1)
@@ -266,8 +248,8 @@ class Ingress:
 class DeployedIngress(Ingress):
     """An ingress that is a deployment of the application beside its models."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, offer: Offer, deployments: Mapping[str, Any]) -> None:
+        super().__init__(offer, deployments)
         application = serve.get_replica_context().app_name
         self.watch(dict.fromkeys(self.deployments, application), threading.Event())
 
@@ -284,32 +266,6 @@ def _results(answers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "answer": each["answer"],
         }
         for each, shares in zip(answers, shares_NL, strict=True)
-    ]
-
-
-def held_runs(
-    store: Store, study: Study, models: Sequence[str]
-) -> list[tuple[Backbone, Method, list[dict[str, Any]]]]:
-    """List each backbone and method that has kept runs which label texts, with their rows.
-
-    Raises
-    ------
-    ConfigError: a model that the study does not have.
-    """
-    known = [backbone.name for backbone in study.backbones]
-    if unknown := [name for name in models if name not in known]:
-        raise ConfigError(f"no model {unknown[0]!r}; the study has {', '.join(known)}")
-    kept: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in read_runs(store).iter_rows(named=True):
-        if row["selected"]:
-            kept[row["model"], row["method"]].append(row)
-    return [
-        (backbone, method, kept[backbone.name, method.name])
-        for backbone in study.backbones
-        for method in methods_of(study, backbone)
-        if (not models or backbone.name in models)
-        and method.reads == "probes"
-        and (backbone.name, method.name) in kept
     ]
 
 

@@ -25,14 +25,13 @@ from raybias.runtime.ray_internals import asks_for_token
 from raybias.runtime.ray_session import connected, is_loopback
 from raybias.runtime.serve.app import (
     TOKEN_VARIABLE,
-    Content,
     Ingress,
+    Offer,
     Serving,
-    content,
-    digest_of,
+    offered,
     read_token,
 )
-from raybias.runtime.serve.http import Limits, web
+from raybias.runtime.serve.http import Limits
 from raybias.storage import Store
 
 NAME: Final = "raybias-serve"
@@ -101,8 +100,8 @@ def serve(
             anyone=anyone,
         )
         with _ingress(serving, ends_with_ray=own) as ingress:
-            application = web(ingress, ingress.limits, ingress.digest)
-            with _answering(application, place, most=ingress.limits.under_way):
+            application = ingress.__serve_build_asgi_app__()
+            with _answering(application, place, most=serving.limits.under_way):
                 yield f"http://{host}:{port}"
 
 
@@ -167,8 +166,8 @@ def _ingress(args: Serving, *, ends_with_ray: bool) -> Iterator[Ingress]:
     PlanError: the cluster lacks CPUs or GPUs.
     WorkFailed: the replicas do not start.
     """
-    digest, held = digest_of(args), content(args)
-    _check_room(args, held)
+    offer, scorers = offered(args)
+    _check_room(offer, len(scorers))
     prefix = f"{NAME}-{uuid.uuid4().hex[:8]}"
     ended = threading.Event()
 
@@ -177,28 +176,27 @@ def _ingress(args: Serving, *, ends_with_ray: bool) -> Iterator[Ingress]:
         if not ends_with_ray:
             delete_left(prefix)
 
-    applications = {key: app_name(prefix, key) for key in held.scorers}
+    applications = {key: app_name(prefix, key) for key in scorers}
     with undoing(end), ExitStack() as stack:
         stack.callback(ended.set)
         handles = {
-            key: stack.enter_context(deployed(held.scorers[key], name))
+            key: stack.enter_context(deployed(scorers[key], name))
             for key, name in applications.items()
         }
         for handle in handles.values():
             wait_for_replica(handle, ended)
-        ingress = Ingress(args, held.runs, handles, digest, held.meter)
+        ingress = Ingress(offer, handles)
         ingress.watch(applications, ended)
         yield ingress
 
 
-def _check_room(args: Serving, held: Content) -> None:
+def _check_room(offer: Offer, models: int) -> None:
     """Refuse what the cluster does not have; Serve would wait for it for ever."""
-    has = ray.cluster_resources()
-    count = len(held.scorers) * args.replicas
-    for kind, each in (("CPU", held.study.resources.cpus_per_worker), ("GPU", args.gpus)):
+    has, args, count = ray.cluster_resources(), offer.args, models * offer.args.replicas
+    for kind, each in (("CPU", offer.study.resources.cpus_per_worker), ("GPU", args.gpus)):
         if each * count > has.get(kind, 0):
             raise PlanError(
-                f"{len(held.scorers)} models with {args.replicas} replicas need {each * count}"
+                f"{models} models with {args.replicas} replicas need {each * count}"
                 f" {kind}s, the cluster has {has.get(kind, 0):g}",
                 where=Store(args.out).uri,
                 cure="choose some with --model, or give fewer --replicas",
