@@ -210,28 +210,6 @@ def reading(module: torch.nn.Module) -> Iterator[list[tuple[int, torch.Size]]]:
         hook.remove()
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "bert"])
-def test_running_out_of_memory_halves_the_budget(
-    kind: str, load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = scorer(load(kind), kind)
-    expected = own.prepare(PAIRS)()
-    scarce = scorer(own.backbone, kind)
-    model = own.backbone.model.base_model
-    forward = model.forward
-
-    def limited(*args: Any, **options: Any) -> Any:
-        if (args[0] if args else options["input_ids"]).numel() > 400:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return forward(*args, **options)
-
-    monkeypatch.setattr(model, "forward", limited)
-    found = scarce.prepare(PAIRS)()
-    assert scarce.scorer.batcher.tokens_per_batch < 4096
-    for score, each in found.items():
-        assert all(near(one, two) for one, two in zip(each, expected[score], strict=True))
-
-
 def test_bfloat16_deviation_is_measured(load: Load, folder: Path) -> None:
     for kind in ("llama", "bert"):
         exact = scorer(load(kind), kind).prepare(PAIRS)()

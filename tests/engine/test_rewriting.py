@@ -115,8 +115,12 @@ def test_lengths_are_never_cut(t5: Path, judge: Path) -> None:
     assert {len(each.split()) for each in drawn} == {1}
 
 
-def test_what_cannot_rewrite_is_refused(t5: Path, judge: Path, tmp_path: Path) -> None:
-    causal = backbones.save("gpt2", tmp_path / "gpt2")
+def test_what_cannot_rewrite_is_refused_and_without_weights_as_far_as_these_tell(
+    t5: Path, judge: Path, tmp_path: Path
+) -> None:
+    causal, single = backbones.save("gpt2", tmp_path / "gpt2"), tmp_path / "single"
+    save_tokenizer(single, pairs=True)
+    transformers.BertConfig(num_labels=1).save_pretrained(single)
     headless = tmp_path / "headless"
     save_tokenizer(headless, pairs=True)
     transformers.AutoModel.from_pretrained(judge).save_pretrained(headless)
@@ -124,29 +128,14 @@ def test_what_cannot_rewrite_is_refused(t5: Path, judge: Path, tmp_path: Path) -
     def load(change: dict[str, object], style: str = "formal") -> Rewriter:
         return Rewriter(options(t5, judge, **change), style=style)
 
-    with pytest.raises(ModelError, match="cannot load"):
-        load({"model": str(tmp_path / "none")})
-    with pytest.raises(ModelError, match="cannot load"):
-        load({"model": str(causal)})
     with pytest.raises(ModelError, match=r"headless: its checkpoint lacks classifier"):
         load({"adequacy": {"model": str(headless)}})
-    with pytest.raises(ConfigError, match="no words are known that ask for the style 'haiku'"):
-        load({"instruction": None}, style="haiku")
     assert load({"instruction": None}).instruction == INSTRUCTIONS["formal"]
-
-
-def test_what_needs_no_weights_is_refused_without_them(
-    t5: Path, judge: Path, tmp_path: Path
-) -> None:
     shape, judges = check_rewriter(options(t5, judge), style="formal")
     whole = transformers.T5ForConditionalGeneration.from_pretrained(t5)
     assert shape.parameters == sum(p.numel() for p in whole.parameters())
     assert (shape.vocabulary, shape.weight_bytes) == (93, 4 * shape.parameters)
     assert judges.parameters > 20_000
-    causal = backbones.save("gpt2", tmp_path / "gpt2")
-    single = tmp_path / "single"
-    save_tokenizer(single, pairs=True)
-    transformers.BertConfig(num_labels=1).save_pretrained(single)
     for change, message in (
         ({"model": str(causal)}, "cannot load"),
         ({"adequacy": {"model": str(single)}}, "single: has no label 1"),
@@ -154,8 +143,11 @@ def test_what_needs_no_weights_is_refused_without_them(
     ):
         with pytest.raises(ModelError, match=message):
             check_rewriter(options(t5, judge, **change), style="formal")
-    with pytest.raises(ConfigError, match="no words are known"):
-        check_rewriter(options(t5, judge, instruction=None), style="haiku")
+    with pytest.raises(ModelError, match="cannot load"):
+        load({"model": str(causal)})
+    for refuse in (check_rewriter, Rewriter):
+        with pytest.raises(ConfigError, match="no words are known that ask for the style 'haiku'"):
+            refuse(options(t5, judge, instruction=None), style="haiku")
 
 
 def test_embeddings_judge_as_sentence_transformers_does() -> None:
