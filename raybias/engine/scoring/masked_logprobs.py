@@ -32,7 +32,7 @@ from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.packing import Batch, PackedSequence, Placed, Row, padded
 from raybias.engine.scoring.causal_logprobs import log_probs_of
-from raybias.engine.self_check import fastest, in_words
+from raybias.engine.self_check import fastest, in_words, read_samples
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ class MaskedScorer:
     def __init__(self, backbone: LoadedBackbone) -> None:
         self.backbone = backbone
         self.mask = int(backbone.tokenizer.mask_token_id)
-        self.read = make_masked_reader(backbone)
+        self.pad = int(backbone.tokenizer.pad_token_id or 0)
+        self.read = self._fastest()
         self.batcher = backbone.batcher(side_by_side=True)
 
     def prepare(self, requests: Sequence[tuple[Row, int]]) -> Callable[[], list[float]]:
@@ -141,15 +142,41 @@ class MaskedScorer:
 
     def _read(self, batch: Batch, of_A: Tensor, tokens_A: Tensor) -> Tensor:
         device = self.backbone.device
-        tokens_RT, mask_RT = padded(batch, _pad(self.backbone))
+        with torch.no_grad():
+            logits_RV = self.read(*self._inputs(batch))
+            return log_probs_of(logits_RV, to_device(of_A, device), to_device(tokens_A, device))
+
+    def _inputs(self, batch: Batch) -> tuple[dict[str, Tensor], tuple[Tensor, Tensor]]:
+        """Return what the model is given of a batch of single rows, and the places to read."""
+        device = self.backbone.device
+        tokens_RT, mask_RT = padded(batch, self.pad)
         inputs = {
             "input_ids": to_device(tokens_RT, device),
             "attention_mask": to_device(mask_RT, device).long(),
         }
-        at = to_device(batch.at_R, device), to_device(batch.at_T, device)
-        with torch.no_grad():
-            logits_RV = self.read(inputs, at)
-            return log_probs_of(logits_RV, to_device(of_A, device), to_device(tokens_A, device))
+        return inputs, (to_device(batch.at_R, device), to_device(batch.at_T, device))
+
+    def _fastest(self) -> MaskedReader:
+        """Choose the fastest reader that gives what the model's head gives on all places."""
+        model, execution = self.backbone.model, self.backbone.execution
+
+        def whole(inputs: dict[str, Tensor], at: tuple[Tensor, Tensor]) -> Tensor:
+            logits_NV: Tensor = model(**inputs).logits[at]
+            return logits_NV
+
+        def sample(read: MaskedReader) -> Tensor:
+            return read_samples(
+                lambda batch: read(*self._inputs(batch)), model, packs=False, alone=False
+            )
+
+        places = PlacesReader(model)
+        ways: list[MaskedReader] = [places]
+        chosen = fastest(ways, whole, sample, dtype=model.dtype)
+        if chosen is not places:
+            places.remove()
+        how = in_words(packs=False, part=chosen is places)
+        execution.ways["masked tokens"] = Way(how, chosen is places)
+        return chosen
 
 
 class PlacesReader:
@@ -179,31 +206,6 @@ class PlacesReader:
         return output
 
 
-def make_masked_reader(backbone: LoadedBackbone) -> MaskedReader:
-    """Make the fastest reader that gives what the model's head gives on all places."""
-    model = backbone.model
-
-    def whole(inputs: dict[str, Tensor], at: tuple[Tensor, Tensor]) -> Tensor:
-        logits_NV: Tensor = model(**inputs).logits[at]
-        return logits_NV
-
-    vocabulary = model.config.vocab_size
-    tokens_RT = torch.tensor([[(7919 * n + r) % vocabulary for n in range(1, 9)] for r in (0, 1)])
-    tokens_RT = tokens_RT.masked_fill(tokens_RT == _pad(backbone), vocabulary - 1)
-    mask_RT = torch.ones_like(tokens_RT)
-    mask_RT[1, 5:] = 0
-    inputs = {"input_ids": tokens_RT.to(model.device), "attention_mask": mask_RT.to(model.device)}
-    at = torch.tensor([0, 1, 1], device=model.device), torch.tensor([6, 0, 4], device=model.device)
-    places = PlacesReader(model)
-    ways: list[MaskedReader] = [places]
-    chosen = fastest(ways, whole, lambda read: read(inputs, at), dtype=model.dtype)
-    if chosen is not places:
-        places.remove()
-    how = in_words(packs=False, part=chosen is places)
-    backbone.execution.ways["masked tokens"] = Way(how, chosen is places)
-    return chosen
-
-
 def _sequence(row: Row, place: int) -> PackedSequence:
     """Make a sequence of one masked copy, read at its masked place."""
     depths, ends = _flat(len(row))
@@ -213,11 +215,6 @@ def _sequence(row: Row, place: int) -> PackedSequence:
 @cache
 def _flat(length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.arange(length), np.full(length, length)
-
-
-def _pad(backbone: LoadedBackbone) -> int:
-    pad = backbone.tokenizer.pad_token_id
-    return 0 if pad is None else int(pad)
 
 
 def _context(encoder: TextEncoder, model: PreTrainedModel) -> int | None:
