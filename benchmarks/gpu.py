@@ -48,7 +48,7 @@ from raybias.engine.generation.sampling import Sampling
 from raybias.engine.keyed_draws import kept, keys
 from raybias.engine.memory import total
 from raybias.engine.model_shape import shape_of
-from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.engine.scoring.causal import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import FewShot, Lora, SoftPrompt
 from raybias.methods.base import Inputs

@@ -25,7 +25,7 @@ from lm_eval.models.huggingface import HFLM
 
 from raybias.config import QuestionProbe
 from raybias.engine.packing import Row
-from raybias.engine.scoring.causal_logprobs import TokenScorer
+from raybias.engine.scoring.causal import TokenScorer
 from raybias.engine.scoring.continuations import added_up, continuation_rows
 from raybias.methods import OptionLikelihood
 from raybias.probes import question_items

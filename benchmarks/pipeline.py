@@ -32,7 +32,7 @@ from ray.util import ActorPool
 
 from raybias.config import Backbone, Verbalizer
 from raybias.engine.adapters.soft_prompt import load_soft_prompt, save_soft_prompt
-from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.engine.scoring.causal import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import SoftPrompt
 from raybias.methods.base import PARTS, Shard
@@ -77,7 +77,7 @@ def bare_loop(store: Store, scorer: LabelScorer, shards: list[Shard]) -> None:
         prompt_PD = load_soft_prompt(
             store, f"adapters/{shard.run_id}", width=scorer.backbone.width, length=PROMPT
         )
-        scorer.score(scorer.backbone.encode(texts), prompts_SPD=prompt_PD[None])
+        scorer.score(scorer.backbone.encode(texts), prompts_SPW=prompt_PD[None])
 
 
 def granted(slots: int) -> Grant:

@@ -28,7 +28,7 @@ from raybias.engine.adapters.soft_prompt import PromptOptions, SoftPromptTrainer
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.context import Execution
 from raybias.engine.pipelining import blocks, layer_split
-from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.engine.scoring.causal import LabelScorer
 from raybias.methods import SoftPrompt
 from raybias.methods.tuned import options_for
 

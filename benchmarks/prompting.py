@@ -36,7 +36,7 @@ from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.generation.decode_loop import Continuation
 from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling
-from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.engine.scoring.causal import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import ChainOfThought, FewShot, ZeroShot
 from raybias.probes.published.winobias import coreference_prompts

@@ -29,7 +29,7 @@ from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.soft_prompt import PromptOptions, SoftPromptTrainer
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.engine.packing import pack
-from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.engine.scoring.causal import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import SoftPrompt
 from raybias.methods.tuned import options_for

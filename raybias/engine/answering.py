@@ -12,7 +12,7 @@ from raybias.engine.encoder import TextEncoder
 from raybias.engine.generation.decode_loop import Continuation, Generated
 from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling
-from raybias.engine.scoring.causal_logprobs import TokenScorer
+from raybias.engine.scoring.causal import TokenScorer
 from raybias.engine.scoring.continuations import added_up, continuation_rows
 from raybias.engine.verbalizer import summed
 

@@ -98,7 +98,7 @@ class PairScore(Method):
 
     def reader(self, context: ModelContext, store: Store) -> PairReader:
         """Load the model that the scores need."""
-        from raybias.engine.scoring.masked_logprobs import scored_loader
+        from raybias.engine.scoring.masked import scored_loader
         from raybias.engine.scoring.pair_scores import PairScorer
 
         model = context.backbone(scored_loader(context.spec))

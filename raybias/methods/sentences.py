@@ -80,7 +80,7 @@ class SentenceMethod(Method):
     def reader(self, context: ModelContext, store: Store) -> SentenceReader:
         """Load the causal or masked model with what scores sentences."""
         from raybias.engine.scoring.continuations import SentenceScorer
-        from raybias.engine.scoring.masked_logprobs import scored_loader
+        from raybias.engine.scoring.masked import scored_loader
 
         return SentenceReader(SentenceScorer(context.backbone(scored_loader(context.spec))), self)
 

@@ -59,7 +59,7 @@ class SoftPrompt(Tuned):
     def trainer(self, context: ModelContext) -> SoftPromptTrainer:
         """Load the frozen backbone with what tunes prompts on it."""
         from raybias.engine.adapters.soft_prompt import PromptOptions, SoftPromptTrainer
-        from raybias.engine.scoring.label_scorer import LabelScorer
+        from raybias.engine.scoring.causal import LabelScorer
         from raybias.engine.verbalizer import verbalizer_ids
 
         backbone = context.backbone()

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from raybias import config, methods
 from raybias.engine.adapters.soft_prompt import load_soft_prompt, save_soft_prompt
 from raybias.engine.backbone import load_backbone
-from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.engine.scoring.causal import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods.base import PARTS, Shard
 from raybias.planning.schedule import Task
@@ -89,7 +89,7 @@ def expected(
         prompt_PD = load_soft_prompt(store, f"adapters/{run_id}", width=backbone.width)
         parts = [
             scorer.score(
-                backbone.encode([text]), prompts_SPD=prompt_PD[None], prompt_of_row=[0]
+                backbone.encode([text]), prompts_SPW=prompt_PD[None], prompt_of_row=[0]
             ).numpy()
             for text in texts
         ]

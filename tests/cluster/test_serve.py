@@ -25,7 +25,7 @@ from ray import serve
 from raybias import config, methods
 from raybias.engine.adapters.soft_prompt import save_soft_prompt
 from raybias.engine.backbone import load_backbone
-from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.engine.scoring.causal import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.schema import LABELS, RUNS
 from raybias.storage import Store
@@ -58,7 +58,7 @@ def finished(folder: Path, model: Path) -> tuple[Store, dict[str, np.ndarray]]:
     for seed, run_id in enumerate(RUN_IDS, start=1):
         prompt_PD = torch.randn(4, 32, generator=torch.Generator().manual_seed(seed))
         save_soft_prompt(store, f"adapters/{run_id}", prompt_PD, spec=spec, record={})
-        logits = scorer.score(backbone.encode(TEXTS), prompts_SPD=prompt_PD[None])
+        logits = scorer.score(backbone.encode(TEXTS), prompts_SPW=prompt_PD[None])
         expected[run_id] = logits.softmax(-1).numpy()
         row = (
             dict.fromkeys(RUNS.names) | DONE | {"run_id": run_id, "model": "tiny", "dataset": "set"}

@@ -37,9 +37,8 @@ from raybias.engine.generation.packed_rows import PackedRows
 from raybias.engine.generation.sampling import PlainRows, PrefixCache, Sampler, Sampling, rectangle
 from raybias.engine.packing import PackedSequence, Placed, pack, stack
 from raybias.engine.pipelining import layer_split
-from raybias.engine.scoring.causal_logprobs import TokenScorer
-from raybias.engine.scoring.label_scorer import LabelScorer
-from raybias.engine.scoring.masked_logprobs import MaskedScorer, load_masked
+from raybias.engine.scoring.causal import LabelScorer, TokenScorer
+from raybias.engine.scoring.masked import MaskedScorer, load_masked
 from raybias.methods import Full, Lora, SoftPrompt
 from raybias.methods.tuned import options_for
 from support import backbones, classifiers, pair_models

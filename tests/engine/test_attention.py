@@ -12,7 +12,7 @@ import torch
 from raybias.engine import attention
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.packing import Placed, pack, stack
-from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.engine.scoring.causal import LabelScorer
 from support import backbones
 
 

@@ -22,7 +22,7 @@ from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.context import Execution
 from raybias.engine.pipelining import blocks, layer_split
-from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.engine.scoring.causal import LabelScorer
 from raybias.methods import SoftPrompt
 from support import backbones
 

@@ -15,7 +15,7 @@ from raybias.config import Backbone, QuestionProbe
 from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.scoring.continuations import SentenceScorer, filled_in
-from raybias.engine.scoring.masked_logprobs import scored_loader
+from raybias.engine.scoring.masked import scored_loader
 from raybias.methods import DecisionLikelihood, OptionAnswer, OptionLikelihood
 from raybias.methods.asking import ItemReader
 from raybias.methods.base import Method, Shard, shard_of

@@ -24,7 +24,7 @@ from raybias.engine.context import Execution
 from raybias.engine.devices import as_found
 from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.generation.sampling import Sampling
-from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.engine.scoring.causal import LabelScorer
 from raybias.methods import Full, Lora, SoftPrompt
 from raybias.methods.tuned import options_for
 from raybias.schema import LABELS

@@ -19,7 +19,7 @@ import transformers
 
 from raybias.config import Backbone, parse_study
 from raybias.engine.backbone import LoadedBackbone
-from raybias.engine.scoring.masked_logprobs import PlacesReader, scored_loader
+from raybias.engine.scoring.masked import PlacesReader, scored_loader
 from raybias.engine.scoring.pair_scores import (
     CAUSAL,
     MASKED,

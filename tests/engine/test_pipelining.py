@@ -22,8 +22,8 @@ from raybias.engine.generation.generator import Continuation, TextGenerator
 from raybias.engine.generation.sampling import Sampling
 from raybias.engine.packing import Batch, Placed, pack
 from raybias.engine.pipelining import Pipeline
-from raybias.engine.scoring.causal_logprobs import TokenScorer
-from raybias.engine.scoring.masked_logprobs import MaskedScorer, load_masked
+from raybias.engine.scoring.causal import TokenScorer
+from raybias.engine.scoring.masked import MaskedScorer, load_masked
 from raybias.errors import WorkFailed
 from raybias.methods import Lora, SoftPrompt
 from raybias.schema import LABELS

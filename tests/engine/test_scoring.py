@@ -12,7 +12,7 @@ from raybias.config import Backbone
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.encoder import check_lengths
 from raybias.engine.model_shape import model_shape
-from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.engine.scoring.causal import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError, WorkFailed
 from raybias.schema import LABELS
@@ -40,7 +40,7 @@ def test_logits_are_the_models_own(kind: str, backbone: Callable[[str], LoadedBa
         [own_logits(model, row, prompts_SPD[s]) for row, s in zip(rows, prompt_of_row, strict=True)]
     )
     scorer = LabelScorer(backbones.with_budget(model, 100), LABEL_IDS)
-    found_NL = scorer.score(rows, prompts_SPD=prompts_SPD, prompt_of_row=prompt_of_row)
+    found_NL = scorer.score(rows, prompts_SPW=prompts_SPD, prompt_of_row=prompt_of_row)
     torch.testing.assert_close(found_NL, expected_NL, atol=2e-5, rtol=2e-5)
     assert scorer.reader.packs == (kind != "bloom")
     assert scorer.reader.part == (kind != "cohere")

@@ -11,8 +11,7 @@ import torch
 from raybias.engine.backbone import LoadedBackbone, ModelContext
 from raybias.engine.context import Execution
 from raybias.engine.generation.generator import TextGenerator
-from raybias.engine.scoring.causal_logprobs import TokenScorer
-from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.engine.scoring.causal import LabelScorer, TokenScorer
 from raybias.runtime.workers import keep_ways, slow_ways
 from raybias.storage import Store
 

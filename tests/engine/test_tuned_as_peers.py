@@ -22,7 +22,7 @@ from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.engine.backbone import ModelContext, load_backbone
 from raybias.engine.context import Execution
 from raybias.engine.keyed_draws import KeyedDropout
-from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.engine.scoring.causal import LabelScorer
 from raybias.methods import EarlyStop, Full, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
 from raybias.storage import Store

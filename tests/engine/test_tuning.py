@@ -22,7 +22,7 @@ from raybias.engine.adapters.soft_prompt import (
 )
 from raybias.engine.adapters.tuning import PackedTuner, Run, Trial
 from raybias.engine.backbone import LoadedBackbone
-from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.engine.scoring.causal import LabelScorer
 from raybias.errors import ModelError
 from raybias.methods import EarlyStop, SoftPrompt
 from raybias.seeding import generator

@@ -19,7 +19,7 @@ from raybias.config import Backbone
 from raybias.engine.adapters import base as files
 from raybias.engine.adapters.base import AdapterTrainer, Training, Weights
 from raybias.engine.packing import Batch, PackedSequence
-from raybias.engine.scoring.label_scorer import LabelScorer
+from raybias.engine.scoring.causal import LabelScorer
 from raybias.errors import ModelError
 from raybias.seeding import generator
 from raybias.storage import Store

@@ -1,6 +1,6 @@
 """Compute the log-likelihood of texts that follow a text, as a question's options follow it.
 
-All rows are packed as prefix trees (`causal_logprobs`), so what questions and their options begin
+All rows are packed as prefix trees (`causal`), so what questions and their options begin
 with is computed once, and only the options' tokens are looked up in the vocabulary.
 
 The sentences of a triple are scored as StereoSet's authors do (Nadeem et al. 2021). Causal models:
@@ -23,8 +23,8 @@ from raybias.config import Backbone
 from raybias.engine.backbone import LoadedBackbone, is_encoder
 from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.packing import Row
-from raybias.engine.scoring.causal_logprobs import TokenScorer, Values
-from raybias.engine.scoring.masked_logprobs import MaskedScorer, check_tokenizer
+from raybias.engine.scoring.causal import TokenScorer, Values
+from raybias.engine.scoring.masked import MaskedScorer, check_tokenizer
 from raybias.errors import ModelError
 
 #: A text, and what follows it.

@@ -34,8 +34,8 @@ from raybias.config import Backbone
 from raybias.engine.backbone import LoadedBackbone, is_encoder
 from raybias.engine.encoder import check_lengths, load_tokenizer
 from raybias.engine.packing import Row
-from raybias.engine.scoring.causal_logprobs import TokenScorer, Values
-from raybias.engine.scoring.masked_logprobs import MaskedScorer, check_tokenizer
+from raybias.engine.scoring.causal import TokenScorer, Values
+from raybias.engine.scoring.masked import MaskedScorer, check_tokenizer
 from raybias.errors import ConfigError, ModelError, WorkFailed
 
 CAUSAL: Final = ("bias_bench", "prepend", "sum", "perplexity", "shared")

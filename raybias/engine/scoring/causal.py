@@ -1,15 +1,16 @@
-"""Compute log-probabilities of the tokens of sentences with a causal model.
+"""Read rows with a causal model: label logits behind them, log-probabilities of their tokens.
 
-Sentences are packed as prefix trees, so what some of them begin with is computed once, and
-one token after one prefix has one value wherever it stands. The head is applied to a few
-places at a time, so no [batch, tokens, vocabulary] tensor exists.
+Rows are packed as prefix trees, so what some of them begin with is computed once, and
+one token after one prefix has one value wherever it stands. Of the LM head labels take their rows
+alone, in float32, and tokens a few places at a time, so no [batch, tokens, vocabulary] tensor
+exists.
 
 Both short cuts (packed rows, the head at a few places) are compared with the model's own forward
 pass when a backbone is taken into use; a model that reads masks otherwise, or does more after its
 LM head, is read the plain way instead.
 
-Shapes: R sequences, T tokens, P prompt vectors, W input width, N places, A requested tokens, H
-hidden, L labels, V vocabulary.
+Shapes: R sequences, T tokens, S prompts of P vectors, W input width, N places, A requested tokens,
+H hidden, L labels, V vocabulary.
 """
 
 from __future__ import annotations
@@ -176,6 +177,65 @@ def log_probs_of(logits_NV: Tensor, of_A: Tensor, tokens_A: Tensor) -> Tensor:
     """Compute log-probabilities [A] float32 of tokens, each under the logits that `of_A` names."""
     # On a CPU the fused kernel is faster than a sum of exponentials, though it writes them all.
     return logits_NV.float().log_softmax(-1)[of_A, tokens_A]
+
+
+class LabelScorer:
+    """Compute label logits of token rows with one backbone, with or without soft prompts.
+
+    Parameters
+    ----------
+    label_ids: the verbalizer's token ids, in label order.
+    """
+
+    def __init__(self, backbone: LoadedBackbone, label_ids: Sequence[int]) -> None:
+        self.backbone = backbone
+        self.label_ids = tuple(label_ids)
+        self.label_rows = LabelRows.of(backbone, self.label_ids)
+        self.batcher = backbone.batcher(side_by_side=True)
+        self.reader = make_reader(backbone, "labels")
+
+    def pack(self, rows: Sequence[Row]) -> list[PackedSequence]:
+        """Pack rows into the sequences that this backbone reads."""
+        return pack(rows, max_tokens=self.reader.max_tokens)
+
+    def logits(self, batch: Batch, prompts_SPW: Tensor) -> Tensor:
+        """Compute the label logits [N, L] of a batch's rows; see `CausalReader.labels`."""
+        return self.reader.labels(batch, prompts_SPW, self.label_ids, self.label_rows)
+
+    def score(
+        self,
+        rows: Sequence[Row],
+        *,
+        prompts_SPW: Tensor | None = None,
+        prompt_of_row: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Compute the label logits [N, L], float32 on the CPU, in the order of `rows`.
+
+        Parameters
+        ----------
+        rows: token ids.
+        prompts_SPW: soft prompts, or None for none.
+        prompt_of_row: which prompt precedes each row; the first by default.
+
+        Raises
+        ------
+        WorkFailed: a single sequence does not fit the device's memory.
+        """
+        if prompts_SPW is None:
+            prompts_SPW = torch.empty(1, 0, self.backbone.width)
+        adapters = prompt_of_row or [0] * len(rows)
+        members = [[n for n, s in enumerate(adapters) if s == p] for p in range(len(prompts_SPW))]
+        prompts_SPW = to_device(prompts_SPW, self.backbone.device)
+        each = self.batcher.logits(
+            lambda batch: self.logits(batch, prompts_SPW),
+            [self.pack([rows[n] for n in numbers]) for numbers in members],
+            labels=len(self.label_ids),
+            prompt_length=prompts_SPW.shape[1],
+        )
+        logits_NL = torch.zeros(len(rows), len(self.label_ids))
+        for numbers, found_NL in zip(members, each, strict=True):
+            logits_NL[numbers] = found_NL
+        return logits_NL
 
 
 @dataclass(frozen=True)

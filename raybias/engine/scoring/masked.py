@@ -31,7 +31,7 @@ from raybias.engine.context import ON_CPU, Execution, Way
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.packing import Batch, PackedSequence, Placed, Row, padded
-from raybias.engine.scoring.causal_logprobs import log_probs_of
+from raybias.engine.scoring.causal import log_probs_of
 from raybias.engine.self_check import fastest, in_words, read_samples
 from raybias.errors import ModelError
 
