@@ -24,14 +24,13 @@ from typing import Annotated, Any
 
 import typer
 import workload
-from simulated import runs_of, simulate
+from simulated import Schedule, Span, runs_of, simulate
 
 from raybias.config import Resources
 from raybias.planning.inventory import Inventory, Node, assumed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.schedule import Schedule, Task, remaining
-from raybias.planning.tasks import tasks_of
+from raybias.planning.tasks import Task, remaining, tasks_of
 
 sys.path.append(str(Path(__file__).parents[1] / "docs"))
 import plans  # type: ignore[import-not-found]
@@ -113,10 +112,11 @@ def on_ray(tasks: list[Task], count: int, per_gpu: int, seconds: float, wall: fl
         ray.shutdown()
         cluster.shutdown()
     spans = tuple(
-        replace(s, start=s.start * scale, loaded=s.loaded * scale, end=s.end * scale)
+        Span(task=s.task, start=s.start * scale, loaded=s.start * scale, end=s.end * scale,
+             worker=s.worker)
         for s in graph.log.schedule().spans
-    )
-    return Schedule(spans, count * per_gpu, per_gpu)
+    )  # fmt: skip
+    return Schedule(spans, count * per_gpu)
 
 
 def main(

@@ -3,8 +3,9 @@
 The simulator runs a graph of tasks on nodes as the driver does: of what is ready, the task with the
 longest path first, on devices that hold its backbone already where there are any; idle workers take
 half of the trials of the slowest pack. The search tries packs of every width and takes those that
-end the study soonest. Its wall times stand beside those of packs of at most runs / devices, and of
-the planner's, which knows bounds alone (`raybias/planning/bounds.py`).
+end the study soonest. Beside it stand the planner's packs, which are chosen by bounds alone
+(`raybias/planning/bounds.py`), with the share of the devices' time in which they compute, and packs
+of at most runs / devices. All of it is simulated: no model is loaded, and nothing runs on a GPU.
 
     python benchmarks/simulated.py --data FOLDER --tokenizer FOLDER
 """
@@ -29,9 +30,8 @@ from raybias.planning.layout import LayoutPlanner
 from raybias.planning.machine import Speed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.schedule import Schedule, Span, Task, remaining
 from raybias.planning.stage_plans import Plan, TunePlan
-from raybias.planning.tasks import tasks_of
+from raybias.planning.tasks import Task, remaining, tasks_of
 from raybias.planning.workload import Layout, TuningWork
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "docs")]
@@ -51,6 +51,42 @@ _TRIED: Final = 24
 _AS_GOOD: Final = 1.01
 #: Sharing ties workers together, so both wall times must fall by a tenth for it.
 _WORTH: Final = 0.9**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A task on one device, in seconds from the study's begin.
+
+    Attributes
+    ----------
+    worker: the device, counted over all nodes.
+    loaded: when it began to compute.
+    """
+
+    task: str
+    start: float
+    loaded: float
+    end: float
+    worker: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which task ran where and when, on so many devices or places of them."""
+
+    spans: tuple[Span, ...]
+    devices: int
+
+    @property
+    def wall(self) -> float:
+        """Seconds until the last task ends."""
+        return max((span.end for span in self.spans), default=0.0)
+
+    @property
+    def busy(self) -> float:
+        """Share of the devices' time in which they compute; loading does not count."""
+        spent = sum(span.end - span.loaded for span in self.spans)
+        return spent / (self.devices * self.wall) if self.wall else 1.0
 
 
 @dataclass(frozen=True)
@@ -317,9 +353,6 @@ class _Simulator:
             self.spans += [
                 Span(
                     task=task.key,
-                    kind=task.kind,
-                    backbone=task.backbone,
-                    method=task.method,
                     start=start,
                     loaded=min(loaded, self.now),
                     end=self.now,
@@ -365,7 +398,7 @@ def simulate(
         ended = state.go_on()
         for after in waiting.values():
             after.discard(ended.key if ended else "")
-    return Schedule(tuple(state.spans), state.devices, inventory.per_gpu)
+    return Schedule(tuple(state.spans), state.devices)
 
 
 def schedule_of(prepared: PreparedStudy, made: Plan, *, early: bool) -> Schedule:
@@ -484,7 +517,7 @@ def main(
 ) -> None:
     """Print simulated wall times of three ways to choose packs, and whether bounds hold them."""
     rows: list[tuple[object, ...]] = []
-    ratios: dict[str, list[float]] = {"runs / devices": [], "the planner's": []}
+    ratios: dict[str, list[float]] = {"the planner's": [], "runs / devices": []}
     with tempfile.TemporaryDirectory() as temporary:
         models = Path(temporary)
         plans.write_models(models, workload.tokenizer(tokenizer), plans.architectures())
@@ -496,24 +529,30 @@ def main(
                     continue
                 stages = stages_of(prepared, made)
                 bounds = Forecast.of(prepared, made)
-                found = (search(prepared, made, stages), by_runs(made, stages), made)
+                found = (made, by_runs(made, stages), search(prepared, made, stages))
                 for early, bound in ((True, bounds.planned), (False, bounds.latest)):
-                    walls = [schedule_of(prepared, each, early=early).wall for each in found]
-                    for how, wall in zip(ratios, walls[1:], strict=True):
-                        ratios[how].append(wall / walls[0])
+                    own, *others = (schedule_of(prepared, each, early=early) for each in found)
+                    rule, searched = (each.wall for each in others)
+                    ratios["the planner's"].append(own.wall / searched)
+                    ratios["runs / devices"].append(rule / searched)
                     rows.append(
                         (job, cluster, "early stops" if early else "to the last step",
-                         f"{walls[0] / 3600:,.2f}", f"{walls[1] / walls[0]:.2f}",
-                         f"{walls[2] / walls[0]:.2f}",
-                         f"{bound.low / walls[2]:.2f} to {bound.high / walls[2]:.2f}")
+                         f"{own.wall / 3600:,.2f}", f"{own.busy:.0%}",
+                         f"{bound.low / own.wall:.2f} to {bound.high / own.wall:.2f}",
+                         f"{searched / 3600:,.2f}",
+                         *(f"{each[-1]:.2f}" for each in ratios.values()))
                     )  # fmt: skip
-    heads = ("job", "cluster", "runs", "search by simulation, h", *ratios, "bounds / wall time")
+    heads = (
+        *("job", "cluster", "runs", "the planner's packs, h", "devices busy", "bounds / wall time"),
+        *("search by simulation, h", *(f"{how} / search" for how in ratios)),
+    )
     summary = [
-        f"{how}: {statistics.median(each):.2f} at the median, {max(each):.2f} at worst"
+        f"{how} over the search: {statistics.median(each):.2f} at the median, {max(each):.2f} at"
+        " worst"
         for how, each in ratios.items()
     ]
     workload.publish(
-        "Packs by a rule and by bounds, against a search by simulation with halving",
+        "Packs by bounds and by a rule, against a search by simulation with halving",
         [workload.markdown(rows, heads), "\n\n".join(summary)],
         device="cpu",
         peer="ray",

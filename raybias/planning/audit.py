@@ -26,7 +26,7 @@ from raybias.methods.base import methods, methods_of
 from raybias.methods.zero_shot import ZeroShot
 from raybias.planning.pilot import Way, sentences, ways_of
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.schedule import duration
+from raybias.planning.tasks import duration
 from raybias.probes import sources
 from raybias.probes.design import gap_widths
 from raybias.schema import LABELS

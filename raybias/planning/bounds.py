@@ -1,21 +1,22 @@
 """Bound a plan's wall time, and choose how many runs share a pack by such bounds.
 
 No schedule is simulated: devices that become idle take half of the slowest pack, and runs stop when
-their losses do. What is certain before is the work, the longest path through the tasks, and what
-follows from both for any driver that leaves no device idle while a task is ready (Graham 1969).
+their losses do. Known before are the work, the longest path through the tasks, the turns that packs
+take on the devices, and what follows for any driver that leaves no device idle while a task is
+ready (Graham 1969).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tabulate import tabulate
 
 from raybias.planning.machine import ResourceRequest, places
-from raybias.planning.schedule import Task, duration, remaining
-from raybias.planning.tasks import tasks_of
+from raybias.planning.tasks import Task, duration, remaining, tasks_of, tuning_tasks
 
 if TYPE_CHECKING:
     from raybias.planning.inventory import Inventory
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 #: Times that the search over packs tries.
 _TRIED: Final = 24
-#: Plans whose products of wall times are within this of the least are as good.
+#: Plans whose products of wall times are within this of the least are as good; of these, that with
+#: the least upper bounds is taken.
 _AS_GOOD: Final = 1.01
 #: Sharing ties workers together, so both wall times must fall by a tenth for it.
 _WORTH: Final = 0.9**2
@@ -45,15 +47,18 @@ class Bounds:
     low: the larger of the longest path, were each pack halved down to its longest run, and of the
         work over all the workers that there is room for.
     high: Graham's bound: the longest path, and the rest of the work over the workers that are busy
-        while a ready task waits. Tasks that take more than half of the cluster are added as if they
-        ran by themselves. How workers of several sizes come to lie on nodes is not reckoned with,
-        nor are failures.
+        while a ready task waits; with packs as they are, or halved to single runs, if that is less.
+        Tasks that take more than half of the cluster are added as if they ran by themselves. How
+        workers of several sizes come to lie on nodes is not reckoned with, nor are failures.
+    turns: no bound, and what packs are chosen by: the larger of the work over all devices and of
+        the longest path, in which the packs of a stage take turns on the devices.
     busy: largest share of the devices' time that computing can take.
     path, first: seconds of the longest path, and the task that it begins with.
     """
 
     low: float
     high: float
+    turns: float
     busy: float
     path: float
     first: str
@@ -61,55 +66,77 @@ class Bounds:
     @classmethod
     def of(cls, tasks: Sequence[Task], inventory: Inventory, devices: int) -> Bounds:
         """Bound tasks on the nodes of an inventory, of which they hold so many places or CPUs."""
-        loads = {task.key: task.load for task in tasks}
         # A worker that goes on with its backbone loads it once.
         shortest = remaining(
             replace(task, load=0.0, seconds=task.alone or task.seconds) for task in tasks
         )
-        first = max(shortest, key=lambda key: shortest[key] + loads[key])
-        path = shortest[first] + loads[first]
-        needs = {task.need for task in tasks if task.need is not None}
+        starts = {task.key: shortest[task.key] + task.load for task in tasks}
+        first = max(starts, key=lambda key: starts[key])
+        turns = remaining(
+            replace(task, load=0.0, seconds=task.rounds or task.seconds) for task in tasks
+        )
         # The share of the cluster that a worker takes, of what runs out first.
         share = {
             need: 1 / max(1, min(places(inventory.nodes, need).count, devices // need.places))
-            for need in needs
+            for need in {task.need for task in tasks if task.need is not None}
         }
-        of_need: dict[ResourceRequest, float] = dict.fromkeys(needs, 0.0)
-        wide: dict[str, float] = {}
-        area, shares = 0.0, {1.0}
+        of_need, work = dict.fromkeys(share, 0.0), 0.0
         for task in tasks:
-            if task.need is None:
-                continue
-            own = task.least * share[task.need]
-            workers = 1 if task.divisible else task.least
-            of_need[task.need] += task.seconds * workers * share[task.need]
-            if own > 0.5:
-                together = min(task.most, 1 / share[task.need]) if task.divisible else 1
-                wide[task.key] = task.load + task.seconds / together
-            else:
-                loading = task.load * task.most
-                area += (task.seconds * workers + loading) * share[task.need]
-                shares.add(own)
-        longest = max(
-            remaining(
-                replace(task, load=0.0, seconds=0.0) if task.key in wide else task for task in tasks
-            ).values()
+            if task.need is not None:
+                busy = task.seconds * (1 if task.divisible else task.least)
+                work += busy * task.devices
+                of_need[task.need] += busy * share[task.need]
+        computing = work / devices
+        low = max(starts[first], computing, *of_need.values())
+        return cls(
+            low=low,
+            high=max(low, min(_graham(tasks, share, halved=halved) for halved in (False, True))),
+            turns=max(*turns.values(), computing),
+            busy=computing / low if low else 1.0,
+            path=starts[first],
+            first=first,
         )
-        narrow = shares - {1.0} or {1.0}
-        least = min(narrow)
-        left = max(0.0, area - longest * least) / (1 - max(narrow) + least)
-        computing = _work(tasks) / devices
-        low = max(path, computing, *of_need.values())
-        high = max(low, sum(wide.values()) + longest + left)
-        return cls(low, high, computing / low if low else 1.0, path, first)
 
     def __str__(self) -> str:
         return f"between {duration(self.low)} and {duration(self.high)}"
 
 
+def _graham(
+    tasks: Sequence[Task], share: Mapping[ResourceRequest, float], *, halved: bool
+) -> float:
+    """Return the longest path and the rest of the work over the workers that are then busy.
+
+    Parameters
+    ----------
+    share: of the cluster that one worker takes.
+    halved: whether idle workers halve packs down to single runs, which costs them loading, and
+        the runs what they share in a pack; else no pack is halved.
+    """
+    apart, area, shares, path = 0.0, 0.0, {1.0}, []
+    for task in tasks:
+        each = share[task.need] if task.need else 0.0
+        if task.least * each > 0.5:
+            together = min(task.most, 1 / each) if task.divisible else 1
+            apart += task.load + task.seconds / together
+            path.append(replace(task, load=0.0, seconds=0.0))
+            continue
+        seconds, longest = task.seconds, task.seconds
+        if halved and task.alone:
+            rounds = 2 * math.ceil(math.log2(max(1, task.runs)))
+            seconds, longest = task.singly, task.alone + rounds * task.load
+        path.append(replace(task, seconds=longest))
+        if task.need is not None:
+            area += (seconds * (1 if task.divisible else task.least) + task.load * task.most) * each
+            shares.add(task.least * each)
+    longest = max(remaining(path).values())
+    narrow = shares - {1.0} or {1.0}
+    left = max(0.0, area - longest * min(narrow)) / (1 - max(narrow) + min(narrow))
+    return apart + longest + left
+
+
 @dataclass(frozen=True)
 class Forecast:
-    """The wall time of a plan.
+    """Bounds of a plan's wall time.
 
     Attributes
     ----------
@@ -131,6 +158,16 @@ class Forecast:
             for early in (True, False)
         )
         return cls(planned, latest, made.devices, made.inventory.per_gpu)
+
+    @property
+    def turns(self) -> float:
+        """Product of the wall times in which packs take turns, with early stops and without."""
+        return self.planned.turns * self.latest.turns
+
+    @property
+    def high(self) -> float:
+        """Product of the upper bounds with early stops and without."""
+        return self.planned.high * self.latest.high
 
     def __str__(self) -> str:
         return "\n".join(
@@ -167,9 +204,14 @@ class Forecast:
 def scale_table(found: Sequence[tuple[int, Forecast]]) -> str:
     """Write bounds for several sizes of a cluster as a table."""
     rows = [
-        (f"x {times}", each.devices, *map(_span, (each.planned, each.latest)))
-        for times, each in found
-    ]
+        (
+            f"x {times}",
+            forecast.devices,
+            *(f"{duration(each.low)} to {duration(each.high)}"
+              for each in (forecast.planned, forecast.latest)),
+        )
+        for times, forecast in found
+    ]  # fmt: skip
     heads = ("nodes", "devices", "wall time, early stops", "to the last step")
     table = tabulate(rows, heads, tablefmt="simple", stralign="right")
     near = ((times, each.planned) for times, each in found)
@@ -182,17 +224,8 @@ def scale_table(found: Sequence[tuple[int, Forecast]]) -> str:
     )
 
 
-def _span(bounds: Bounds) -> str:
-    return f"{duration(bounds.low)} to {duration(bounds.high)}"
-
-
-def _work(tasks: Iterable[Task]) -> float:
-    """Add up seconds of computing times places."""
-    return sum(task.work * (task.need.per_gpu if task.need else 1) for task in tasks)
-
-
 def choose_packs(prepared: PreparedStudy, plan: Plan, stages: Sequence[Sequence[TunePlan]]) -> Plan:
-    """Return the plan with the packs of each stage that can end the study soonest.
+    """Return the plan with the packs of each stage that end the study soonest as they take turns.
 
     Wide packs take least device time, narrow ones end sooner where devices are left over. For a few
     times T each stage takes the cheapest packs with which its sweep and its final runs end within
@@ -203,64 +236,48 @@ def choose_packs(prepared: PreparedStudy, plan: Plan, stages: Sequence[Sequence[
     ----------
     stages: for each tuning stage its plans.
     """
-    options = [
-        sorted((_cost(plan, each) for each in _apart(sizes)), key=lambda option: option[:2])
+    if not stages:
+        return plan
+
+    def tried(tuning: Sequence[TunePlan]) -> tuple[Forecast, Plan]:
+        made = replace(plan, tuning=tuple(tuning))
+        return Forecast.of(prepared, made), made
+
+    def cost(stage: TunePlan) -> tuple[float, float]:
+        """Return a stage's work, and the seconds of its longest sweep and final packs."""
+        tasks = list(tuning_tasks(plan, stage, early=True))
+        return sum(task.work for task in tasks), max(remaining(tasks).values())
+
+    # Each worker has GPUs and weights of its own, unless there is no such plan.
+    apart = [
+        [each for each in sizes if not (each.sharded or each.sharers > 1)] or [*sizes]
         for sizes in stages
     ]
+    options = [
+        sorted((*cost(stage), place) for place, stage in enumerate(sizes)) for sizes in apart
+    ]
     times = sorted({seconds for sizes in options for _, seconds, _ in sizes})
-    found: dict[tuple[int, ...], tuple[float, float, Plan]] = {}
+    found = {}
     for most in [*times[:: max(1, -(-len(times) // _TRIED))], *times[-1:]]:
-        chosen = [
-            next((each for _, seconds, each in sizes if seconds <= most), None)
-            or min(sizes, key=lambda each: each[1])[2]
+        chosen = tuple(
+            next(
+                (place for _, seconds, place in sizes if seconds <= most),
+                min(sizes, key=lambda option: option[1])[2],
+            )
             for sizes in options
-        ]
-        if (key := tuple(map(id, chosen))) not in found:
-            found[key] = _tried(prepared, replace(plan, tuning=tuple(chosen)))
-    enough = _AS_GOOD * min((wall for wall, *_ in found.values()), default=0.0)
-    good = [each for each in found.values() if each[0] <= enough]
-    best = min(good, key=lambda each: each[1], default=(0.0, 0.0, plan))
+        )
+        if chosen not in found:
+            found[chosen] = tried([sizes[n] for sizes, n in zip(apart, chosen, strict=True)])
+    enough = _AS_GOOD * min(forecast.turns for forecast, _ in found.values())
+    good = (each for each in found.values() if each[0].turns <= enough)
+    best = min(good, key=lambda each: each[0].high)
     for place, sizes in enumerate(stages):
-        apart = {id(each) for each in _apart(sizes)}
-        for stage in (each for each in sizes if id(each) not in apart):
-            tuning = list(best[2].tuning)
+        for stage in sizes:
+            if any(stage is each for each in apart[place]):
+                continue
+            tuning = list(best[1].tuning)
             tuning[place] = stage
-            tried = _tried(prepared, replace(plan, tuning=tuple(tuning)))
-            long = best[0] > _LONG_S**2 or not stage.sharded
-            best = tried if long and tried[0] < _WORTH * best[0] else best
-    return best[2]
-
-
-def _apart(sizes: Sequence[TunePlan]) -> list[TunePlan]:
-    """Return the plans in which each worker has GPUs and weights of its own; all if none has."""
-    return [each for each in sizes if not (each.sharded or each.sharers > 1)] or [*sizes]
-
-
-def _tried(prepared: PreparedStudy, plan: Plan) -> tuple[float, float, Plan]:
-    """Return a plan behind the products of its wall times and works, with early stops and without.
-
-    A wall time is the larger of the longest path and the work over all devices.
-    """
-    wall = work = 1.0
-    for early in (True, False):
-        tasks = tasks_of(prepared, plan, early=early)
-        path = max(remaining(replace(task, load=0.0) for task in tasks).values())
-        wall *= max(path, _work(tasks) / plan.devices)
-        work *= _work(tasks)
-    return wall, work, plan
-
-
-def _cost(plan: Plan, stage: TunePlan) -> tuple[float, float, TunePlan]:
-    """Return a stage's work, and the seconds of its longest sweep pack and longest final pack."""
-    work = plan.works.tuning[stage.backbone, stage.training, stage.method]
-    whole = seconds = 0.0
-    for name, runs in (("sweep", work.sweep), ("final", work.final)):
-        packs, stops = stage.packs(name), work.stops(runs)
-        each = [
-            work.pack_seconds(stage.speed, stage.layout, stops[pack::packs])
-            for pack in range(packs)
-        ]
-        if each:
-            seconds += stage.speed.load(work.passes.all_bytes / stage.ranks) + max(each)
-        whole += sum(each) * stage.need.places * stage.ranks
-    return whole, seconds, stage
+            other = tried(tuning)
+            long = best[0].turns > _LONG_S**2 or not stage.sharded
+            best = other if long and other[0].turns < _WORTH * best[0].turns else best
+    return best[1]

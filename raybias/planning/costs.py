@@ -21,7 +21,6 @@ from raybias.methods.work import Work
 from raybias.planning.bounds import Forecast, scale_table
 from raybias.planning.inventory import size
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.schedule import Task
 from raybias.planning.stage_plans import (
     LATENCY_S,
     AskPlan,
@@ -31,7 +30,7 @@ from raybias.planning.stage_plans import (
     Stage,
     TunePlan,
 )
-from raybias.planning.tasks import tasks_of
+from raybias.planning.tasks import Task, tasks_of
 from raybias.planning.workload import TuningWork
 
 if TYPE_CHECKING:

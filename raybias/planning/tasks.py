@@ -1,30 +1,161 @@
-"""Lay a planned study out as a graph of tasks, with the seconds that each is planned to take."""
+"""A planned study as a graph of tasks: what each waits for, and the seconds that it takes.
+
+Of what is ready, the task with the longest path before the study's end begins first (list
+scheduling by critical path). The driver takes this order.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from raybias.config import Backbone
 from raybias.engine.memory import total
 from raybias.methods.base import Method
-from raybias.planning.machine import Speed
+from raybias.planning.machine import ResourceRequest
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.schedule import Task
 from raybias.planning.shards import CHUNK_ROWS
 from raybias.planning.stage_plans import AskPlan
 
 if TYPE_CHECKING:
-    from raybias.config import Rewriting
-    from raybias.planning.stage_plans import Plan, RewritePlan
+    from raybias.planning.stage_plans import Plan, RewritePlan, TunePlan
 
 #: Bytes/s at which a node takes weights from the hub.
 _HUB: Final = 100e6
 #: Tokens of a sentence that is rewritten.
 _SENTENCE: Final = 16
+
+Kind = Literal["fetch", "rewrite", "tune", "read"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Work that one worker, one worker group or some replicas do, and what it waits for.
+
+    Attributes
+    ----------
+    key: names the task.
+    method, training, stage: of tuning and reading; a stage is "sweep" or "final".
+    pack, packs: which part of the stage's runs it is: every `packs`-th, from the one at `pack`.
+    runs: how many runs these are.
+    seconds: of computing, once the backbone is loaded; where replicas share it, of one alone.
+    alone: seconds of a pack's longest run by itself, to which halving can bring the pack; 0 for
+        what is not halved.
+    singly: seconds of a pack's runs by themselves, one after another; 0 alike.
+    rounds: seconds until all packs of the stage have ended, if nothing else holds devices; 0 for
+        what is no pack, or is not halved.
+    load: seconds until a worker that does not hold the backbone does.
+    need: what each worker asks of a node; None for what takes no device.
+    least, most: workers. Where they differ they are replicas: the task begins with any number of
+        them, and takes more as devices become free.
+    after: keys of the tasks that must end before.
+    """
+
+    key: str
+    kind: Kind
+    backbone: str
+    method: str = ""
+    training: str = ""
+    stage: str = ""
+    pack: int = 0
+    packs: int = 1
+    runs: int = 0
+    seconds: float
+    alone: float = 0.0
+    singly: float = 0.0
+    rounds: float = 0.0
+    load: float = 0.0
+    need: ResourceRequest | None = None
+    least: int = 1
+    most: int = 1
+    after: tuple[str, ...] = ()
+
+    @property
+    def divisible(self) -> bool:
+        """Whether replicas share it, however many there are."""
+        return self.least < self.most
+
+    @property
+    def devices(self) -> int:
+        """Places of GPUs, or CPUs without them, of one worker."""
+        return self.need.places if self.need else 0
+
+    @property
+    def work(self) -> float:
+        """Device-seconds of computing, loading aside."""
+        workers = 1 if self.divisible else self.least
+        return self.seconds * self.devices * workers / (self.need.per_gpu if self.need else 1)
+
+
+def duration(seconds: float) -> str:
+    """Write seconds in the unit that suits them."""
+    if seconds >= 3600:
+        return f"{seconds / 3600:,.1f} h"
+    return f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:,.1f} s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A task on one device, in seconds from the study's begin; devices are counted over nodes."""
+
+    task: str
+    kind: str
+    backbone: str
+    method: str
+    start: float
+    end: float
+    worker: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which task ran where and when, on so many devices or their places."""
+
+    spans: tuple[Span, ...]
+    devices: int
+    per_device: int = 1
+    """Places of a device, where workers share them."""
+
+    @property
+    def wall(self) -> float:
+        """Seconds until the last task ends."""
+        return max((span.end for span in self.spans), default=0.0)
+
+    @property
+    def held(self) -> float:
+        """Seconds for which tasks hold a device, over all devices."""
+        return sum(span.end - span.start for span in self.spans)
+
+    def __str__(self) -> str:
+        whole = self.devices * self.wall
+        idle = max(0.0, whole - self.held) / (3600 * self.per_device)
+        return (
+            f"{duration(self.wall)}, devices busy {self.held / whole if whole else 1:.0%} of it,"
+            f" {idle:,.1f} device-hours idle"
+        )
+
+
+def remaining(tasks: Iterable[Task]) -> dict[str, float]:
+    """Return by task the seconds of the longest path from its beginning to the study's end."""
+    known = {task.key: task for task in tasks}
+    behind: dict[str, list[str]] = {key: [] for key in known}
+    for task in known.values():
+        for before in task.after:
+            behind[before].append(task.key)
+    paths: dict[str, float] = {}
+    waiting = {key: len(after) for key, after in behind.items()}
+    ends = [key for key, count in waiting.items() if not count]
+    while ends:
+        task = known[ends.pop()]
+        own = task.load + task.seconds / (task.most if task.divisible else 1)
+        paths[task.key] = own + max((paths[key] for key in behind[task.key]), default=0.0)
+        for before in task.after:
+            waiting[before] -= 1
+            if not waiting[before]:
+                ends.append(before)
+    return paths
 
 
 def tasks_of(prepared: PreparedStudy, plan: Plan, *, early: bool = True) -> list[Task]:
@@ -34,9 +165,34 @@ def tasks_of(prepared: PreparedStudy, plan: Plan, *, early: bool = True) -> list
     ----------
     early: whether runs stop at the steps that are planned for, or all at the last.
     """
-    graph = _Graph(prepared, plan, early)
-    tasks = [task for backbone in prepared.study.backbones for task in graph.of(backbone)]
-    return [*graph.rewriting(), *graph.fetching(), *tasks]
+    fetched = fetched_models(prepared, plan)
+    tasks = [
+        Task(key=key, kind="fetch", backbone=spec.name, seconds=count / _HUB)
+        for key, (spec, count) in fetched.items()
+    ]
+    for stage in plan.rewriting:
+        specs = prepared.study.styles.rewriting[stage.style].specs
+        models = [key for spec in specs if (key := _fetching(spec)) in fetched]
+        tasks.append(_rewriting(prepared, stage, tuple(models)))
+    styles = tuple(task.key for task in tasks if task.kind == "rewrite")
+    for backbone in prepared.study.backbones:
+        own = [key for key in [f"fetch/{backbone.name}"] if key in fetched]
+        for method in plan.methods(backbone):
+            if not method.trains:
+                beside = plan.works.whole[backbone.name, method.name].beside
+                models = [key for each in beside if (key := _fetching(each.spec)) in fetched]
+                after = (*own, *models, *(styles if method.reads == "pairs" else ()))
+                tasks.append(_reading(prepared, plan, backbone, method, after=after))
+                continue
+            for training in prepared.study.training:
+                stage = plan.tune(backbone.name, training.name, method.name)
+                packs = list(tuning_tasks(plan, stage, tuple(own), early=early))
+                last = tuple(pack.key for pack in packs if pack.stage == packs[-1].stage)
+                tasks += packs
+                tasks.append(
+                    _reading(prepared, plan, backbone, method, training=training.name, after=last)
+                )
+    return tasks
 
 
 def fetched_models(prepared: PreparedStudy, plan: Plan) -> dict[str, tuple[Backbone, int]]:
@@ -63,133 +219,117 @@ def _fetching(spec: Backbone) -> str:
     return f"fetch/{spec.id}@{spec.revision}"
 
 
-@dataclass(frozen=True)
-class _Graph:
-    """The tasks of a plan."""
+def tuning_tasks(
+    plan: Plan, stage: TunePlan, after: tuple[str, ...] = (), *, early: bool
+) -> Iterator[Task]:
+    """Yield the packs of a training set: of the sweep, then of the final runs.
 
-    prepared: PreparedStudy
-    plan: Plan
-    early: bool
+    Parameters
+    ----------
+    after: keys of the tasks that the first of them wait for.
+    early: as in `tasks_of`.
+    """
+    work = plan.works.tuning[stage.backbone, stage.training, stage.method]
+    load = stage.speed.load(work.passes.all_bytes / stage.ranks)
 
-    def of(self, backbone: Backbone) -> Iterator[Task]:
-        """Yield the tasks of one backbone."""
-        own = f"fetch/{backbone.name}"
-        fetched = (own,) if own in self.fetched else ()
-        for method in self.plan.methods(backbone):
-            if not method.trains:
-                work = self.plan.works.whole[backbone.name, method.name]
-                beside = (_fetching(each.spec) for each in work.beside)
-                models = (*fetched, *(key for key in beside if key in self.fetched))
-                yield self._reading(backbone, method, "", (*models, *self._rewritten(method)))
-                continue
-            for training in self.prepared.study.training:
-                packs = list(self._tuning(backbone, method, training.name, fetched))
-                yield from packs
-                last = tuple(pack.key for pack in packs if pack.stage == packs[-1].stage)
-                yield self._reading(backbone, method, training.name, last)
+    def seconds(stops: Sequence[int], packs: int) -> list[float]:
+        """Return the seconds of each of so many packs of runs that end at these steps."""
+        each = (stops[pack::packs] for pack in range(packs))
+        return [work.pack_seconds(stage.speed, stage.layout, own) for own in each]
 
-    @cached_property
-    def fetched(self) -> dict[str, tuple[Backbone, int]]:
-        """Return the models of the hub, by the task that fetches each."""
-        return fetched_models(self.prepared, self.plan)
-
-    def fetching(self) -> Iterator[Task]:
-        """Yield the fetching of each model of the hub, once for all that load it."""
-        for key, (spec, count) in self.fetched.items():
-            yield Task(key=key, kind="fetch", backbone=spec.name, seconds=count / _HUB)
-
-    def _tuning(
-        self, backbone: Backbone, method: Method, training: str, after: tuple[str, ...]
-    ) -> Iterator[Task]:
-        """Yield the packs of one training set: of the sweep, then of the final runs."""
-        stage = self.plan.tune(backbone.name, training, method.name)
-        work = self.plan.works.tuning[backbone.name, training, method.name]
-        speed, layout = stage.speed, stage.layout
-        for name, runs in (("sweep", work.sweep), ("final", work.final)):
-            packs = stage.packs(name)
-            stops = work.stops(runs, early=self.early)
-            made = []
-            for pack in range(packs):
-                own = stops[pack::packs]
-                alone = work.pack_seconds(speed, layout, (max(own),))
-                task = Task(
-                    key=f"tune/{backbone.name}/{training}/{method.name}/{name}/{pack}",
-                    kind="tune",
-                    backbone=backbone.name,
-                    method=method.name,
-                    training=training,
-                    stage=name,
-                    pack=pack,
-                    packs=packs,
-                    runs=len(own),
-                    seconds=work.pack_seconds(speed, layout, own),
-                    alone=0.0 if stage.sharded else alone,
-                    load=speed.load(work.passes.all_bytes / layout.ranks),
-                    need=stage.need,
-                    least=stage.workers if stage.sharded else 1,
-                    most=stage.workers if stage.sharded else 1,
-                    after=after,
-                )
-                made.append(task.key)
-                yield task
-            after = tuple(made) or after
-
-    def _reading(
-        self, backbone: Backbone, method: Method, training: str, after: tuple[str, ...]
-    ) -> Task:
-        """Return the reading of all runs of one training set, or of all where none is tuned on."""
-        stage = self.plan.score(backbone.name, method.name)
-        if isinstance(stage, AskPlan):
-            return Task(
-                key=f"read/{backbone.name}/{method.name}",
-                kind="read",
-                backbone=backbone.name,
-                method=method.name,
-                seconds=stage.seconds,
+    for name, runs in (("sweep", work.sweep), ("final", work.final)):
+        packs, stops = stage.packs(name), work.stops(runs, early=early)
+        if not packs:
+            continue
+        each, rounds = seconds(stops, packs), 0.0
+        if not stage.sharded:
+            # Packs take turns. In the last turn, devices without one take halves of the others.
+            room = max(1, plan.devices // stage.need.places)
+            last = (packs - 1) % room + 1
+            some = stops[:: packs // last]
+            rounds = max(seconds(some, last))
+            if last < (halved := min(room, len(some))):
+                rounds = min(rounds, load + max(seconds(some, halved)))
+            rounds += (packs - last) // room * sum(each) / packs
+        made = []
+        for pack in range(packs):
+            own = stops[pack::packs]
+            apart = [0.0] if stage.sharded else seconds(own, len(own))
+            task = Task(
+                key=f"tune/{stage.backbone}/{stage.training}/{stage.method}/{name}/{pack}",
+                kind="tune",
+                backbone=stage.backbone,
+                method=stage.method,
+                training=stage.training,
+                stage=name,
+                pack=pack,
+                packs=packs,
+                runs=len(own),
+                seconds=each[pack],
+                alone=max(apart),
+                singly=sum(apart),
+                rounds=rounds,
+                load=load,
+                need=stage.need,
+                least=stage.ranks,
+                most=stage.ranks,
                 after=after,
             )
-        work = self.plan.works.reading[backbone.name, method.name]
-        speed, layout = stage.speed, stage.layout
-        parts = len(self.prepared.study.training) if training else 1
-        least = stage.replicas_max if stage.sharded else 1
-        most = min(stage.replicas_max, stage.shards // parts)
+            made.append(task.key)
+            yield task
+        after = tuple(made)
+
+
+def _reading(
+    prepared: PreparedStudy,
+    plan: Plan,
+    backbone: Backbone,
+    method: Method,
+    *,
+    training: str = "",
+    after: tuple[str, ...],
+) -> Task:
+    """Return the reading of all runs of one training set, or of all where none is tuned on."""
+    stage = plan.score(backbone.name, method.name)
+    if isinstance(stage, AskPlan):
         return Task(
-            key="/".join(filter(None, ("read", backbone.name, training, method.name))),
+            key=f"read/{backbone.name}/{method.name}",
             kind="read",
             backbone=backbone.name,
             method=method.name,
-            training=training,
-            seconds=work.seconds(speed, layout, stage.rows_per_shard) / parts,
-            load=speed.load(work.passes.all_bytes / layout.ranks),
-            need=stage.need,
-            least=least,
-            most=max(least, most),
+            seconds=stage.seconds,
             after=after,
         )
-
-    def rewriting(self) -> Iterator[Task]:
-        """Yield the rewriting of pairs, one task for each style."""
-        for stage in self.plan.rewriting:
-            options = self.prepared.study.styles.rewriting[stage.style]
-            models = (_fetching(spec) for spec in options.specs)
-            yield Task(
-                key=f"rewrite/{stage.style}",
-                kind="rewrite",
-                backbone=stage.backbone,
-                seconds=_rewriting_seconds(stage, options, stage.speed),
-                load=stage.speed.load(total(stage.memory[:2])),
-                need=stage.need,
-                most=stage.replicas_max,
-                after=tuple(key for key in models if key in self.fetched),
-            )
-
-    def _rewritten(self, method: Method) -> tuple[str, ...]:
-        styles = self.plan.rewriting if method.reads == "pairs" else ()
-        return tuple(f"rewrite/{stage.style}" for stage in styles)
+    work = plan.works.reading[backbone.name, method.name]
+    parts = len(prepared.study.training) if training else 1
+    least = stage.replicas_max if stage.sharded else 1
+    return Task(
+        key="/".join(filter(None, ("read", backbone.name, training, method.name))),
+        kind="read",
+        backbone=backbone.name,
+        method=method.name,
+        training=training,
+        seconds=work.seconds(stage.speed, stage.layout, stage.rows_per_shard) / parts,
+        load=stage.speed.load(work.passes.all_bytes / stage.ranks),
+        need=stage.need,
+        least=least,
+        most=max(least, min(stage.replicas_max, stage.shards // parts)),
+        after=after,
+    )
 
 
-def _rewriting_seconds(stage: RewritePlan, options: Rewriting, speed: Speed) -> float:
-    """Estimate the seconds of one replica: every new token of a batch reads all weights."""
+def _rewriting(prepared: PreparedStudy, stage: RewritePlan, after: tuple[str, ...]) -> Task:
+    """Return the rewriting of pairs in one style; every new token of a batch reads all weights."""
     rows = max(1, stage.tokens_per_batch // _SENTENCE)
     batches = stage.chunks * math.ceil(2 * CHUNK_ROWS / rows)
-    return batches * options.max_length * speed.work(0.0, total(stage.memory[:1]))
+    length = prepared.study.styles.rewriting[stage.style].max_length
+    return Task(
+        key=f"rewrite/{stage.style}",
+        kind="rewrite",
+        backbone=stage.backbone,
+        seconds=batches * length * stage.speed.work(0.0, total(stage.memory[:1])),
+        load=stage.speed.load(total(stage.memory[:2])),
+        need=stage.need,
+        most=stage.replicas_max,
+        after=after,
+    )

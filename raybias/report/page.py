@@ -22,7 +22,7 @@ from raybias.report.files import estimates_of_study
 from raybias.report.gaps import gap_section
 from raybias.report.judges import UNMEASURED, judge_section
 from raybias.report.rendering import rendered, write_figures
-from raybias.report.run_figures import read_schedule, run_figures, schedule_figure, schedule_text
+from raybias.report.run_figures import read_schedule, run_figures, schedule_figure
 from raybias.report.table import write_frame
 from raybias.report.tables import write_tables
 from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, write_seal
@@ -197,7 +197,7 @@ def _measured_on(
     if (schedule := read_schedule(store)) and schedule.devices > 1:
         title = f"{study.name}: which devices held which backbone"
         drawn.append(schedule_figure(schedule, title))
-        context |= {"schedule": drawn[-1:], "used": schedule_text(schedule)}
+        context |= {"schedule": drawn[-1:], "used": str(schedule)}
     write_figures(store, drawn, "figures/")
     if tables:
         context |= {

@@ -15,7 +15,7 @@ import polars as pl
 
 from raybias.config import MethodFields
 from raybias.methods import Tuned, tuned_methods
-from raybias.planning.schedule import Schedule, Span, duration
+from raybias.planning.tasks import Schedule, Span, duration
 from raybias.report.rendering import Drawn, rendered, round_values, slug
 from raybias.schema import SCHEDULE_FILE
 from raybias.storage import Store
@@ -48,7 +48,7 @@ class _Panel:
     marks: Sequence[tuple[float, str]] = ()
     dots: Sequence[tuple[float, float, bool, str]] = ()
     lines: Sequence[tuple[str, bool]] = ()
-    bars: Sequence[tuple[float, float, float, float, str, bool, str]] = ()
+    bars: Sequence[tuple[float, float, float, float, str, str]] = ()
     rule: tuple[float, str] | None = None
 
 
@@ -211,12 +211,11 @@ def schedule_figure(schedule: Schedule, title: str) -> Drawn:
         thin = span.kind != "tune"
         y, high = _ROW * span.worker + (7 if thin else 2), _ROW - (14 if thin else 4)
         told = f"{span.task}: {duration(span.end - span.start)}"
-        for start, end, pale in ((span.start, span.loaded, True), (span.loaded, span.end, False)):
-            x, wide = _LEFT + _WIDE * start / wall, _WIDE * (end - start) / wall
-            bars.append((round(x, 2), round(wide, 2), y, high, colours[span.backbone], pale, told))
+        x, wide = _LEFT + _WIDE * span.start / wall, _WIDE * (span.end - span.start) / wall
+        bars.append((round(x, 2), round(wide, 2), y, high, colours[span.backbone], told))
     places = "device" if schedule.per_device == 1 else "place of a GPU"
     panel = _Panel(
-        title=f"{title} (a row each {places}; pale: loading; thin: reading)",
+        title=f"{title} (a row each {places}; thin: reading)",
         axis=f"{unit} from the begin",
         height=_ROW * schedule.devices,
         across=[(_ROW * (n + 1), str(n)) for n in range(schedule.devices)],
@@ -225,16 +224,6 @@ def schedule_figure(schedule: Schedule, title: str) -> Drawn:
         bars=bars,
     )  # fmt: skip
     return _Chart(
-        name="schedule", title=title, described=schedule_text(schedule), panels=[panel],
+        name="schedule", title=title, described=str(schedule), panels=[panel],
         legend=[*colours.items()],
     ).drawn()  # fmt: skip
-
-
-def schedule_text(schedule: Schedule) -> str:
-    """Say what a schedule comes to, and name its largest idle block."""
-    said = (
-        f"{duration(schedule.wall)}, devices busy {schedule.busy:.0%} of it,"
-        f" {schedule.idle_hours:,.1f} device-hours idle"
-    )
-    block = schedule.idle_block()
-    return f"{said}; largest idle block: {block}" if block else said

@@ -24,7 +24,7 @@ from raybias.config import Resources
 from raybias.errors import WorkFailed
 from raybias.planning.inventory import Inventory, Node
 from raybias.planning.machine import ResourceRequest, places
-from raybias.planning.schedule import Schedule, Span, Task, remaining
+from raybias.planning.tasks import Schedule, Span, Task, remaining
 
 #: What a task does with the workers that it is granted.
 Work = Callable[["Grant"], None]
@@ -123,7 +123,6 @@ class Logbook:
                     method=task.method,
                     worker=worker,
                     start=start,
-                    loaded=start,
                     end=now,
                 )
             )

@@ -17,7 +17,7 @@ from raybias.config import Backbone, Resources
 from raybias.engine.adapters.tuning import Trial
 from raybias.errors import RaybiasError
 from raybias.planning.inventory import Inventory, with_autoscaled_nodes
-from raybias.planning.schedule import Task
+from raybias.planning.tasks import Task
 from raybias.planning.stage_plans import Plan, TunePlan
 from raybias.runtime.graph import Grant
 from raybias.runtime.inventory import NODE_LABEL, fetch, free, nodes_now

@@ -17,7 +17,7 @@ from raybias.config import Backbone, Resources
 from raybias.engine.checkpoint import fetched
 from raybias.engine.devices import as_found
 from raybias.planning.inventory import Inventory
-from raybias.planning.schedule import Task
+from raybias.planning.tasks import Task
 from raybias.runtime.graph import Grant, Stopped
 from raybias.runtime.predict.worker import ShardWorker
 from raybias.runtime.progress import Advance

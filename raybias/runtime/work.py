@@ -17,10 +17,9 @@ from raybias.methods import tuned_methods
 from raybias.methods.base import Method, Run, Shard
 from raybias.planning.preflight import check_rewritten
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.schedule import Schedule, Task
 from raybias.planning.shards import shards_of
 from raybias.planning.stage_plans import Plan
-from raybias.planning.tasks import fetched_models, tasks_of
+from raybias.planning.tasks import Schedule, Task, fetched_models, tasks_of
 from raybias.probes.cards import card_texts
 from raybias.probes.registries import pair_probes, question_probes
 from raybias.providers.base import Provider

@@ -53,7 +53,7 @@ def main() -> None:
     from raybias.config import Resources
     from raybias.planning.inventory import Inventory, Node
     from raybias.planning.machine import ResourceRequest
-    from raybias.planning.schedule import Task
+    from raybias.planning.tasks import Task
     from raybias.runtime import ray_workers
     from raybias.runtime.graph import Grant, Graph
     from raybias.runtime.workers import Pack

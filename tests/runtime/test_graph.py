@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from raybias.config import Resources
 from raybias.planning.inventory import Inventory, Node
 from raybias.planning.machine import ResourceRequest
-from raybias.planning.schedule import Task, remaining
+from raybias.planning.tasks import Task, remaining
 from raybias.runtime.graph import Grant, Graph, Stopped
 
 PATIENCE_S = 20.0
