@@ -15,14 +15,14 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from raybias.config import Backbone, MethodFields, Resources, TrainingSet
-from raybias.engine.memory import MemoryTerm, host_memory, total
+from raybias.engine.memory import MemoryTerm, total
 from raybias.errors import PlanError
 from raybias.methods.work import Work
 from raybias.planning.inventory import Inventory, Node, parse_size, size
 from raybias.planning.machine import Machine, ResourceRequest, by_gpu_speed, places, requests
-from raybias.planning.splits import WHOLE, Fit, Load, Room, Split, halved, refusal
+from raybias.planning.splits import Fit, Load, Room, halved
 from raybias.planning.stage_plans import ScorePlan, TunePlan
-from raybias.planning.workload import ReadingWork, TuningWork
+from raybias.planning.workload import Layout, ReadingWork, TuningWork
 
 if TYPE_CHECKING:
     from raybias.engine.model_shape import ModelShape
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _REPLICA_SHARE: Final = 0.75
 # A forward pass of fewer tokens than this is slower than sharding is worth.
 _FEWEST_TOKENS: Final = 512
-# Devices of a node that layers are split over.
-_SPLITS: Final = (2, 4, 8)
+# Devices of a node that a worker's layers are on.
+_SPLITS: Final = (1, 2, 4, 8)
 
 
 class LayoutPlanner:
@@ -148,7 +148,7 @@ class LayoutPlanner:
             )
 
         def seconds(fit: Fit) -> float:
-            packs = 1 if fit.split.sharded else math.ceil(trials / pack)
+            packs = 1 if fit.layout.sharded else math.ceil(trials / pack)
             own = work.stops(trials)[::packs]
             return packs * work.pack_seconds(fit.speed, fit.layout, own)
 
@@ -157,7 +157,7 @@ class LayoutPlanner:
         fit = self._fit(
             method, work.whole, load, packs, seconds, asked=asked, sharers=sharers, shared=shared
         )
-        size = trials if fit.split.sharded else pack
+        size = trials if fit.layout.sharded else pack
         return TunePlan(
             training=training.name,
             method=method.name,
@@ -197,7 +197,7 @@ class LayoutPlanner:
 
         load = Load(terms, self.shape, work.whole.weight_bytes(self.shape), self.on, self.share)
         fit = self._fit(method, work.whole, load, None, seconds, asked=self._train_workers())
-        sharded = fit.split.sharded
+        sharded = fit.layout.sharded
         least, most = (fit.workers,) * 2 if sharded else self._replicas(fit.workers)
         fit = replace(fit, workers=most)
         held = self.cpus * (1 if sharded else _REPLICA_SHARE)
@@ -209,30 +209,31 @@ class LayoutPlanner:
             data_cpus=self.inventory.cpus - most * held,
             rows_per_shard=each(fit),
             items=work.whole.items,
-            runs=work.runs,
-            shards=work.runs * work.shards(each(fit)),
+            runs=work.whole.runs,
+            shards=work.whole.runs * work.shards(each(fit)),
             **self.stage(fit, load),
         )
 
     def stage(self, fit: Fit, load: Load) -> dict[str, Any]:
         """Return the fields that all stages of a plan have."""
+        layout = fit.layout
         return {
             "backbone": self.backbone,
-            "gpus": self.gpus and fit.split.devices,
+            "gpus": self.gpus and layout.devices,
             "threads": self.cpus,
-            "tokens_per_batch": fit.tokens,
-            "sharers": fit.split.sharers,
+            "tokens_per_batch": layout.tokens,
+            "sharers": layout.sharers,
             "per_gpu": self.per_gpu,
-            "passes": fit.split.passes,
-            "memory": load.device(fit.tokens, fit.workers, fit.split),
-            "host": self.host(load, fit.workers, fit.split),
+            "passes": layout.passes,
+            "memory": load.device(layout),
+            "host": load.host(layout),
             "device_memory": fit.places.device_memory,
-            "sharded": fit.split.sharded,
+            "sharded": layout.sharded,
             "reason": self._reason(fit, load),
             "requests": requests(fit.places),
             "pending": fit.places.pending(fit.workers),
             "speed": fit.speed,
-            "across": fit.split.sharded and fit.across,
+            "across": layout.across,
             "deterministic": self.resources.deterministic,
         }
 
@@ -307,28 +308,29 @@ class LayoutPlanner:
         """
         slots, sharding = self._slots() * sharers, self.resources.shard
         wanted = slots if packs is None else min(asked or slots, packs)
-        unshared: list[Fit] = []
+        found: list[Fit] = []
         if sharding != "zero3" and not shared:
             splits = self._splits(can_split=whole.can_shard)
             if sharers > 1:
-                splits = [Split(sharers=sharers)]
-            unshared = list(self._fits(load, wanted, splits, together=packs is not None))
-        if packs is not None and asked is not None and unshared:
-            most = max(fit.workers for fit in unshared)
+                splits = [Layout(0, sharers=sharers)]
+            found = list(self._fits(load, wanted, splits, together=packs is not None))
+        if packs is not None and asked is not None and found:
+            most = max(fit.workers for fit in found)
             if most < wanted:
                 raise PlanError(
                     f"{wanted} workers do not fit the memory beside each other, {most} do",
                     where=str(self.inventory),
                     cure=f"set resources.train_workers to {most} or less",
                 )
-            unshared = [fit for fit in unshared if fit.workers == most]
-        found = unshared
+            found = [fit for fit in found if fit.workers == most]
         can_shard = sharers == 1 and self._can_shard(whole, asked or slots)
-        if can_shard and not any(fit.split == WHOLE for fit in unshared):
-            among_all = self._fits(load, asked or slots, [Split(sharded=True)], together=True)
+        if can_shard and not any(
+            (fit.layout.devices, fit.layout.passes) == (1, 1) for fit in found
+        ):
+            among_all = self._fits(load, 0, [Layout(0, ranks=asked or slots)], together=True)
             found += [fit for fit in among_all if asked is None or fit.workers == asked]
         if not found:
-            room = Room(
+            raise Room(
                 backbone=self.backbone,
                 where=str(self.inventory),
                 asked=sharding,
@@ -337,17 +339,16 @@ class LayoutPlanner:
                 node=max(node.memory for node in self.nodes),
                 workers=asked or slots,
                 can_shard=whole.can_shard,
-            )
-            raise refusal(room, load, method.name, lambda *of: total(self.host(load, *of)))
-        return min(found, key=lambda fit: (seconds(fit) / fit.at_once, -fit.tokens))
+            ).refusal(load, method.name)
+        return min(found, key=lambda fit: (seconds(fit) / fit.at_once, -fit.layout.tokens))
 
-    def _splits(self, *, can_split: bool) -> list[Split]:
-        """List over how many devices a worker may split the layers."""
+    def _splits(self, *, can_split: bool) -> list[Layout]:
+        """List over how many devices a worker may split the layers; budgets are chosen later."""
         if self.resources.gpus_per_worker is not None or not self.gpus or not can_split:
-            given = max(1, self.gpus)
-            return [Split(given, passes) for passes in sorted({1, given})]
-        counts = [n for n in _SPLITS if n <= max(node.gpus for node in self.nodes)]
-        return [WHOLE, *(Split(n, passes) for n in counts for passes in (1, n))]
+            counts = [max(1, self.gpus)]
+        else:
+            counts = [n for n in _SPLITS if n <= max(node.gpus for node in self.nodes)]
+        return [Layout(0, n, passes) for n in counts for passes in sorted({1, n})]
 
     def _can_shard(self, work: Work, workers: int) -> bool:
         asked = self.resources
@@ -356,7 +357,7 @@ class LayoutPlanner:
         return work.can_shard and not whole and one and workers > 1
 
     def _fits(
-        self, load: Load, wanted: int, splits: Sequence[Split], *, together: bool
+        self, load: Load, wanted: int, layouts: Sequence[Layout], *, together: bool
     ) -> Iterator[Fit]:
         """Yield every layout that fits, up to `wanted` workers.
 
@@ -365,49 +366,45 @@ class LayoutPlanner:
         together: whether some nodes, the faster ones, may do better than all.
         """
         groups = by_gpu_speed(self.nodes) if self.gpus and together else [self.nodes]
-        for split, tokens, among in product(splits, self.budgets, groups):
-            fit = self.settle(load, tokens, wanted, split=split, among=among)
+        for layout, tokens, among in product(layouts, self.budgets, groups):
+            fit = self.settle(load, replace(layout, tokens=tokens), wanted, among=among)
             if fit is not None:
                 yield fit
 
     def settle(
-        self,
-        load: Load,
-        tokens: int,
-        wanted: int = 1,
-        *,
-        split: Split = WHOLE,
-        among: Sequence[Node] | None = None,
+        self, load: Load, layout: Layout, wanted: int = 1, *, among: Sequence[Node] | None = None
     ) -> Fit | None:
-        """Return as many workers as fit, up to `wanted`; fewer that share hold more each."""
-        workers = wanted
-        while workers >= (2 if split.sharded else 1):
-            need = self._need(load, tokens, workers, split)
-            if max(need.device * split.sharers, 0 if self.gpus else need.host) > self.device_memory:
+        """Return as many workers as fit: up to `wanted`, or to the ranks, fewer of which hold more.
+
+        Parameters
+        ----------
+        among: nodes that may be used; all by default.
+        """
+        workers = layout.ranks if layout.sharded else wanted
+        while workers >= (2 if layout.sharded else 1):
+            if layout.sharded:
+                layout = replace(layout, ranks=workers)
+            held, host = total(load.device(layout)), total(load.host(layout))
+            need = ResourceRequest(
+                cpus=self.cpus,
+                gpus=self.gpus and layout.devices,
+                sharers=layout.sharers,
+                per_gpu=self.per_gpu,
+                device=held if self.gpus else 0,
+                host=host if self.gpus else held,
+            )
+            if max(need.device * need.sharers, 0 if self.gpus else held) > self.device_memory:
                 return None
             found = places(self.nodes, need, among=among)
             if found.count >= workers:
+                if layout.sharded:
+                    across = workers > max(count for _, count in found.rooms)
+                    layout = replace(layout, across=across)
                 nodes = [node for node, _ in found.rooms]
                 speed = self.machine.speed(nodes, gpus=self.gpus, threads=self.cpus)
-                return Fit(tokens, workers, found, split, speed.shared(split.sharers))
+                return Fit(layout, workers, found, speed.shared(layout.sharers))
             workers = found.count
         return None
-
-    def _need(self, load: Load, tokens: int, workers: int, split: Split) -> ResourceRequest:
-        held = total(load.device(tokens, workers, split))
-        return ResourceRequest(
-            cpus=self.cpus,
-            gpus=self.gpus and split.devices,
-            sharers=split.sharers,
-            per_gpu=self.per_gpu,
-            device=held if self.gpus else 0,
-            host=total(self.host(load, workers, split)) if self.gpus else held,
-        )
-
-    def host(self, load: Load, workers: int, split: Split) -> tuple[MemoryTerm, ...]:
-        """Return the arithmetic of a worker on a GPU in its node's memory."""
-        parts = workers if split.sharded else 1
-        return host_memory(self.shape, device=self.on, item=load.item, partitions=parts)
 
     @property
     def budgets(self) -> list[int]:
@@ -417,9 +414,10 @@ class LayoutPlanner:
     def _reason(self, fit: Fit, load: Load) -> str:
         sharding, asked = self.resources.shard, self.resources.tokens_per_batch
         device = "GPU" if self.gpus else "node"
-        if fit.split.sharded:
-            others = self._splits(can_split=True)
-            other = next((s for s in others if self.settle(load, _FEWEST_TOKENS, split=s)), None)
+        layout = fit.layout
+        if layout.sharded:
+            others = (replace(s, tokens=_FEWEST_TOKENS) for s in self._splits(can_split=True))
+            other = next((each for each in others if self.settle(load, each)), None)
             if sharding == "zero3":
                 why = ", as resources.shard asks"
             elif other is None:
@@ -432,17 +430,17 @@ class LayoutPlanner:
             else:
                 why = f": estimated faster than layers split over {other.devices} GPUs of a node"
             return f"sharded with ZeRO-3{why}"
-        less = f", {fit.tokens} tokens at a time instead of {asked}" if fit.tokens < asked else ""
+        tokens = layout.tokens
+        less = f", {tokens} tokens at a time instead of {asked}" if tokens < asked else ""
         fits = f"the {size(fit.places.device_memory)} of one {device}"
-        if fit.split.devices > 1:
-            count = fit.split.passes
-            passes = f", {count} batches side by side" if count > 1 else ""
+        if layout.devices > 1:
+            passes = f", {layout.passes} batches side by side" if layout.passes > 1 else ""
             return (
-                f"split: the layers of each worker's backbone over {fit.split.devices} GPUs of its"
+                f"split: the layers of each worker's backbone over {layout.devices} GPUs of its"
                 f" node, in {fits}{less}{passes}"
             )
-        if fit.split.sharers > 1:
-            fits += f", which {fit.split.sharers} workers share"
+        if layout.sharers > 1:
+            fits += f", which {layout.sharers} workers share"
         return f"replicated: each worker holds the whole backbone in {fits}{less}"
 
     def _each(self) -> str:

@@ -212,13 +212,6 @@ class Placement:
         sizes = [(node.gpu_memory or 0) if on_gpu else node.memory for node, _ in self.rooms]
         return min(sizes, default=0)
 
-    @property
-    def speed(self) -> float | None:
-        """Peak TFLOP/s of the slowest device; None where a kind is unknown."""
-        speeds = [speed_of(node) if self.need.gpus else None for node, _ in self.rooms]
-        known = [speed for speed in speeds if speed is not None]
-        return min(known) if known and len(known) == len(speeds) else None
-
     def pending(self, workers: int) -> int:
         """Count the nodes that must still come for so many workers, after those that are there."""
         left, coming = workers, 0
@@ -228,11 +221,6 @@ class Placement:
             left -= count
             coming += node.pending
         return coming
-
-
-def speed_of(node: Node) -> float | None:
-    """Return the peak TFLOP/s of one of a node's GPUs; None if it is not known."""
-    return GPUS[node.gpu].peak / 1e12 if node.gpu in GPUS else None
 
 
 def places(
@@ -269,11 +257,11 @@ def by_gpu_speed(nodes: Sequence[Node]) -> list[tuple[Node, ...]]:
 
     A group of workers waits for its slowest, so fewer fast ones can be quicker.
     """
-    speeds = [speed_of(node) for node in nodes if node.gpus]
-    if None in speeds:
+    peaks = {GPUS[node.gpu].peak if node.gpu in GPUS else None for node in nodes if node.gpus}
+    known = sorted(peak for peak in peaks if peak is not None)
+    if len(known) < len(peaks) or not known:
         return [tuple(nodes)]
-    steps = sorted({speed for speed in speeds if speed is not None}) or [0.0]
-    return [tuple(n for n in nodes if not n.gpus or (speed_of(n) or 0) >= s) for s in steps]
+    return [tuple(n for n in nodes if not n.gpus or GPUS[n.gpu or ""].peak >= p) for p in known]
 
 
 def requests(places: Placement) -> dict[str, Any]:

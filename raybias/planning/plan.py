@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from raybias.config import Backbone, Rewriting
+from raybias.config import Rewriting
 from raybias.engine.memory import (
     MemoryTerm,
     activations,
@@ -24,7 +24,7 @@ from raybias.engine.memory import (
     weights,
 )
 from raybias.errors import OutputError, PlanError
-from raybias.methods.base import Method, methods_of
+from raybias.methods.base import methods_of
 from raybias.planning.bounds import Forecast, choose_packs
 from raybias.planning.inventory import Inventory, decide_dtypes, size
 from raybias.planning.layout import LayoutPlanner
@@ -33,7 +33,7 @@ from raybias.planning.prepared import PreparedStudy, in_style
 from raybias.planning.shards import CHUNK_ROWS
 from raybias.planning.splits import Load, halved
 from raybias.planning.stage_plans import Plan, RewritePlan, ScorePlan, TunePlan, asking_plan
-from raybias.planning.workload import Works, works_of
+from raybias.planning.workload import Layout, Works, works_of
 from raybias.providers.base import Provider
 from raybias.storage import Store
 from raybias.study_record import recorded_dtypes
@@ -97,12 +97,10 @@ def plan(
         if backbone.is_checkpoint
     }
     works = works or works_of(prepared, shapes)
-    stages = _Stages(prepared.with_study(study), inventory, shapes, works, machine or Machine())
-    for backbone in study.backbones:
-        for method in methods_of(study, backbone):
-            stages.add(backbone, method)
-    if stages.errors and not (skip_unfit and stages.scoring):
-        raise _together(list(stages.errors.values()))
+    prepared = prepared.with_study(study)
+    tuning, scoring, errors = _laid_out(prepared, inventory, machine or Machine(), shapes, works)
+    if errors and not (skip_unfit and scoring):
+        raise _together(list(errors.values()))
     made = Plan(
         study=study.name,
         decided=study,
@@ -114,12 +112,12 @@ def plan(
             _rewriting(prepared, inventory, style, options)
             for style, options in study.styles.rewriting.items()
         ),
-        tuning=tuple(sizes[0] for sizes in stages.tuning),
-        scoring=tuple(stages.scoring),
+        tuning=tuple(sizes[0] for sizes in tuning),
+        scoring=tuple(scoring),
         works=works,
-        unfit={key: str(error) for key, error in stages.errors.items()},
+        unfit={key: str(error) for key, error in errors.items()},
         notes=(
-            *(f"left out: {error}" for error in stages.errors.values()),
+            *(f"left out: {error}" for error in errors.values()),
             *(
                 f"{name}: max_steps is not set; the early-stop rule can run for ever on a slowly"
                 " falling loss"
@@ -129,7 +127,7 @@ def plan(
             ),
         ),
     )
-    made = choose_packs(prepared, made, stages.tuning)
+    made = choose_packs(prepared, made, tuning)
     gathering = (_gathering(stage, works) for stage in made.tuning)
     notes = filter(None, (*gathering, _launching(made), *made.notes))
     return replace(made, notes=tuple(notes))
@@ -154,47 +152,43 @@ def scaled(
     return found
 
 
-@dataclass(frozen=True)
-class _Stages:
-    """The stages of a study as they are laid out, backbone by backbone."""
+def _laid_out(
+    prepared: PreparedStudy,
+    inventory: Inventory,
+    machine: Machine,
+    shapes: Mapping[str, ModelShape],
+    works: Works,
+) -> tuple[list[list[TunePlan]], list[ScorePlan], dict[tuple[str, str], PlanError]]:
+    """Lay out the stages of a study.
 
-    prepared: PreparedStudy
-    inventory: Inventory
-    shapes: Mapping[str, ModelShape]
-    works: Works
-    machine: Machine
-    tuning: list[list[TunePlan]] = field(default_factory=list)
-    """For each stage, by the size of its packs."""
-    scoring: list[ScorePlan] = field(default_factory=list)
-    errors: dict[tuple[str, str], PlanError] = field(default_factory=dict)
-
-    def add(self, backbone: Backbone, method: Method) -> None:
-        """Lay out one method on one backbone, or keep why it does not fit."""
-        study, name = self.prepared.study, (backbone.name, method.name)
-        whole = self.works.whole[name]
-        if isinstance(backbone, Provider):
-            asked = asking_plan(self.prepared, self.inventory, backbone, method, whole)
-            self.scoring.append(asked)
-            return
-        shape = self.shapes[backbone.name]
-        planner = LayoutPlanner(study.resources, self.inventory, backbone, shape, self.machine)
-        try:
-            tuning = [
-                planner.tunings(
-                    training,
-                    method,
-                    self.works.tuning[backbone.name, training.name, method.name],
-                )
-                for training in study.training
-                if method.trains
-            ]
-            rows = self.prepared.rows_per_shard(backbone, method)
-            scoring = planner.scoring(method, self.works.reading[name], rows)
-        except PlanError as error:
-            self.errors[name] = error
-            return
-        self.tuning.extend(tuning)
-        self.scoring.append(scoring)
+    Returns for each tuning stage its plans by the size of its packs, the plans of reading, and by
+    backbone and method why it does not fit.
+    """
+    tuning: list[list[TunePlan]] = []
+    scoring: list[ScorePlan] = []
+    errors: dict[tuple[str, str], PlanError] = {}
+    for backbone in prepared.study.backbones:
+        for method in methods_of(prepared.study, backbone):
+            name = backbone.name, method.name
+            if isinstance(backbone, Provider):
+                whole = works.whole[name]
+                scoring.append(asking_plan(prepared, inventory, backbone, method, whole))
+                continue
+            shape = shapes[backbone.name]
+            planner = LayoutPlanner(prepared.study.resources, inventory, backbone, shape, machine)
+            try:
+                tuned = [
+                    planner.tunings(each, method, works.tuning[name[0], each.name, name[1]])
+                    for each in prepared.study.training
+                    if method.trains
+                ]
+                rows = prepared.rows_per_shard(backbone, method)
+                scoring.append(planner.scoring(method, works.reading[name], rows))
+            except PlanError as error:
+                errors[name] = error
+                continue
+            tuning += tuned
+    return tuning, scoring, errors
 
 
 def _gathering(stage: TunePlan, works: Works) -> str:
@@ -233,33 +227,18 @@ def _launching(made: Plan) -> str:
 def _rewriting(
     prepared: PreparedStudy, inventory: Inventory, style: str, options: Rewriting
 ) -> RewritePlan:
+    """Choose replicas and chunks for all probes in one style.
+
+    Raises
+    ------
+    PlanError: no node holds one replica at the smallest token budget.
+    """
     from raybias.engine.rewriter import check_rewriter
 
     shape, judge = check_rewriter(options, style=style)
     originals = in_style(prepared.study, style, prepared.data.items)
     pairs = {name: frame.height for name, frame in originals.items()}
     planner = LayoutPlanner(prepared.study.resources, inventory, options.spec(), shape)
-    return _rewriting_plan(planner, style, options, judge, pairs)
-
-
-def _rewriting_plan(
-    planner: LayoutPlanner,
-    style: str,
-    options: Rewriting,
-    judge: ModelShape,
-    pairs: Mapping[str, int],
-) -> RewritePlan:
-    """Choose replicas and chunks for all probes in one style.
-
-    Parameters
-    ----------
-    planner: of the checkpoint.
-    pairs: of each probe.
-
-    Raises
-    ------
-    PlanError: no node holds one replica at the smallest token budget.
-    """
 
     def terms(shape: ModelShape, tokens: int, partitions: int) -> tuple[MemoryTerm, ...]:
         return _rewriting_memory(shape, judge, options, tokens=tokens, device=planner.on)
@@ -267,11 +246,11 @@ def _rewriting_plan(
     load = Load(terms, planner.shape, planner.shape.item, planner.on)
     asked = planner.resources.tokens_per_batch
     budgets = halved(asked if planner.gpus else min(asked, _MOST_ON_CPU), _FEWEST_TOKENS)
-    fit = next(filter(None, (planner.settle(load, tokens) for tokens in budgets)), None)
+    fit = next(filter(None, (planner.settle(load, Layout(each)) for each in budgets)), None)
     if fit is None:
         raise PlanError(
             f"{planner.backbone}, which makes the style {style!r}, needs"
-            f" {size(total(load.device(budgets[-1])))} with its judge at the smallest token"
+            f" {size(total(load.device(Layout(budgets[-1]))))} with its judge at the smallest token"
             f" budget, and one device has {size(planner.device_memory)}",
             where=str(planner.inventory),
             cure="draw fewer candidates, use bfloat16 or a smaller checkpoint, or larger devices",

@@ -1,12 +1,12 @@
-"""How workers can hold a backbone (whole, its layers split, or shared), and why they cannot."""
+"""What a layout of a backbone needs of a device and of its node, and why no layout fits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from raybias.engine.memory import MemoryTerm, total, with_headroom, within_share
+from raybias.engine.memory import MemoryTerm, host_memory, total, with_headroom, within_share
 from raybias.errors import PlanError
 from raybias.planning.inventory import size
 from raybias.planning.machine import Placement, Speed
@@ -15,26 +15,6 @@ from raybias.planning.workload import Layout
 if TYPE_CHECKING:
     from raybias.engine.model_shape import ModelShape
 
-
-@dataclass(frozen=True)
-class Split:
-    """How a backbone is spread.
-
-    Attributes
-    ----------
-    devices: of one worker, which the layers are split over.
-    passes: under way at one time, on different devices.
-    sharded: whether workers share every weight with ZeRO-3.
-    sharers: workers on each device, where there are several.
-    """
-
-    devices: int = 1
-    passes: int = 1
-    sharded: bool = False
-    sharers: int = 1
-
-
-WHOLE: Final = Split()
 #: Workers that a refusal looks for a sharded layout with.
 _MOST_SHARDS: Final = 64
 
@@ -43,49 +23,46 @@ _MOST_SHARDS: Final = 64
 class Fit:
     """A layout that fits."""
 
-    tokens: int
+    layout: Layout
     workers: int
     places: Placement
-    split: Split
     speed: Speed
 
     @property
     def at_once(self) -> int:
-        """Workers that the nodes have room for, those that share counting once."""
-        return 1 if self.split.sharded else self.places.count
-
-    @property
-    def layout(self) -> Layout:
-        """How each worker holds the backbone."""
-        ranks = self.workers if self.split.sharded else 1
-        return Layout(self.tokens, self.split.devices, self.split.passes, ranks, self.across)
-
-    @property
-    def across(self) -> bool:
-        """Whether no node holds all workers."""
-        return self.workers > max(count for _, count in self.places.rooms)
+        """Workers that the nodes have room for, those that share weights counting once."""
+        return 1 if self.layout.sharded else self.places.count
 
 
 @dataclass(frozen=True)
 class Load:
-    """What one device of a worker holds, by shape, token budget and number of partitions."""
+    """What a worker holds, by the layout of its backbone.
+
+    Attributes
+    ----------
+    terms: memory of one device, by shape, tokens of a pass and number of partitions.
+    item: bytes of one weight.
+    on: the kind of device, "cpu" or "gpu".
+    share: of a GPU that the backbone's engine takes, where that is less than all.
+    """
 
     terms: Callable[[ModelShape, int, int], tuple[MemoryTerm, ...]]
     shape: ModelShape
     item: int
-    """Bytes of one weight."""
     on: str
-    """The kind of device, "cpu" or "gpu"."""
     share: float = 1.0
-    """The share of a GPU that the backbone's engine takes, where that is less than all."""
 
-    def device(self, tokens: int, workers: int = 1, split: Split = WHOLE) -> tuple[MemoryTerm, ...]:
+    def device(self, layout: Layout) -> tuple[MemoryTerm, ...]:
         """Return the arithmetic of one device."""
-        shape = self.shape if split.devices == 1 else self.shape.part(split.devices)
-        terms = self.terms(shape, tokens * split.passes, workers if split.sharded else 1)
+        shape = self.shape if layout.devices == 1 else self.shape.part(layout.devices)
+        terms = self.terms(shape, layout.tokens * layout.passes, layout.ranks)
         if self.share < 1 and self.on == "gpu":
             return within_share(terms, self.share)
         return with_headroom(terms, self.on)
+
+    def host(self, layout: Layout) -> tuple[MemoryTerm, ...]:
+        """Return the arithmetic of a worker on a GPU in its node's memory."""
+        return host_memory(self.shape, device=self.on, item=self.item, partitions=layout.ranks)
 
 
 def halved(tokens: int, fewest: int) -> list[int]:
@@ -116,60 +93,44 @@ class Room:
     workers: int
     can_shard: bool
 
-
-def refusal(room: Room, load: Load, method: str, host: Callable[[int, Split], int]) -> PlanError:
-    """Make the error of a backbone that fits in no way that the study allows.
-
-    Parameters
-    ----------
-    host: bytes of its node's memory that one of so many workers takes while it is loaded.
-    """
-    asked, where, workers = room.asked, room.where, room.workers
-    who = f"{room.backbone} ({method})"
-    if not room.can_shard and asked == "zero3":
+    def refusal(self, load: Load, method: str) -> PlanError:
+        """Make the error of a backbone that fits in no way that the study allows."""
+        who, cure = f"{self.backbone} ({method})", self._nearest(load)
+        if not self.can_shard and self.asked == "zero3":
+            who = f"workers cannot share {self.backbone} for {method}, whose runs are whole models"
+            cure = "set resources.shard to auto, or use lora or soft_prompt"
+            return PlanError(who, where=self.where, cure=cure)
+        if self.workers < 2 and self.asked == "zero3":
+            problem = "is to be sharded with ZeRO-3, which needs two workers or more, and there is"
+            return PlanError(f"{who} {problem} one", where=self.where, cure=cure)
+        shares = self.can_shard and self.asked != "never" and self.workers > 1
+        layout = Layout(self.fewest, ranks=self.workers if shares else 1)
+        need, held = total(load.device(layout)), total(load.host(layout))
+        how = f" sharded over {self.workers} workers" if shares else ""
+        if need <= self.device and held > self.node:
+            return PlanError(
+                f"{who}{how} needs {size(held)} of its node's memory while it is loaded, and the"
+                f" largest node has {size(self.node)}",
+                where=self.where,
+                cure=f"use nodes that leave {size(held)} or more to a worker",
+            )
         return PlanError(
-            f"workers cannot share {room.backbone} for {method}, whose runs are whole models",
-            where=where,
-            cure="set resources.shard to auto, or use lora or soft_prompt",
+            f"{who}{how} needs {size(need)} on one device at the smallest token budget, which has"
+            f" {size(self.device)}",
+            where=self.where,
+            cure=cure,
         )
-    if workers < 2 and asked == "zero3":
-        return PlanError(
-            f"{who} is to be sharded with ZeRO-3, which needs two workers or more, and there is"
-            " one",
-            where=where,
-            cure=_nearest(room, load),
-        )
-    shares = room.can_shard and asked != "never" and workers > 1
-    split, fewest = Split(sharded=shares), room.fewest
-    need = total(load.device(fewest, workers if shares else 1, split))
-    held = host(workers if shares else 1, split)
-    how = f" sharded over {workers} workers" if shares else ""
-    if need <= room.device and held > room.node:
-        return PlanError(
-            f"{who}{how} needs {size(held)} of its node's memory while it is loaded, and the"
-            f" largest node has {size(room.node)}",
-            where=where,
-            cure=f"use nodes that leave {size(held)} or more to a worker",
-        )
-    return PlanError(
-        f"{who}{how} needs {size(need)} on one device at the smallest token budget, which has"
-        f" {size(room.device)}",
-        where=where,
-        cure=_nearest(room, load),
-    )
 
-
-def _nearest(room: Room, load: Load) -> str:
-    """Name what would fit, nearest first."""
-    fewest = room.fewest
-    whole = f"use devices of {size(total(load.device(fewest)))} or more"
-    if not room.can_shard:
-        return f"{whole}, or lora, for which workers can share it"
-    shared = Split(sharded=True)
-    counts = range(2, _MOST_SHARDS + 1)
-    enough = (n for n in counts if total(load.device(fewest, n, shared)) <= room.device)
-    workers = next(enough, None)
-    if workers is None:
-        return f"{whole}, or a smaller backbone"
-    auto = " with resources.shard auto" if room.asked == "never" else ""
-    return f"give {workers} or more such workers{auto}, which can share it, or {whole}"
+    def _nearest(self, load: Load) -> str:
+        """Name what would fit, nearest first."""
+        alone = Layout(self.fewest)
+        whole = f"use devices of {size(total(load.device(alone)))} or more"
+        if not self.can_shard:
+            return f"{whole}, or lora, for which workers can share it"
+        layouts = (replace(alone, ranks=count) for count in range(2, _MOST_SHARDS + 1))
+        enough = (each for each in layouts if total(load.device(each)) <= self.device)
+        nearest = next(enough, None)
+        if nearest is None:
+            return f"{whole}, or a smaller backbone"
+        auto = " with resources.shard auto" if self.asked == "never" else ""
+        return f"give {nearest.ranks} or more such workers{auto}, which can share it, or {whole}"

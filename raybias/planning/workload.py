@@ -41,6 +41,7 @@ class Layout:
     passes: under way at one time, on different devices.
     ranks: workers that share every weight with ZeRO-3; 1 where each holds all of them.
     across: whether these are on several nodes.
+    sharers: workers on each device, where there are several.
     """
 
     tokens: int
@@ -48,6 +49,12 @@ class Layout:
     passes: int = 1
     ranks: int = 1
     across: bool = False
+    sharers: int = 1
+
+    @property
+    def sharded(self) -> bool:
+        """Whether workers share every weight."""
+        return self.ranks > 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,57 +224,53 @@ class TuningWork(Tuning):
         return seconds + len(stops) * self.test_seconds(speed, layout)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ReadingWork:
-    """Reading the probes with one backbone by one method."""
+    """Reading the probes with one backbone by one method, on passes over the backbone."""
 
     whole: Work
     passes: Passes
-    runs: int
-    tokens: float
-    """That one run reads and writes."""
-    items: tuple[int, ...]
-    """Of each probe that it reads."""
-    new_tokens: int
-    """Most tokens that are written after one prompt."""
 
     @classmethod
     def of(cls, work: Work, shape: ModelShape) -> ReadingWork:
         """Join what a method says of its reading with the sizes of its backbone."""
         passes = Passes.of(shape, work.weight_bytes(shape))
-        return cls(
-            whole=work,
-            passes=replace(passes, parameters=work.parameters(shape)),
-            runs=work.runs,
-            tokens=sum(count * work.tokens[name] for name, count in work.items.items()),
-            items=tuple(work.items.values()),
-            new_tokens=work.new_tokens,
-        )
+        return cls(work, replace(passes, parameters=work.parameters(shape)))
+
+    @property
+    def items(self) -> int:
+        """Items of all probes that one run reads."""
+        return sum(self.whole.items.values())
+
+    @property
+    def tokens(self) -> float:
+        """Tokens that one run reads and writes."""
+        return sum(count * self.whole.tokens[name] for name, count in self.whole.items.items())
 
     def shards(self, rows: int) -> int:
         """Count the files of one run, if each has so many items or fewer."""
-        return sum(math.ceil(count / rows) for count in self.items)
+        return sum(math.ceil(count / rows) for count in self.whole.items.values())
 
     def together(self, layout: Layout) -> float:
         """Return the items of one pass."""
-        return max(1.0, layout.tokens // (self.tokens / max(1, sum(self.items))))
+        return max(1.0, layout.tokens // (self.tokens / max(1, self.items)))
 
     def seconds(self, speed: Speed, layout: Layout, rows: int) -> float:
         """Return the seconds of one replica that reads everything in shards of so many items."""
-        items, shards = sum(self.items), self.shards(rows)
+        items, tokens, shards = self.items, self.tokens, self.shards(rows)
         if not items:
             return 0.0
-        passes = float(math.ceil(self.tokens / shards / layout.tokens))
-        if self.new_tokens:
+        passes = float(math.ceil(tokens / shards / layout.tokens))
+        if self.whole.new_tokens:
             # Of several passes under way each has a part of the items.
             parts = math.ceil(items / shards / self.together(layout))
-            passes += max(parts, min(layout.passes, items / shards)) * self.new_tokens
-        all_shards = self.runs * shards
+            passes += max(parts, min(layout.passes, items / shards)) * self.whole.new_tokens
+        all_shards = self.whole.runs * shards
         computing = self.passes.seconds(
             speed,
             layout,
-            self.runs * self.tokens,
-            length=self.tokens / items,
+            self.whole.runs * tokens,
+            length=tokens / items,
             passes=all_shards * passes,
             rounds=all_shards,
         )
@@ -284,11 +287,11 @@ class ReadingWork:
         alone = self.seconds(speed, layout, ROWS) * layout.ranks
         if not alone:
             return ROWS
-        each = alone / (self.runs * sum(self.items))
+        each = alone / (self.whole.runs * self.items)
         least, most = SECONDS
         share = alone / (replicas * _PARTS)
         wanted = min(most, max(least, share))
-        if self.new_tokens:
+        if self.whole.new_tokens:
             full = each * self.together(layout)
             wanted = max(wanted, full, min(share, _REFILLS * full))
         return rows_in(wanted, each)

@@ -8,6 +8,7 @@ from importlib.resources import files
 import pytest
 from typer.testing import CliRunner
 
+import raybias
 from raybias.cli import app
 from raybias.errors import ConfigError
 
@@ -55,6 +56,10 @@ def test_a_machine_without_gpus_has_its_stages_with_sums_that_add_up() -> None:
         assert lines == pytest.approx(total, rel=1e-3)
     assert found["speed"].startswith("speed of CPU: "), "what hours reckon with"
     assert max(map(len, found["score"].splitlines())) <= 120
+    same = raybias.plan(raybias.load_study(DEMO), assume=["cpus=4,memory=16GiB"])
+    assert f"{same}\n" == text, "from Python as from the command line"
+    assert same._repr_html_().startswith("<pre>demo on ")
+    assert f"together {same.costs.hours:,.1f} device-hours at most" == found["together"].strip()
 
 
 def test_gpus_bring_a_dtype_their_nodes_memory_and_hours() -> None:
