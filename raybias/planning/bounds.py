@@ -112,7 +112,8 @@ def _graham(
     halved: whether idle workers halve packs down to single runs, which costs them loading, and
         the runs what they share in a pack; else no pack is halved.
     """
-    apart, area, shares, path = 0.0, 0.0, {1.0}, []
+    apart, area, shares = 0.0, 0.0, {1.0}
+    path: list[Task] = []
     for task in tasks:
         each = share[task.need] if task.need else 0.0
         if task.least * each > 0.5:

@@ -185,8 +185,8 @@ def tasks_of(prepared: PreparedStudy, plan: Plan, *, early: bool = True) -> list
                 tasks.append(_reading(prepared, plan, backbone, method, after=after))
                 continue
             for training in prepared.study.training:
-                stage = plan.tune(backbone.name, training.name, method.name)
-                packs = list(tuning_tasks(plan, stage, tuple(own), early=early))
+                tuned = plan.tune(backbone.name, training.name, method.name)
+                packs = list(tuning_tasks(plan, tuned, tuple(own), early=early))
                 last = tuple(pack.key for pack in packs if pack.stage == packs[-1].stage)
                 tasks += packs
                 tasks.append(

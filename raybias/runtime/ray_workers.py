@@ -17,8 +17,8 @@ from raybias.config import Backbone, Resources
 from raybias.engine.adapters.tuning import Trial
 from raybias.errors import RaybiasError
 from raybias.planning.inventory import Inventory, with_autoscaled_nodes
-from raybias.planning.tasks import Task
 from raybias.planning.stage_plans import Plan, TunePlan
+from raybias.planning.tasks import Task
 from raybias.runtime.graph import Grant
 from raybias.runtime.inventory import NODE_LABEL, fetch, free, nodes_now
 from raybias.runtime.owners import app_name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,32 +126,22 @@ def test_a_plan_tokenises_some_texts_and_tuning_each_once_for_all_methods(
     assert asked == ["a b c"] * 16
 
 
-@given(st.lists(st.text(max_size=12), max_size=8), st.integers(0, 40), st.integers(0, 5))
-def test_what_may_not_fit_is_counted_exactly(texts: list[str], context: int, taken: int) -> None:
+@given(
+    st.lists(st.text(max_size=12), max_size=8), st.integers(0, 90), st.integers(0, 5),
+    st.sampled_from([str, "Is {0} good? {0}:".format]),
+)  # fmt: skip
+def test_what_may_not_fit_is_counted_exactly(
+    texts: list[str], context: int, taken: int, write: Callable[[str], str]
+) -> None:
     core = Tokenizer(BPE({sign: n for n, sign in enumerate(ByteLevel.alphabet())}, []))
     core.pre_tokenizer = ByteLevel(add_prefix_space=True)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core)
     counts = TokenCounts(TextEncoder(Backbone(id="bytes", bos="none"), tokenizer, context))
     texts = [f"{text}!" for text in texts]
-    exact, bounds = counts.lengths(texts), counts.bounds(texts, taken=taken)
+    exact = counts.lengths([write(text) for text in texts])
+    bounds = counts.bounds(texts, taken=taken, write=write)
     assert (bounds >= exact).all()
     assert ((bounds > context - taken) == (exact > context - taken)).all()
-
-
-@given(st.lists(st.text(max_size=6), max_size=8), st.integers(0, 90))
-def test_prompts_that_may_not_fit_are_counted_exactly(texts: list[str], context: int) -> None:
-    core = Tokenizer(BPE({sign: n for n, sign in enumerate(ByteLevel.alphabet())}, []))
-    core.pre_tokenizer = ByteLevel(add_prefix_space=True)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core)
-    counts = TokenCounts(TextEncoder(Backbone(id="bytes", bos="none"), tokenizer, context))
-    exact = counts.lengths([_asked(text) for text in texts])
-    bounds = counts.bounds(texts, write=_asked)
-    assert (bounds >= exact).all()
-    assert ((bounds > context) == (exact > context)).all()
-
-
-def _asked(text: str) -> str:
-    return f"Is {text.strip()} good? {text}:"
 
 
 @given(st.lists(st.integers(1, 150), min_size=1, max_size=30), st.integers(1, 6))
