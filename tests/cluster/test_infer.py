@@ -24,9 +24,9 @@ from raybias.engine.backbone import load_backbone
 from raybias.engine.scoring.causal import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods.base import PARTS, Shard
-from raybias.planning.schedule import Task
 from raybias.planning.shards import shards_of
 from raybias.planning.stage_plans import ScorePlan
+from raybias.planning.tasks import Task
 from raybias.runtime.graph import Grant
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict import replica
