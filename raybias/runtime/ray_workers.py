@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock, Timer
 from typing import Any, Final
@@ -25,11 +25,10 @@ from raybias.runtime.owners import app_name
 from raybias.runtime.predict.stream import Replicas
 from raybias.runtime.progress import Advance
 from raybias.runtime.ray_internals import leaving_nodes
-from raybias.runtime.tune.reports import ProgressAggregator
+from raybias.runtime.tune.driver import TuningStage
 from raybias.runtime.tune.worker import PackWorker, tune_together
 from raybias.runtime.worker_group import WorkerGroup
-from raybias.runtime.workers import Pack, Reading
-from raybias.storage import Store
+from raybias.runtime.workers import Reading
 
 #: Seconds between two looks at the nodes.
 _LOOK_EVERY_S: Final = 2.0
@@ -69,12 +68,12 @@ class _Seat:
         )
         return cls(key, group)
 
-    def start(self, pack: Pack) -> None:
+    def start(self, stage: TuningStage) -> None:
         """Start the worker, which waits for its place."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        plan = pack.plan
+        plan = stage.plan
         # The second thread hears what the pack is asked while the first tunes it.
         actor = ray.remote(PackWorker).options(
             num_cpus=plan.threads,
@@ -83,7 +82,7 @@ class _Seat:
             max_concurrency=2,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self.group),
         )
-        self.worker = actor.remote(pack.task)
+        self.worker = actor.remote(stage.work[0])
 
     @property
     def node(self) -> str:
@@ -164,19 +163,19 @@ class RayWorkers:
         """Bring a model to every machine, so that no worker holds a device while it waits."""
         fetch(backbone, gpus=self._gpus)
 
-    def tune(self, pack: Pack, grant: Grant, progress: ProgressAggregator) -> None:
+    def tune(self, stage: TuningStage, trials: Sequence[Trial], grant: Grant) -> None:
         """Tune a pack on an actor, and on another when that is lost, or on a worker group."""
         from ray.exceptions import RayActorError, RayError
 
-        if pack.plan.sharded:
-            self._tune_together(pack, progress)
+        if stage.plan.sharded:
+            self._tune_together(stage, trials)
             return
         failures = preemptions = 0
         most = self.resources.max_preemptions
-        left = {trial.run_id: trial for trial in pack.trials}
+        left = {trial.run_id: trial for trial in trials}
         while left:
             try:
-                self._tune_on_one(pack, left, grant, progress)
+                self._tune_on_one(stage, left, grant)
                 # Its node is about to be taken away, if it left anything.
                 preemptions += bool(left)
             except RaybiasError:
@@ -188,28 +187,26 @@ class RayWorkers:
                 if grant.stopped.is_set() or failures > self.resources.max_failures or beyond:
                     raise
 
-    def _tune_on_one(
-        self, pack: Pack, left: dict[str, Trial], grant: Grant, progress: ProgressAggregator
-    ) -> None:
+    def _tune_on_one(self, stage: TuningStage, left: dict[str, Trial], grant: Grant) -> None:
         """Tune on one worker, and take what it is done with out of `left`."""
         import ray
 
-        seat = self._take(pack, grant)
+        seat = self._take(stage, grant)
         grant.on_stop(seat.end)
         try:
             running = self._running[grant.task.key] = _Running(grant.task, seat.worker, left)
-            for reference in seat.worker.tune.remote(self._work(pack), tuple(left.values())):
+            for reference in seat.worker.tune.remote(self._work(stage), tuple(left.values())):
                 report = ray.get(reference)
                 if running.begun == math.inf:
                     running.begun = time.monotonic()
                     grant.nodes = {seat.node: 1}
                 if report.given:
-                    pack.split(tuple(left.pop(run_id) for run_id in report.given), grant)
+                    stage.split(tuple(left.pop(run_id) for run_id in report.given), grant)
                     running.asked, running.begun = False, time.monotonic()
                 stopped = [each.run_id for each in report.evaluated if each.stopped]
                 for run_id in (*report.finished, *stopped):
                     left.pop(run_id)
-                progress.add(report)
+                stage.progress.add(report)
         except BaseException:
             seat.end()
             raise
@@ -220,18 +217,17 @@ class RayWorkers:
         else:
             self._keep(seat)
 
-    def _tune_together(self, pack: Pack, progress: ProgressAggregator) -> None:
+    def _tune_together(self, stage: TuningStage, trials: Sequence[Trial]) -> None:
         group = WorkerGroup(
-            name=pack.name,
-            workers=pack.plan.workers,
-            plan=pack.plan,
+            name=stage.name,
+            workers=stage.plan.workers,
+            plan=stage.plan,
             max_failures=self.resources.max_failures,
             max_preemptions=self.resources.max_preemptions,
         )
-        work = ((pack.task, pack.tokens), pack.trials)
-        group.run(tune_together, work, Store(pack.task.out), progress)
-        if progress.error is not None:
-            raise progress.error
+        group.run(tune_together, (stage.work, trials), stage.job.store, stage.progress)
+        if stage.progress.error is not None:
+            raise stage.progress.error
 
     def read(self, reading: Reading, grant: Grant, advance: Advance) -> None:
         """Compute shards on replicas, or on a worker group that shares the backbone."""
@@ -264,34 +260,35 @@ class RayWorkers:
                 each.asked = True
                 each.worker.give.remote(trials[len(trials) // 2 :])
 
-    def _work(self, pack: Pack) -> Any:
+    def _work(self, stage: TuningStage) -> Any:
         """Return a reference to what all packs of a stage are sent."""
         import ray
 
         with self._lock:
-            if pack.name not in self._sent:
-                self._sent[pack.name] = ray.put((pack.task, pack.tokens))
-            return self._sent[pack.name]
+            if stage.name not in self._sent:
+                self._sent[stage.name] = ray.put(stage.work)
+            return self._sent[stage.name]
 
-    def _take(self, pack: Pack, grant: Grant) -> _Seat:
+    def _take(self, stage: TuningStage, grant: Grant) -> _Seat:
         """Take an idle worker that holds the backbone, or start one; end idle ones in its way."""
-        leaving = leaving_nodes()
+        plan, leaving = stage.plan, leaving_nodes()
+        key = f"{plan.backbone}/{plan.method}"
         avoid = grant.avoid | leaving
         with self._lock:
             for seat in self._idle.copy():
-                if seat.key == pack.key and seat.node not in avoid:
+                if seat.key == key and seat.node not in avoid:
                     self._idle.remove(seat)
                     return seat
                 if seat.node in grant.nodes:
                     self._idle.remove(seat)
                     seat.end()
-        seat = _Seat.ask(pack.key, pack.plan, avoid)
+        seat = _Seat.ask(key, plan, avoid)
         if grant.avoid and not seat.group.wait(_AVOIDS_S):
             # Its node was lost, or is another study's; what is reserved was so for this moment.
             seat.end()
-            seat = _Seat.ask(pack.key, pack.plan, leaving)
+            seat = _Seat.ask(key, plan, leaving)
         grant.avoid = frozenset()
-        seat.start(pack)
+        seat.start(stage)
         return seat
 
     def _keep(self, seat: _Seat) -> None:

@@ -7,13 +7,14 @@ those of the plan, so the rows are those of any cluster, on CPUs to the bit.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any, TypeVar
 
 from transformers.utils.logging import disable_progress_bar
 
 from raybias.config import Backbone, Resources
+from raybias.engine.adapters.tuning import Trial
 from raybias.engine.checkpoint import fetched
 from raybias.engine.devices import as_found
 from raybias.planning.inventory import Inventory
@@ -22,9 +23,9 @@ from raybias.runtime.graph import Grant, Stopped
 from raybias.runtime.predict.worker import ShardWorker
 from raybias.runtime.progress import Advance
 from raybias.runtime.ray_session import debugging
-from raybias.runtime.tune.reports import ProgressAggregator
+from raybias.runtime.tune.driver import TuningStage
 from raybias.runtime.tune.worker import PackWorker
-from raybias.runtime.workers import Pack, Reading
+from raybias.runtime.workers import Reading
 
 T = TypeVar("T")
 
@@ -33,9 +34,9 @@ class ThisProcess:
     """One worker, which holds one backbone at a time."""
 
     starting = "loading the model"
+    resources = Resources()
 
-    def __init__(self, resources: Resources | None = None) -> None:
-        self.resources = resources or Resources()
+    def __init__(self) -> None:
         self._held: tuple[str, Any] = ("", None)
         self._turn = Lock()
         if not debugging():
@@ -46,14 +47,16 @@ class ThisProcess:
         """Bring a model of the hub into this machine's cache."""
         fetched(backbone)
 
-    def tune(self, pack: Pack, grant: Grant, progress: ProgressAggregator) -> None:
+    def tune(self, stage: TuningStage, trials: Sequence[Trial], grant: Grant) -> None:
         """Tune a pack; one that is stopped keeps its states."""
+        plan, leaving = stage.plan, grant.stopped.is_set
         with self._turn, as_found():
             worker = self._holding(
-                f"tune/{pack.key}", lambda: PackWorker(pack.task, leaving=grant.stopped.is_set)
+                f"tune/{plan.backbone}/{plan.method}",
+                lambda: PackWorker(stage.work[0], leaving=leaving),
             )
-            for report in worker.tune((pack.task, pack.tokens), tuple(pack.trials)):
-                progress.add(report)
+            for report in worker.tune(stage.work, tuple(trials)):
+                stage.progress.add(report)
         _check(grant)
 
     def read(self, reading: Reading, grant: Grant, advance: Advance) -> None:

@@ -6,7 +6,7 @@ Each says in OUT how it read its backbone and on what.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from raybias.config import Backbone
 from raybias.engine.backbone import ModelContext
 from raybias.methods.base import Reader, Shard
-from raybias.planning.stage_plans import RewritePlan, ScorePlan, TunePlan
+from raybias.planning.stage_plans import RewritePlan, ScorePlan
 from raybias.runtime.graph import Grant, Places
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Advance
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from raybias.engine.adapters.tuning import Trial
     from raybias.engine.backbone import ModelContext
-    from raybias.runtime.tune.reports import ProgressAggregator
-    from raybias.runtime.tune.worker import Tokens, TuneTask
+    from raybias.runtime.tune.driver import TuningStage
 
 
 class Served(Protocol):
@@ -47,29 +46,6 @@ class Served(Protocol):
 
     def reader(self, context: ModelContext, store: Store) -> Reader:
         """Load the model with what computes shards on it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pack:
-    """Trials that are tuned in the same steps.
-
-    Attributes
-    ----------
-    name: of its stage.
-    split: called with trials that a worker gave up, for another pack.
-    """
-
-    name: str
-    task: TuneTask
-    tokens: Tokens
-    trials: Sequence[Trial]
-    plan: TunePlan
-    split: Callable[[Sequence[Trial], Grant], None]
-
-    @property
-    def key(self) -> str:
-        """What a worker holds for it."""
-        return f"{self.plan.backbone}/{self.plan.method}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +91,8 @@ class Workers(Places, Protocol):
         ModelError: it is not there, and the hub cannot be reached.
         """
 
-    def tune(self, pack: Pack, grant: Grant, progress: ProgressAggregator) -> None:
-        """Tune a pack to its end.
+    def tune(self, stage: TuningStage, trials: Sequence[Trial], grant: Grant) -> None:
+        """Tune a pack of a stage's trials to its end.
 
         Raises
         ------

@@ -56,7 +56,6 @@ def main() -> None:
     from raybias.planning.tasks import Task
     from raybias.runtime import ray_workers
     from raybias.runtime.graph import Grant, Graph
-    from raybias.runtime.workers import Pack
 
     ray_workers.PackWorker = Sleeper  # type: ignore[misc,assignment]
     memory = 100 * 2**20
@@ -88,16 +87,16 @@ def main() -> None:
         task = grant.task
         placed[task.key] = time.time()
         trial: Any = SimpleNamespace(run_id=task.key, seconds=task.seconds)
-        pack = Pack(
-            name="stage", task=None, tokens=None, trials=(trial,),  # type: ignore[arg-type]
-            plan=stage(task.devices), split=lambda trials, grant: None,
-        )  # fmt: skip
 
         def add(report: Any) -> None:
             for said in report.resumed:
                 ran[task.key] = json.loads(said)
 
-        workers.tune(pack, grant, SimpleNamespace(add=add))  # type: ignore[arg-type]
+        tuned: Any = SimpleNamespace(
+            name="stage", work=(None, None), plan=stage(task.devices),
+            progress=SimpleNamespace(add=add), split=lambda trials, grant: None,
+        )  # fmt: skip
+        workers.tune(tuned, (trial,), grant)
 
     def ready(grant: Grant) -> None:
         while len(ran) < 4:  # Until narrow ones hold all eight devices.

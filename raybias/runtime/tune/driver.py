@@ -7,10 +7,10 @@ beside what, by the study's graph.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Lock
 from typing import Any
 
@@ -35,7 +35,7 @@ from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import translating_errors
 from raybias.runtime.tune.reports import ProgressAggregator
 from raybias.runtime.tune.worker import Tokens, TuneTask, record_of
-from raybias.runtime.workers import Pack, Workers
+from raybias.runtime.workers import Workers
 from raybias.seeding import key
 from raybias.storage import Store
 
@@ -109,17 +109,12 @@ class TuningJob:
     reporter: Reporter
     workers: Workers
     work: Work
-    _lock: Lock = field(default_factory=Lock)
+    lock: Lock = field(default_factory=Lock)
 
     @property
     def title(self) -> str:
         """Name the job for people."""
         return f"tune {self.backbone.name} on {self.training.name}, {self.method.name}"
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The study's label words."""
-        return self.prepared.study.verbalizer.words()
 
     @cached_property
     def tokens(self) -> Tokens:
@@ -141,8 +136,10 @@ class TuningJob:
         trials = stage.given.pop(task.key, stage.trials[task.pack :: task.packs])
         with translating_errors(stage.title):
             if {trial.run_id for trial in trials} & stage.missing:
-                stage.tune(trials, grant)
-            with self._lock:
+                with self.lock:
+                    _ = stage.progress  # One bar, whichever pack begins first.
+                self.workers.tune(stage, trials, grant)
+            with self.lock:
                 stage.left -= 1
                 if stage.left == 0:
                     stage.end()
@@ -157,7 +154,7 @@ class TuningJob:
         WorkFailed: too few runs finished.
         """
         swept = self._sweep.rows() if len(self.choices) > 1 else []
-        final = [self._row(trial) for trial in self._all(self._choice)]
+        final = [self.row(trial) for trial in self._all(self._choice)]
         others = [
             {**row, "rank": None, "tied": False, "selected": False}
             for row in swept
@@ -177,20 +174,21 @@ class TuningJob:
         """What is swept over."""
         return hyper_parameter_grid(self.method)
 
-    def _stage(self, name: str) -> _Stage:
-        with self._lock:
+    def _stage(self, name: str) -> TuningStage:
+        with self.lock:
             return self._sweep if name == "sweep" else self._final
 
     @cached_property
-    def _sweep(self) -> _Stage:
+    def _sweep(self) -> TuningStage:
         seeds = self.method.seeds[: self.method.sweep_seeds]
-        return _Stage(self, "sweep", self._trials("sweep", seeds, self.choices))
+        trials = self._trials(seeds=seeds, choices=self.choices, stage="sweep")
+        return TuningStage(self, "sweep", trials)
 
     @cached_property
-    def _final(self) -> _Stage:
+    def _final(self) -> TuningStage:
         """The runs that the sweep has not tuned."""
         _, left = runs_of(self.method)
-        return _Stage(self, "final", self._all(self._choice)[len(self.method.seeds) - left :])
+        return TuningStage(self, "final", self._all(self._choice)[len(self.method.seeds) - left :])
 
     @cached_property
     def _choice(self) -> HyperParameters:
@@ -201,16 +199,19 @@ class TuningJob:
         return choice
 
     def _all(self, choice: HyperParameters) -> tuple[Trial, ...]:
-        return self._trials("final", self.method.seeds, (choice,))
+        return self._trials(seeds=self.method.seeds, choices=(choice,), stage="final")
 
-    def _trials(
-        self, stage: str, seeds: Sequence[int], choices: Sequence[HyperParameters]
-    ) -> tuple[Trial, ...]:
-        return trials_of(
-            self.backbone, self.training, self.method, seeds=seeds, choices=choices, stage=stage
-        )
+    @cached_property
+    def _trials(self) -> Callable[..., tuple[Trial, ...]]:
+        return partial(trials_of, self.backbone, self.training, self.method)
 
-    def _row(self, trial: Trial) -> dict[str, Any]:
+    def row(self, trial: Trial) -> dict[str, Any]:
+        """Return a finished trial's row of `schema.RUNS`.
+
+        Raises
+        ------
+        WorkFailed: it has none.
+        """
         row = record_of(self.store, trial.run_id, self.fingerprint)
         if row is None:
             raise WorkFailed(f"no result of {trial.run_id}", where=self.store.uri)
@@ -228,22 +229,23 @@ class TuningJob:
             json.dumps(section.model_dump(mode="json", exclude=left_out), sort_keys=True)
             for section, left_out in ((self.method, varied), (self.backbone, set()))
         ]
-        parts = (*options, *self.words, repr(self.tokens))
+        parts = (*options, *self.prepared.study.verbalizer.words(), repr(self.tokens))
         return f"{key(*parts):016x}"
 
 
-class _Stage:
-    """The sweep or the final runs of a job.
+class TuningStage:
+    """The sweep or the final runs of a job: what its packs have in common, and how far they are.
 
     Attributes
     ----------
+    name: of its folder in OUT/train.
     missing: runs that had no result when the stage began.
     left: packs that are not done.
     given: trials that a pack gave up, by the key of the task that goes on with them.
     """
 
     def __init__(self, job: TuningJob, name: str, trials: tuple[Trial, ...]) -> None:
-        self.job, self.trials = job, trials
+        self.job, self.plan, self.trials = job, job.plan, trials
         self.title = f"{job.title} (sweep)" if name == "sweep" else job.title
         self.left = job.plan.packs(name)
         self.missing = {
@@ -257,11 +259,11 @@ class _Stage:
         self._shown = ExitStack()
 
     @cached_property
-    def task(self) -> TuneTask:
-        """What all of its packs have in common."""
+    def work(self) -> tuple[TuneTask, Tokens]:
+        """What every worker of the stage is sent."""
         job, study = self.job, self.job.prepared.study
-        return TuneTask(
-            context=job.plan.context(job.backbone, job.words),
+        task = TuneTask(
+            context=job.plan.context(job.backbone, study.verbalizer.words()),
             dataset=job.training.name,
             method=job.method,
             out=job.store.uri,
@@ -270,35 +272,21 @@ class _Stage:
             sharded=job.plan.sharded,
             meter=Meter(study=study.name, stage="tune", model=job.backbone.name),
         )
+        return task, job.tokens
 
     @cached_property
     def progress(self) -> ProgressAggregator:
         """The bar of the stage, from its first pack to its last."""
-        job = self.job
+        job, meter = self.job, self.work[0].meter
         shown = job.reporter.stage(self.title, len(self.missing), starting=job.workers.starting)
         advance = self._shown.enter_context(shown)
         end = job.method.recipe.last_step(len(job.tokens.train.rows))
-        return ProgressAggregator(advance, self.task.meter, set(self.missing), end)
-
-    def tune(self, trials: Sequence[Trial], grant: Grant) -> None:
-        """Tune some of the runs."""
-        job = self.job
-        with job._lock:
-            progress = self.progress
-        pack = Pack(
-            name=self.name,
-            task=self.task,
-            tokens=job.tokens,
-            trials=trials,
-            plan=job.plan,
-            split=self.split,
-        )
-        job.workers.tune(pack, grant, progress)
+        return ProgressAggregator(advance, meter, set(self.missing), end)
 
     def split(self, trials: Sequence[Trial], grant: Grant) -> None:
         """Have another pack go on with trials that one gave up."""
         whole = grant.task
-        with self.job._lock:
+        with self.job.lock:
             self.left += 1
             name = f"{whole.key}/{trials[0].run_id}"
             self.given[name] = trials
@@ -317,8 +305,8 @@ class _Stage:
                 f"{self.title}: {self.progress.resumed} runs resumed,"
                 f" {self.progress.repeated} steps done twice"
             )
-        self.job.store.delete_folder(self.task.folder)
+        self.job.store.delete_folder(self.work[0].folder)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of all runs of the stage."""
-        return [self.job._row(trial) for trial in self.trials]
+        return [self.job.row(trial) for trial in self.trials]
