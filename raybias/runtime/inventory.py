@@ -1,16 +1,13 @@
-"""Ask the nodes of this machine or of a Ray cluster what they are, and have them fetch models."""
+"""Ask the nodes of this machine or of a Ray cluster what they are."""
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, TypeVar
 
-from raybias.config import Backbone
 from raybias.planning.inventory import (
     GPU_LABEL,
     Inventory,
@@ -211,38 +208,3 @@ def ask(
     for reference in late:
         ray.cancel(reference)
     return {asked[reference]: ray.get(reference) for reference in ready}
-
-
-def fetch(backbone: Backbone, *, gpus: bool) -> None:
-    """Bring a model of the hub into the cache of every machine that has workers.
-
-    Parameters
-    ----------
-    gpus: whether workers are on nodes with GPUs alone.
-
-    Raises
-    ------
-    ModelError: a machine has neither the model nor a way to the hub.
-    """
-    import ray
-    from ray.exceptions import RayError, RayTaskError
-
-    from raybias.engine.checkpoint import fetched
-
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    able = [node for node in alive if node["Resources"].get("GPU") or not gpus]
-    machines = {node["NodeManagerAddress"]: node["NodeID"] for node in able}
-    try:
-        ask(machines.values(), partial(fetched, backbone), patience_s=math.inf)
-    except RayTaskError:
-        raise
-    except RayError:
-        # A node was lost. Workers fetch what a machine does not have.
-        return
-
-
-def free(*, gpus: bool) -> float:
-    """Return the GPUs, or CPUs, of the cluster that nothing holds."""
-    import ray
-
-    return float(ray.available_resources().get("GPU" if gpus else "CPU", 0))

@@ -10,17 +10,19 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock, Timer
 from typing import Any, Final
 
 from raybias.config import Backbone, Resources
 from raybias.engine.adapters.tuning import Trial
+from raybias.engine.checkpoint import fetched
 from raybias.errors import RaybiasError
 from raybias.planning.inventory import Inventory, with_autoscaled_nodes
 from raybias.planning.stage_plans import Plan, TunePlan
 from raybias.planning.tasks import Task
 from raybias.runtime.graph import Grant
-from raybias.runtime.inventory import NODE_LABEL, fetch, free, nodes_now
+from raybias.runtime.inventory import NODE_LABEL, ask, nodes_now
 from raybias.runtime.owners import app_name
 from raybias.runtime.predict.stream import Replicas
 from raybias.runtime.progress import Advance
@@ -157,11 +159,25 @@ class RayWorkers:
     @property
     def free(self) -> float:
         """GPUs, or CPUs without them, that nothing holds."""
-        return free(gpus=self._gpus)
+        import ray
+
+        return float(ray.available_resources().get("GPU" if self._gpus else "CPU", 0))
 
     def fetch(self, backbone: Backbone) -> None:
-        """Bring a model to every machine, so that no worker holds a device while it waits."""
-        fetch(backbone, gpus=self._gpus)
+        """Bring a model to every machine that has workers, so that none waits on its device."""
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        able = [node for node in alive if node["Resources"].get("GPU") or not self._gpus]
+        machines = {node["NodeManagerAddress"]: node["NodeID"] for node in able}
+        try:
+            ask(machines.values(), partial(fetched, backbone), patience_s=math.inf)
+        except RayTaskError:
+            raise
+        except RayError:
+            # A node was lost. Workers fetch what a machine does not have.
+            return
 
     def tune(self, stage: TuningStage, trials: Sequence[Trial], grant: Grant) -> None:
         """Tune a pack on an actor, and on another when that is lost, or on a worker group."""

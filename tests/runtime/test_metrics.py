@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from raybias.runtime.metrics import Busy, Meter
+from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Done, Pace, Reporter
 from raybias.runtime.tune.reports import Evaluated, ProgressAggregator, WorkerReport
 
@@ -18,20 +18,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def test_the_share_of_time_that_is_computed_counts_what_is_under_way() -> None:
-    clock = Clock()
-    busy = Busy(clock)
-    clock.now += 3
-    with busy.computing():
-        clock.now += 1
-    assert busy.share() == pytest.approx(0.25)
-    with busy.computing():
-        clock.now += 5
-        assert busy.share() == pytest.approx(1)
-    clock.now += 2
-    assert busy.share() == 0
 
 
 def test_pace_is_of_the_last_minute() -> None:

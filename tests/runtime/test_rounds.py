@@ -16,7 +16,7 @@ from raybias.engine.adapters.tuning import Evaluation, Run, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
 from raybias.methods import Full, Lora, SoftPrompt
-from raybias.runtime.metrics import Busy, Meter
+from raybias.runtime.metrics import Meter
 from raybias.runtime.tune import worker
 from raybias.runtime.tune.reports import WorkerReport
 from raybias.runtime.tune.worker import WorkerPack
@@ -153,12 +153,12 @@ def test_a_worker_that_must_leave_keeps_states_after_the_step_under_way(tmp_path
     method = SoftPrompt(seeds=(1, 2), keep=1, eval_every=8, max_steps=8, validation_rows=0)
     looks = iter([False] * 4)
     pack = tuned(method, tmp_path, tmp_path)
-    reports = [*pack.reports(Busy(), lambda: next(looks, True))]
+    reports = [*pack.reports(lambda: next(looks, True))]
     assert [len(report.evaluated) for report in reports] == [0, 2], "at step 0 alone"
     step = load_file(tmp_path / "train/x/r1.safetensors")["steps"].item()
     assert 0 < step < 8
     for out in (tmp_path, tmp_path / "calm"):
-        [*tuned(method, tmp_path, out).reports(Busy())]
+        [*tuned(method, tmp_path, out).reports()]
     name = "adapters/r2/adapter_model.safetensors"
     assert (tmp_path / name).read_bytes() == (tmp_path / "calm" / name).read_bytes()
 

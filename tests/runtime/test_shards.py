@@ -140,7 +140,6 @@ def test_a_replica_commits_and_computes_nothing_twice(store: Store, worker: Shar
     """As when a driver dies: what its replicas finished meanwhile is found by the next one."""
     replica: Any = object.__new__(Replica)
     replica.worker, replica.meter = worker, Meter(study="s", stage="score", model="m")
-    replica.busy = replica.meter.watched()
     replica.ahead, replica.turn = (ThreadPoolExecutor(max_workers=1) for _ in range(2))
     shard = replace(SHARDS[0], first_row=2)
     items = ITEMS.slice(2, 3)

@@ -73,7 +73,7 @@ class Replica:
         # First, since its driver may end while a model is loaded.
         end_with_driver()
         self.worker = ShardWorker(context.here(), methods, Store(out))
-        self.meter, self.busy = meter, meter.watched()
+        self.meter = meter
         # Two threads in which one request at a time is prepared, and one computed. What its caller
         # gives up while it waits for either is done by neither.
         self.ahead, self.turn = (ThreadPoolExecutor(max_workers=1) for _ in range(2))
@@ -121,7 +121,7 @@ class Replica:
         """Compute one request at a time, off the event loop."""
 
         def computed() -> T:
-            with self.busy.computing():
+            with self.meter.computing():
                 return work()
 
         return await asyncio.get_running_loop().run_in_executor(self.turn, computed)

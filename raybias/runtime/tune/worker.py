@@ -25,7 +25,7 @@ from raybias.engine.adapters.tuning import PackedTuner, Run, TokenSet, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.errors import RaybiasError
 from raybias.methods import Tuned
-from raybias.runtime.metrics import Busy, Meter
+from raybias.runtime.metrics import Meter
 from raybias.runtime.tune.reports import Evaluated, WorkerReport
 from raybias.runtime.worker_group import within_memory
 from raybias.runtime.workers import device_name, keep_ways
@@ -94,7 +94,6 @@ class PackWorker:
         self.leaving = leaving or _NodeLeaves()
         self.context, self.method = task.context, task.method
         self.trainer: AdapterTrainer | None = None
-        self.busy = task.meter.watched()
         self.pack: WorkerPack | None = None
 
     def tune(
@@ -113,7 +112,7 @@ class PackWorker:
             self.trainer = task.method.trainer(context)
             keep_ways(Store(task.out), context)
         self.pack = WorkerPack(task, tokens, trials, self.trainer)
-        yield from self.pack.reports(self.busy, self.leaving)
+        yield from self.pack.reports(self.leaving)
 
     def give(self, run_ids: Sequence[str]) -> None:
         """Give trials up after the evaluation that is under way; `WorkerReport.given` tells."""
@@ -173,7 +172,7 @@ def _tune_on(rank: int, work: Any, context: ModelContext, progress: Queue) -> No
         return
     if rank == 0:
         keep_ways(Store(task.out), context)
-    for report in pack.reports(task.meter.watched()):
+    for report in pack.reports():
         if rank == 0:
             progress.put(report)
 
@@ -216,13 +215,11 @@ class WorkerPack:
             validation=tokens.validation,
         )
 
-    def reports(
-        self, busy: Busy, leaving: Callable[[], bool] = lambda: False
-    ) -> Iterator[WorkerReport]:
+    def reports(self, leaving: Callable[[], bool] = lambda: False) -> Iterator[WorkerReport]:
         """Tune to the end, or until this worker is `leaving`, and report each evaluation."""
         yield self.restore()
         while self.active and not leaving():
-            with busy.computing():
+            with self.task.meter.computing():
                 report = self.advance(leaving)
             if self.writes:
                 self.task.meter.add("raybias_seed_steps_total", report.steps)
