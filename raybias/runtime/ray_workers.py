@@ -29,7 +29,7 @@ from raybias.runtime.progress import Advance
 from raybias.runtime.ray_internals import leaving_nodes
 from raybias.runtime.tune.driver import TuningStage
 from raybias.runtime.tune.worker import PackWorker, tune_together
-from raybias.runtime.worker_group import WorkerGroup
+from raybias.runtime.worker_group import run_group
 from raybias.runtime.workers import Reading
 
 #: Seconds between two looks at the nodes.
@@ -184,7 +184,16 @@ class RayWorkers:
         from ray.exceptions import RayActorError, RayError
 
         if stage.plan.sharded:
-            self._tune_together(stage, trials)
+            run_group(
+                stage.name,
+                stage.plan,
+                stage.plan.workers,
+                self.resources,
+                work=tune_together,
+                task=(stage.work, trials),
+                store=stage.job.store,
+                add=stage.progress.add,
+            )
             return
         failures = preemptions = 0
         most = self.resources.max_preemptions
@@ -232,18 +241,6 @@ class RayWorkers:
             seat.end()
         else:
             self._keep(seat)
-
-    def _tune_together(self, stage: TuningStage, trials: Sequence[Trial]) -> None:
-        group = WorkerGroup(
-            name=stage.name,
-            workers=stage.plan.workers,
-            plan=stage.plan,
-            max_failures=self.resources.max_failures,
-            max_preemptions=self.resources.max_preemptions,
-        )
-        group.run(tune_together, (stage.work, trials), stage.job.store, stage.progress)
-        if stage.progress.error is not None:
-            raise stage.progress.error
 
     def read(self, reading: Reading, grant: Grant, advance: Advance) -> None:
         """Compute shards on replicas, or on a worker group that shares the backbone."""

@@ -6,9 +6,11 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
+from raybias.config import Resources
+from raybias.errors import RaybiasError
 from raybias.planning.stage_plans import Stage
 from raybias.runtime.inventory import NODE_LABEL
 from raybias.runtime.ray_session import debugging
@@ -59,101 +61,98 @@ def within_memory(context: ModelContext, store: Store, folder: str) -> Iterator[
         raise
 
 
-class Listener(Protocol):
-    """Consumer of the ranks' reports."""
+def run_group(
+    name: str,
+    plan: Stage,
+    workers: int,
+    resources: Resources,
+    *,
+    work: Work,
+    task: object,
+    store: Store,
+    add: Callable[[Any], None],
+) -> None:
+    """Have ranks that begin and end together work on `task`; what they raise is Ray Train's error.
 
-    def add(self, report: Any) -> None:
-        """Add one report."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerGroup:
-    """Workers that begin and end together.
-
-    Attributes
+    Parameters
     ----------
     name: of the folder in OUT/train that Ray Train keeps its own files in.
-    plan: what each worker asks of a node.
-    max_failures: how often the group is started again.
-    max_preemptions: how often beside these for preempted nodes; any number by default.
+    plan: what each of so many workers asks of a node.
+    resources: say how often the group is started again, after a rank has died or for a preempted
+        node.
+    work: called on each rank with `work`, a reference to the task, `progress`, a queue of reports,
+        and `folder`, the group's in OUT.
+    add: called with each report that is no error.
+
+    Raises
+    ------
+    RaybiasError: the first that a rank reported, which a restart would not mend.
     """
-
-    name: str
-    workers: int
-    plan: Stage
-    max_failures: int
-    max_preemptions: int | None = None
-
-    @property
-    def folder(self) -> str:
-        """Where Ray Train keeps its own files in OUT."""
-        return f"train/{self.name}"
-
-    def run(self, work: Work, task: object, store: Store, listener: Listener) -> None:
-        """Have every rank work on `task`; what ranks raise is raised by Ray Train.
-
-        Parameters
-        ----------
-        work: called on each rank with `work`, a reference to the task, `progress`, a queue of
-            reports for `listener`, and `folder`, the group's in OUT.
-        """
-        import ray
-
-        progress = _open_queue()
-        # By reference, so that Ray Train's controller need not import torch to read it.
-        config = {"work": ray.put(task), "progress": progress, "folder": self.folder}
-        try:
-            with _collecting(progress, listener):
-                self._trainer(work, config, store).fit()
-        finally:
-            progress.shutdown(force=True)
-
-    def _trainer(self, work: Work, config: dict[str, Any], store: Store) -> TorchTrainer:
-        plan = self.plan
-        if plan.pending:
-            # A node takes minutes to come; Ray Train would withdraw its request after one.
-            os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", _NODE_COMES_S)
-        from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchConfig, TorchTrainer
-
-        asked, preemptions = dict(plan.requests), self.max_preemptions
-        selector = asked.pop("label_selector", None)
-        return TorchTrainer(
-            work,
-            train_loop_config=config,
-            torch_config=TorchConfig(timeout_s=_PATIENCE_S),
-            scaling_config=ScalingConfig(
-                num_workers=self.workers,
-                use_gpu=plan.gpus > 0,
-                resources_per_worker={"CPU": plan.threads, "GPU": plan.gpus, **asked},
-                label_selector=selector,
-            ),
-            run_config=RunConfig(
-                name=self.name,
-                storage_path=store.path("train"),
-                storage_filesystem=store.fs,
-                failure_config=FailureConfig(
-                    max_failures=self.max_failures,
-                    max_preemption_failures=-1 if preemptions is None else preemptions,
-                ),
-                logging_config=LoggingConfig(log_level="INFO" if debugging() else "CRITICAL"),
-            ),
-        )
-
-
-def _open_queue() -> Queue:
-    """Open a queue from ranks to the driver."""
     import ray
     from ray.util.queue import Queue
 
     # On the driver's own node: it outlives a worker's, and dies with the driver's.
     here = {NODE_LABEL: ray.get_runtime_context().get_node_id()}
-    return Queue(actor_options={"num_cpus": 0, "label_selector": here})
+    progress = Queue(actor_options={"num_cpus": 0, "label_selector": here})
+    # By reference, so that Ray Train's controller need not import torch to read it.
+    config = {"work": ray.put(task), "progress": progress, "folder": f"train/{name}"}
+    errors: list[RaybiasError] = []
+    try:
+        with _collecting(progress, add, errors):
+            trainer_of(name, plan, workers, resources, work=work, config=config, store=store).fit()
+    finally:
+        progress.shutdown(force=True)
+    if errors:
+        raise errors[0]
+
+
+def trainer_of(
+    name: str,
+    plan: Stage,
+    workers: int,
+    resources: Resources,
+    *,
+    work: Work,
+    config: dict[str, Any],
+    store: Store,
+) -> TorchTrainer:
+    """Return Ray Train's trainer of a group."""
+    if plan.pending:
+        # A node takes minutes to come; Ray Train would withdraw its request after one.
+        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", _NODE_COMES_S)
+    from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    asked, preemptions = dict(plan.requests), resources.max_preemptions
+    selector = asked.pop("label_selector", None)
+    return TorchTrainer(
+        work,
+        train_loop_config=config,
+        torch_config=TorchConfig(timeout_s=_PATIENCE_S),
+        scaling_config=ScalingConfig(
+            num_workers=workers,
+            use_gpu=plan.gpus > 0,
+            resources_per_worker={"CPU": plan.threads, "GPU": plan.gpus, **asked},
+            label_selector=selector,
+        ),
+        run_config=RunConfig(
+            name=name,
+            storage_path=store.path("train"),
+            storage_filesystem=store.fs,
+            failure_config=FailureConfig(
+                max_failures=resources.max_failures,
+                max_preemption_failures=-1 if preemptions is None else preemptions,
+            ),
+            logging_config=LoggingConfig(log_level="INFO" if debugging() else "CRITICAL"),
+        ),
+    )
 
 
 @contextmanager
-def _collecting(progress: Queue, listener: Listener) -> Iterator[None]:
-    """Feed the queue's reports to `listener` while the body runs."""
+def _collecting(
+    progress: Queue, add: Callable[[Any], None], errors: list[RaybiasError]
+) -> Iterator[None]:
+    """Take the queue's reports and errors while the body runs."""
     from ray.util.queue import Empty
 
     ended = threading.Event()
@@ -163,7 +162,11 @@ def _collecting(progress: Queue, listener: Listener) -> Iterator[None]:
             last = ended.is_set()
             try:
                 while True:
-                    listener.add(progress.get(timeout=0.01 if last else _POLL_S))
+                    report = progress.get(timeout=0.01 if last else _POLL_S)
+                    if isinstance(report, RaybiasError):
+                        errors.append(report)
+                    else:
+                        add(report)
             except Empty:
                 if last:
                     return

@@ -17,11 +17,11 @@ import torch
 from ray.air._internal.device_manager.nvidia_gpu import CUDATorchDeviceManager
 from ray.train.v2._internal.callbacks.accelerators import _get_visible_accelerator_ids_per_worker
 
-from raybias.config import Backbone
+from raybias.config import Backbone, Resources
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
 from raybias.runtime import doctor, inventory
-from raybias.runtime.worker_group import BrokenPass, WorkerGroup, within_memory
+from raybias.runtime.worker_group import BrokenPass, trainer_of, within_memory
 from raybias.runtime.zero3 import tell_device
 from raybias.storage import Store
 
@@ -84,8 +84,10 @@ def test_each_rank_computes_on_the_gpu_that_ray_gave_it(
 def test_ranks_wait_for_one_another_for_hours(tmp_path: Path) -> None:
     """NCCL's own limit of ten minutes is less than a round's evaluation and states may take."""
     plan: Any = SimpleNamespace(pending=False, requests={}, gpus=1, threads=1)
-    group = WorkerGroup(name="x", workers=2, plan=plan, max_failures=1, max_preemptions=3)
-    trainer = group._trainer(lambda _: None, {}, Store(str(tmp_path)))
+    resources = Resources(max_failures=1, max_preemptions=3)
+    trainer = trainer_of(
+        "x", plan, 2, resources, work=lambda _: None, config={}, store=Store(str(tmp_path))
+    )
     assert trainer.backend_config.timeout_s >= 3600
     failure = trainer.run_config.failure_config
     assert (failure.max_failures, failure.max_preemption_failures) == (1, 3)

@@ -7,7 +7,7 @@ ranks nor their share of the work changes a result.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,25 +17,11 @@ from raybias.errors import RaybiasError
 from raybias.runtime.predict.files import missing
 from raybias.runtime.predict.worker import ShardWorker
 from raybias.runtime.progress import Advance, Done
-from raybias.runtime.worker_group import WorkerGroup, within_memory
+from raybias.runtime.worker_group import run_group, within_memory
 from raybias.runtime.workers import Reading
 
 if TYPE_CHECKING:
     from ray.util.queue import Queue
-
-
-@dataclass
-class _Reports:
-    """Collects from ranks what is done, and the first error."""
-
-    advance: Advance
-    error: RaybiasError | None = None
-
-    def add(self, report: Done | RaybiasError) -> None:
-        if isinstance(report, Done):
-            self.advance(done=report)
-        else:
-            self.error = self.error or report
 
 
 def read_together(name: str, reading: Reading, resources: Resources, advance: Advance) -> None:
@@ -52,19 +38,18 @@ def read_together(name: str, reading: Reading, resources: Resources, advance: Ad
     ------
     ModelError, WorkFailed: the backbone cannot be loaded, or a shard cannot be computed.
     """
-    store, reports = reading.store, _Reports(advance)
-    group = WorkerGroup(
-        name=name,
-        workers=reading.plan.replicas_max,
-        plan=reading.plan,
-        max_failures=resources.max_failures,
-        max_preemptions=resources.max_preemptions,
+    run_group(
+        name,
+        reading.plan,
+        reading.plan.replicas_max,
+        resources,
+        work=work,
+        task=reading,
+        store=reading.store,
+        add=lambda done: advance(done=done),
     )
-    group.run(work, reading, store, reports)
-    if reports.error is not None:
-        raise reports.error
-    if store.exists(group.folder):
-        store.delete_folder(group.folder)
+    if reading.store.exists(f"train/{name}"):
+        reading.store.delete_folder(f"train/{name}")
 
 
 def work(config: Mapping[str, Any]) -> None:

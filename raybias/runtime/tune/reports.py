@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from raybias.errors import RaybiasError
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Advance, Done
 
@@ -41,8 +40,6 @@ class WorkerReport:
     """Optimiser steps, one for each seed."""
     tokens: int = 0
     """Tokens of those steps' batches."""
-    error: RaybiasError | None = None
-    """An error that a restart would not mend."""
 
 
 @dataclass
@@ -55,7 +52,6 @@ class ProgressAggregator:
     """Trials of the stage that have not stopped."""
     end: int | None = None
     """The step after which a trial ends at the latest, where something says so."""
-    error: RaybiasError | None = None
     resumed: int = 0
     repeated: int = 0
     best: float = 0.0
@@ -69,7 +65,6 @@ class ProgressAggregator:
             self._add(report)
 
     def _add(self, report: WorkerReport) -> None:
-        self.error = self.error or report.error
         self.resumed += len(report.resumed)
         self.repeated += report.repeated
         self.meter.add("raybias_repeated_total", report.repeated)

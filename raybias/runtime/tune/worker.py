@@ -168,7 +168,8 @@ def _tune_on(rank: int, work: Any, context: ModelContext, progress: Queue) -> No
     failed = torch.tensor(int(error is not None), device=context.execution.device)
     dist.all_reduce(failed)
     if failed.item() or pack is None:
-        progress.put(WorkerReport(pack="", error=error))
+        if error is not None:
+            progress.put(error)
         return
     if rank == 0:
         keep_ways(Store(task.out), context)
