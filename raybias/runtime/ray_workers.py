@@ -157,11 +157,14 @@ class RayWorkers:
         return self._nodes
 
     @property
-    def free(self) -> float:
-        """GPUs, or CPUs without them, that nothing holds."""
+    def full(self) -> bool:
+        """Whether other work holds all GPUs, or CPUs without them, that are there."""
         import ray
 
-        return float(ray.available_resources().get("GPU" if self._gpus else "CPU", 0))
+        kind = "GPU" if self._gpus else "CPU"
+        return bool(
+            ray.available_resources().get(kind, 0) < 1 <= ray.cluster_resources().get(kind, 0)
+        )
 
     def fetch(self, backbone: Backbone) -> None:
         """Bring a model to every machine that has workers, so that none waits on its device."""

@@ -101,7 +101,7 @@ def run_study(
         start.say(planned)
         with nullcontext() if own else undoing(end_replicas):
             work = start.work(planned, workers)
-            if workers.free < 1:
+            if workers.full:
                 for_whom = "".join(f" for {each}" for each in others()[:_NAMED])
                 reporter.say(f"{study.name}: other work holds the whole cluster; waiting{for_whom}")
             work.run()
