@@ -13,12 +13,14 @@ from types import SimpleNamespace
 
 import pytest
 import ray
+import torch
 from packaging.requirements import Requirement
 from ray._private.thirdparty import pynvml
 
 import raybias
 from raybias.errors import PlanError
 from raybias.runtime import ray_internals
+from raybias.runtime.inventory import this_machine
 from raybias.runtime.ray_session import connected
 
 VARIABLE = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
@@ -84,3 +86,8 @@ def test_gpus_are_described_by_their_free_memory(monkeypatch: pytest.MonkeyPatch
     assert ray_internals.gpus_of_machine() == [a100, t4]
     for visible, found in {"1": [t4], "GPU-t4, 0": [t4, a100], "": [], "NoDevFiles": []}.items():
         assert ray_internals.gpus_of_machine(visible) == found
+    # A context would hold memory of the first GPU for as long as the driver runs.
+    monkeypatch.setattr(torch.cuda, "_lazy_init", None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    (node,) = this_machine(products=True).nodes
+    assert (node.gpus, node.gpu_memory, node.gpu, node.bfloat16) == (2, 38, "A100", False)
