@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from itertools import pairwise
 
 import pytest
 from rich.console import Console
@@ -58,17 +57,19 @@ def test_a_pack_that_begins_again_is_a_retry(monkeypatch: pytest.MonkeyPatch) ->
     tally = ProgressAggregator(advance, Meter(study="s", stage="tune", model="m"), {"a", "b"})
     evaluated = (Evaluated("a", 10, 0.5, stopped=False), Evaluated("b", 10, 0.5, stopped=True))
     for round_ in [
-        WorkerReport("a"), WorkerReport("c"),
-        WorkerReport("a", evaluated, steps=20, tokens=300),
-        WorkerReport("a", resumed=("a",), repeated=4),
-        WorkerReport("a", evaluated[:1], steps=10, tokens=100),
+        WorkerReport("a", first=True), WorkerReport("c", first=True),
+        WorkerReport("a", evaluated=evaluated, steps=20, tokens=300),
+        WorkerReport("a", first=True, resumed=("a",), repeated=4),
+        WorkerReport("a", evaluated=evaluated[:1], steps=10, tokens=100),
+        # It left before an evaluation, as its node goes.
+        WorkerReport("a", steps=3, tokens=30),
     ]:  # fmt: skip
         tally.add(round_)
     assert counted == {
         "raybias_repeated_total": 4, "raybias_retries_total": 1, "raybias_queue_depth": 1,
     }  # fmt: skip
-    assert told == [Done(tokens=300, steps=20), Done(retries=1), Done(tokens=100, steps=10)]
-    assert all(one.tokens != two.tokens for one, two in pairwise(told))
+    tuned = [Done(tokens=100, steps=10), Done(tokens=30, steps=3)]
+    assert told == [Done(tokens=300, steps=20), Done(retries=1), *tuned]
 
 
 def test_evaluations_are_not_counted_as_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,14 +88,14 @@ def test_evaluations_are_not_counted_as_runs(monkeypatch: pytest.MonkeyPatch) ->
                 Evaluated(run_id, step, 0.5, stopped=stops and step == steps[-1]) for step in steps
             )
 
-        tally.add(WorkerReport("p"))
-        tally.add(WorkerReport("p", told("a", *range(10, 160, 10))))
+        tally.add(WorkerReport("p", first=True))
+        tally.add(WorkerReport("p", evaluated=told("a", *range(10, 160, 10))))
         assert tally.left == {"a", "b", "c"}
-        tally.add(WorkerReport("p", (*told("a", 160, stops=True), *told("b", 10, 20))))
+        tally.add(WorkerReport("p", evaluated=(*told("a", 160, stops=True), *told("b", 10, 20))))
         # A pack that begins again can tell of a run once more.
-        tally.add(WorkerReport("p", told("b", 30, stops=True)))
-        tally.add(WorkerReport("q", told("b", 30, stops=True)))
+        tally.add(WorkerReport("p", evaluated=told("b", 30, stops=True)))
+        tally.add(WorkerReport("q", evaluated=told("b", 30, stops=True)))
         # A worker that was killed had finished the last run and could not tell.
-        tally.add(WorkerReport("p", finished=("a", "b", "c")))
+        tally.add(WorkerReport("p", first=True, finished=("a", "b", "c")))
     assert waiting == [3, 3, 2, 1, 1, 0]
     assert target.getvalue() == "tune: 3/3 (1 retries)\n"

@@ -27,6 +27,8 @@ class WorkerReport:
     """Progress of one pack since its last report."""
 
     pack: str
+    first: bool = False
+    """Whether the pack begins with it, or begins again."""
     evaluated: tuple[Evaluated, ...] = ()
     finished: tuple[str, ...] = ()
     """Trials that an earlier worker finished; only in the first report."""
@@ -65,11 +67,13 @@ class ProgressAggregator:
             self._add(report)
 
     def _add(self, report: WorkerReport) -> None:
+        if report.first and report.pack in self._begun:
+            self.meter.add("raybias_retries_total", 1)
+            self.advance(0, done=Done(retries=1))
+        self._begun.add(report.pack)
         self.resumed += len(report.resumed)
         self.repeated += report.repeated
         self.meter.add("raybias_repeated_total", report.repeated)
-        if not report.evaluated:
-            self._begin(report)
         over = self.left & {*report.finished, *(e.run_id for e in report.evaluated if e.stopped)}
         self.left -= over
         if report.evaluated:
@@ -85,13 +89,7 @@ class ProgressAggregator:
                 note=f"step {step:,}{most}, best validation accuracy {self.best:.3f}",
                 done=Done(tokens=report.tokens, steps=report.steps),
             )
-        elif over:
-            self.advance(len(over))
+        elif over or report.steps:
+            done = Done(tokens=report.tokens, steps=report.steps) if report.steps else None
+            self.advance(len(over), done=done)
         self.meter.set("raybias_queue_depth", len(self.left))
-
-    def _begin(self, report: WorkerReport) -> None:
-        """Count a pack that begins again."""
-        if report.pack in self._begun:
-            self.meter.add("raybias_retries_total", 1)
-            self.advance(0, done=Done(retries=1))
-        self._begun.add(report.pack)

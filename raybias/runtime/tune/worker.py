@@ -247,7 +247,11 @@ class WorkerPack:
                 resumed.append(run_id)
                 repeated += max(0, reached.get(run_id, 0) - step)
         return WorkerReport(
-            pack=self.name, finished=self.finished, resumed=tuple(resumed), repeated=repeated
+            pack=self.name,
+            first=True,
+            finished=self.finished,
+            resumed=tuple(resumed),
+            repeated=repeated,
         )
 
     def _state(self, name: str) -> str:
