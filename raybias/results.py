@@ -46,7 +46,8 @@ class Results:
 
     Raises
     ------
-    OutputError: OUT holds no study.
+    OutputError: OUT holds no study. Reading what it lacks, such as the gaps of a study without
+        `probes`, raises it too, and names the tables that there are.
     """
 
     def __init__(self, out: str | Path) -> None:
@@ -77,12 +78,7 @@ class Results:
         return [name.removeprefix("tables/").removesuffix(".parquet") for name in names]
 
     def table(self, name: str) -> pl.LazyFrame:
-        """Read a table of OUT/tables.
-
-        Raises
-        ------
-        OutputError: OUT has no such table.
-        """
+        """Read a table of OUT/tables."""
         if name not in self.tables:
             raise OutputError(
                 f"has no table {name!r}",
@@ -93,12 +89,7 @@ class Results:
 
     @property
     def gaps(self) -> Gaps:
-        """Read the gaps with intervals and verdicts, one row each (`schema.ESTIMATES`).
-
-        Raises
-        ------
-        OutputError: the study has no `probes`; the other tables are named.
-        """
+        """Read the gaps with intervals and verdicts, one row each (`schema.ESTIMATES`)."""
         from raybias.measures.prediction_rows import gap_rows
         from raybias.report import as_reported
 
@@ -107,33 +98,18 @@ class Results:
 
     @property
     def accuracy(self) -> pl.LazyFrame:
-        """Read the accuracies on the probes (`schema.ESTIMATES`).
-
-        Raises
-        ------
-        OutputError: as for `gaps`.
-        """
+        """Read the accuracies on the probes (`schema.ESTIMATES`)."""
         return self._of_probes().filter(score="accuracy", statistic="rate", group="all")
 
     @property
     def answers(self) -> pl.LazyFrame:
-        """Read how many answers of prompted runs named no label (`schema.ANSWERS`).
-
-        Raises
-        ------
-        OutputError: as for `gaps`.
-        """
+        """Read how many answers of prompted runs named no label (`schema.ANSWERS`)."""
         self._of_probes()
         return self.table("answers")
 
     @property
     def by_group(self) -> pl.LazyFrame:
-        """Read each group's rates, averaged over runs (fairlearn's `MetricFrame.by_group`).
-
-        Raises
-        ------
-        OutputError: as for `gaps`.
-        """
+        """Read each group's rates, averaged over runs (fairlearn's `MetricFrame.by_group`)."""
         rates = self._of_probes().filter(
             pl.col("model") != "all", pl.col("group") != "all", statistic="rate"
         )
@@ -145,10 +121,6 @@ class Results:
         """Read each rate's mean over the groups of an attribute (`MetricFrame.overall`).
 
         Groups that are not in the mean are left out.
-
-        Raises
-        ------
-        OutputError: as for `gaps`.
         """
         keys = (*_KEYS, "attribute", "group", "score")
         inside = self.gaps.filter(condition="").select(keys)
@@ -163,10 +135,6 @@ class Results:
 
         `reason` names the groups that are not in the mean, which this leaves out. Noise makes it
         too large on average; the score `NAME_less_noise` is without that.
-
-        Raises
-        ------
-        OutputError: as for `gaps`.
         """
         spans = self._of_probes().filter(
             ~pl.col("score").str.ends_with("_less_noise"), group="all", statistic="difference"
@@ -184,12 +152,7 @@ class Results:
 
     @property
     def estimates(self) -> pl.LazyFrame:
-        """Read all estimates (`schema.ESTIMATES`).
-
-        Raises
-        ------
-        OutputError: the study has not run.
-        """
+        """Read all estimates (`schema.ESTIMATES`)."""
         return self.table("estimates")
 
     @property
@@ -201,12 +164,7 @@ class Results:
 
     @property
     def predictions(self) -> pl.LazyFrame:
-        """Scan the predictions of every run on every item (`schema.PREDICTIONS`).
-
-        Raises
-        ------
-        OutputError: OUT holds none.
-        """
+        """Scan the predictions of every run on every item (`schema.PREDICTIONS`)."""
         import pyarrow.dataset as pads
 
         from raybias import schema

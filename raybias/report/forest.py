@@ -34,6 +34,7 @@ _NAMES: Final = (
     *("group", "score", "attribute", "model", "probe", "method", "dataset", "style", "condition"),
 )
 _KEYS: Final = ("filled: significant; hollow: not; broken: no verdict",)
+_UNNESTED: Final = "a bar that sticks out of a thinner one is of few seeds, or of few words"
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,9 @@ def forest_of(
         title_of = ", ".join(_words(key, row[key]) for key in panel)
         made = _row(row, names or by, scale, digits, signed=neutral == 0)
         panels.setdefault(title_of if names else "", []).append(made)
+    every = [row.spans for rows in panels.values() for row in rows if row.spans]
+    if any(low < spans[0][0] or high > spans[0][1] for spans in every for low, high in spans[1:]):
+        keys = (*keys, _UNNESTED)
     more = f"; the clearest {shown.height} of {rows.height}" if shown.height < rows.height else ""
     unit = ", in percentage points" if points and neutral == 0 else ""
     return Forest(

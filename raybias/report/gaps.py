@@ -19,7 +19,7 @@ from raybias.report.estimates import table_of, tables_of
 from raybias.report.evidence import Evidence, evidence, page_name, read_sentences, write_evidence
 from raybias.report.forest import gap_forests
 from raybias.report.outs import load_planted, prediction_files
-from raybias.report.rendering import write_figures
+from raybias.report.rendering import Drawn, slug, write_figures
 from raybias.stats.design import TARGET
 from raybias.stats.scopes import REDRAWN, SCOPES
 from raybias.storage import Store
@@ -59,8 +59,7 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
     kind = kinds[KIND]
     return {
         "metrics": metrics,
-        "parts": _parts(estimates, gaps, evidence(gaps, texts, tables), scope),
-        "gap_figures": drawn[1:],
+        "parts": _parts(estimates, gaps, evidence(gaps, texts, tables), drawn, scope),
         "further": [*tables_of(kind, estimates, scope, folded=False)][1:],
         "further_folded": [*tables_of(kind, estimates, scope, folded=True)],
         "marked_parts": marks,
@@ -109,6 +108,7 @@ def _parts(
     estimates: pl.DataFrame,
     gaps: pl.DataFrame,
     behind: Mapping[tuple[str, str], Sequence[Evidence]],
+    drawn: Sequence[Drawn],
     scope: str,
 ) -> list[dict[str, Any]]:
     """Arrange each attribute of each probe: its table, and the sentences behind its gaps."""
@@ -133,6 +133,7 @@ def _parts(
                 "attribute": attribute,
                 "mean": wording.listed([wording.spaced(group) for group in inside]),
                 "table": shown,
+                "figures": [one for one in drawn if one.name == slug("gaps", probe, attribute)],
                 "evidence": behind.get((probe, attribute), ()),
                 "groups": [
                     (wording.spaced(group), page_name(probe, attribute, group))
