@@ -26,7 +26,9 @@ from raybias.table_files import csv_text
 Row = Mapping[str, Any]
 #: The text of a cell: a column of the row, or a function of it.
 Cell = str | Callable[[Row], str]
-_NUMBER: Final = re.compile(r"none|[+-]?[0-9][0-9,]*(\.[0-9]+)?(e[+-]?[0-9]+)?%?")
+_ONE: Final = r"[<+-]?[0-9][0-9,]*(\.[0-9]+)?(e[+-]?[0-9]+)?%?"
+#: A number, with its interval and a short reason.
+_NUMBER: Final = re.compile(rf"none|{_ONE}( \[{_ONE}, {_ONE}\])?( \([^)]{{,24}}\))?")
 #: Where Markdown would begin HTML; `<0.001` is none.
 _TAG: Final = re.compile(r"<(?=[A-Za-z/!?])")
 
