@@ -171,7 +171,7 @@ def test_doubts_are_told(tmp_path: Path) -> None:
     text = " ".join(page_of(store).text.split())
     for doubt in (
         "Nothing can be concluded.",
-        "No verdict for a: it is not shown to do the task: it is right in 3",
+        "No verdict for a: it cannot do the task: it is right in 3",
         "and always answering 'negative' would be in 33.3%. No gap of it is judged. Tune it",
         "the study is not finished",
         "Only a balanced sample of some 9 items",
