@@ -50,7 +50,7 @@ def of_study(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -
         )
     if tables:
         yield from _about_runs(study, tables["runs"])
-        yield from _about_coverage(tables["coverage"])
+        yield from _about_coverage(study, tables["runs"], tables["coverage"])
         yield from _about_labels(study, tables["answers"])
         yield from _about_gaps(gap_rows(tables["estimates"], study.statistics.scope))
 
@@ -79,7 +79,11 @@ def _seeds(seeds: Sequence[int]) -> str:
     return f"seed {wording.listed([str(seed) for seed in seeds])}"
 
 
-def _about_coverage(coverage: pl.DataFrame) -> Iterator[str]:
+def _about_coverage(study: Study, runs: pl.DataFrame, coverage: pl.DataFrame) -> Iterator[str]:
+    labelling = [m.name for m in study.methods if m.output().folder == "predictions"]
+    kept = runs.filter(pl.col("selected"), pl.col("method").is_in(labelling), stage="final")
+    for run_id in kept.join(coverage, on="run_id", how="anti", maintain_order="left")["run_id"]:
+        yield f"{run_id} has no predictions: the study is not finished."
     for row in coverage.iter_rows(named=True):
         distinct = row["predictions"] - row["repeated"]
         if row["items"] is not None and distinct != row["items"]:

@@ -33,7 +33,8 @@ _TICKS: Final = 6
 _NAMES: Final = (
     *("group", "score", "attribute", "model", "probe", "method", "dataset", "style", "condition"),
 )
-_KEYS: Final = ("filled: significant; hollow: not; broken: no verdict",)
+_KEYS: Final = ("filled: significant; hollow: not",)
+_BROKEN: Final = "broken: no verdict"
 _UNNESTED: Final = "a bar that sticks out of a thinner one is of few seeds, or of few words"
 
 
@@ -222,6 +223,8 @@ def forest_of(
         title_of = ", ".join(_words(key, row[key]) for key in panel)
         made = _row(row, names or by, scale, digits, signed=neutral == 0)
         panels.setdefault(title_of if names else "", []).append(made)
+    if not all(row.sure is not None for rows in panels.values() for row in rows):
+        keys = (*keys, _BROKEN)
     every = [row.spans for rows in panels.values() for row in rows if row.spans]
     if any(low < spans[0][0] or high > spans[0][1] for spans in every for low, high in spans[1:]):
         keys = (*keys, _UNNESTED)
@@ -280,11 +283,11 @@ def gap_forests(
     there = [wording.SCOPES[scope] for scope in SCOPES if (gaps["scope"] == scope).any()]
     nested = [f"redrawn, thickest line first: {', '.join(there)}"] if len(there) > 1 else []
     filled = f"filled: significant{' after correction' if corrected else ''}; hollow: not"
-    broken = "broken: no verdict" + ("; the bar: truth" if truth is not None else "")
+    filled += "; the bar: truth" if truth is not None else ""
     how: dict[str, Any] = {
         "axis": f"\N{LEFTWARDS ARROW} less often than average · more often \N{RIGHTWARDS ARROW}; "
         f"{100 * level:g}% intervals",
-        "keys": (*nested, filled, broken),
+        "keys": (*nested, filled),
         "truth": truth, "digits": 3, "ranked": True,
     }  # fmt: skip
     lead = forest_of(
