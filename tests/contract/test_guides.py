@@ -44,7 +44,7 @@ NEEDS = {
     "export RAY_AUTH_MODE=token": "a cluster; tests/cluster/test_jobs.py",
     "ray job submit": "a cluster; tests/cluster/test_jobs.py",
     "raybias plan jobs/": "the hub's configurations; docs/plans.py wrote what they print",
-    "raybias data convert": "weights; tests/engine/test_gguf.py, test_pickled.py",
+    "raybias data convert": "weights; tests/engine/test_conversion.py",
     "python benchmarks/calibrate.py": "minutes; tests/stats/test_calibrate.py runs fewer studies",
     "raybias annotate": "tests/runtime/test_judged_study.py",
     "raybias run jobs/minilm.yaml": "a quarter of an hour",

@@ -26,7 +26,7 @@ BUDGET = {
     "raybias/report": (4_901, 22),
     "raybias/runtime": (6_745, 36),
     "raybias/stats": (7_597, 45),
-    "tests": (33_844, 222),
+    "tests": (33_809, 219),
 }
 
 

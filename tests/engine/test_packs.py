@@ -1,4 +1,4 @@
-"""A run has the same bits in any pack, alone, and in one that takes it over half-way."""
+"""Packing keeps every row, and a run the bits in any pack that it has alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.engine.batching import Batcher
 from raybias.engine.context import Execution
-from raybias.engine.packing import Placed, shared_width
+from raybias.engine.packing import Placed, fitting, longest_first, pack, shared_width, stack
 from raybias.methods import EarlyStop, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
 from support import backbones, classifiers
@@ -87,16 +87,16 @@ def test_runs_have_the_bits_in_any_pack_that_they_have_alone(
     name: str, kind: str, begun: list[int], ended: list[int]
 ) -> None:
     states = {}
-    for pack in split(begun):
-        packed = tuner(name, kind, pack)
+    for runs in split(begun):
+        packed = tuner(name, kind, runs)
         packed.advance()
-        states |= {run: packed.state(run) for run in pack}
-    for pack in split(ended):
-        packed = tuner(name, kind, pack)
-        for run in pack:
+        states |= {run: packed.state(run) for run in runs}
+    for runs in split(ended):
+        packed = tuner(name, kind, runs)
+        for run in runs:
             packed.load_state(run, states[run])
         packed.advance()
-        for run in pack:
+        for run in runs:
             state, expected = packed.state(run), alone(name, kind, run)
             assert packed.done
             assert state.keys() == expected.keys()
@@ -120,3 +120,45 @@ def test_a_width_stays_within_the_context_and_runs_are_cut_where_they_end() -> N
     batches = [batch for batch, _ in batcher.each_adapter(lambda batch: 0, placed)]
     assert [batch.adapters for batch in batches] == [(0, 1, 1), (2, 2, 2), (2,)]
     assert {batch.tokens_RT.shape[1] for batch in batches} == {20}
+
+
+SHORT_ROWS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=8), min_size=1, max_size=20)
+
+
+@given(SHORT_ROWS, st.integers(0, 40))
+def test_every_row_is_the_path_of_ancestors_of_its_last_token(
+    rows: list[list[int]], max_tokens: int
+) -> None:
+    sequences = pack(rows, max_tokens=max_tokens)
+    found = {}
+    for sequence in sequences:
+        assert len(sequence.tokens) <= max(max_tokens, *map(len, rows))
+        for member, last in zip(sequence.members, sequence.lasts, strict=True):
+            path = [j for j in range(last + 1) if last < sequence.ends[j]]
+            assert [int(sequence.depths[j]) for j in path] == list(range(len(path)))
+            found[member] = [int(sequence.tokens[j]) for j in path]
+    assert found == dict(enumerate(rows))
+
+
+@given(SHORT_ROWS)
+def test_shared_openings_are_written_once(rows: list[list[int]]) -> None:
+    prefixes = {tuple(row[: n + 1]) for row in rows for n in range(len(row))}
+    (sequence,) = pack(rows, max_tokens=10**6)
+    assert len(sequence.tokens) == len(prefixes)
+
+
+@given(SHORT_ROWS, st.integers(1, 60))
+def test_batches_keep_the_budget_and_every_row(rows: list[list[int]], budget: int) -> None:
+    waiting = longest_first([Placed(7, 0, each) for each in pack(rows, max_tokens=12)])
+    read = []
+    while waiting:
+        count = fitting(waiting, budget=budget, prompt_length=2)
+        batch = stack(waiting[:count])
+        height, width = batch.tokens_RT.shape
+        assert height == 1 or height * (width + 2) <= budget
+        for (key, row), r, t in zip(batch.rows, batch.at_R, batch.at_T, strict=True):
+            assert key == 7
+            assert batch.tokens_RT[r, t] == rows[row][-1]
+            read.append(row)
+        waiting = waiting[count:]
+    assert sorted(read) == list(range(len(rows)))

@@ -9,13 +9,17 @@ import pytest
 import torch
 
 from raybias.config import Backbone
-from raybias.engine.backbone import LoadedBackbone, load_backbone
+from raybias.engine.backbone import LoadedBackbone, ModelContext, load_backbone
+from raybias.engine.context import Execution
 from raybias.engine.encoder import check_lengths
+from raybias.engine.generation.generator import TextGenerator
 from raybias.engine.model_shape import model_shape
-from raybias.engine.scoring.causal import LabelScorer
+from raybias.engine.scoring.causal import LabelScorer, TokenScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError, WorkFailed
+from raybias.runtime.workers import keep_ways, slow_ways
 from raybias.schema import LABELS
+from raybias.storage import Store
 from support import backbones
 
 LABEL_IDS = (2, 3, 4)
@@ -144,3 +148,29 @@ def test_the_shape_without_weights_is_that_of_the_weights(
     shape = model_shape(model.spec)
     assert shape.parameters == model.model.num_parameters()
     assert (shape.width, shape.context) == (model.width, model.context)
+
+
+@pytest.mark.parametrize(("kind", "fast"), [("opt", True), ("bloom", False)])
+def test_ways_stand_in_out(
+    kind: str, fast: bool, backbone: Callable[[str], LoadedBackbone], tmp_path: Path
+) -> None:
+    execution, loaded = Execution(), backbone(kind)
+    model = LoadedBackbone(loaded.encoder, loaded.model, execution)
+    LabelScorer(model, (2, 3, 4))
+    TokenScorer(model)
+    TextGenerator(model)
+    assert {purpose: way.fastest for purpose, way in execution.ways.items()} == {
+        "labels": fast, "log-probabilities": fast, "generation": fast
+    }  # fmt: skip
+    store = Store(str(tmp_path))
+    context = ModelContext(loaded.spec, (), execution).here(torch.device("cpu"))
+    keep_ways(store, context)
+    written = {name: store.read_text(name) for name in store.files("readers")}
+    assert sorted(written) == [
+        f"readers/{kind}.{purpose}.json"
+        for purpose in ("generation", "labels", "log-probabilities")
+    ]
+    assert ("packed rows, the head where it is needed" in "".join(written.values())) == fast
+    said = list(slow_ways(store))
+    assert len(said) == (0 if fast else 3)
+    assert all("each row alone" in line for line in said)

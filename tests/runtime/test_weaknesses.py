@@ -105,7 +105,7 @@ def test_a_study_cannot_ask_for_remote_code() -> None:
 def test_the_package_neither_unpickles_nor_trusts_code() -> None:
     refused = {("torch", "load")}
     for file in Path(raybias.__file__).parent.rglob("*.py"):
-        # `raybias data convert` runs it in a process of its own; see tests/engine/test_pickled.py.
+        # `raybias data convert` runs it in a process of its own (tests/engine/test_conversion.py).
         allowed = {("torch", "load")} if file.name == "unpickle.py" else set()
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):
