@@ -106,11 +106,13 @@ def _extra_rows(
         if text is not None:
             item_id = f"{stem}/{UNMARKED}/{own.id}"
             unmarked.append((item_id, own.label, attribute, UNMARKED, text, own.id, None))
-        if marked_noun(each) is None:
+        noun = marked_noun(each)
+        if noun is None:
             continue
         for word in placeholders:
             item_id = f"{stem}/{PLACEHOLDER}/{word}/{own.id}"
-            filled = _with_word(each, word)
+            phrase = word if _takes_adjective(each.slot) else f"{word} {noun}"
+            filled = fill(own.text, each.slot, phrase)
             neutral.append((item_id, own.label, attribute, PLACEHOLDER, filled, own.id, word))
     return [*unmarked, *neutral]
 
@@ -129,12 +131,6 @@ def _unmarked(each: Slotted) -> tuple[str | None, str | None]:
         noun = noun.partition(" ")[0]
         text = re.sub(rf"\}}\s+{re.escape(noun)}", "}", text, count=1)
     return fill(text, each.slot, noun), None
-
-
-def _with_word(each: Slotted, word: str) -> str:
-    noun = marked_noun(each)
-    phrase = word if _takes_adjective(each.slot) else f"{word} {noun}"
-    return fill(each.template.text, each.slot, phrase)
 
 
 def marked_noun(each: Slotted) -> str | None:

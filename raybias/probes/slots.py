@@ -205,7 +205,8 @@ def noun_phrase(after: str) -> str:
     place = 0
     while match := _NEXT_WORD.match(after, place):
         word = match[1].lower()
-        if word.partition("'")[0] in _ENDS or (words and _is_verb(word)):
+        singular_verb = word.endswith("s") and not word.endswith("ss") and word not in _INSIDE
+        if word.partition("'")[0] in _ENDS or (words and singular_verb):
             break
         words.append(match[1])
         place = match.end()
@@ -217,10 +218,6 @@ def noun_phrase(after: str) -> str:
 def follows_its_noun(term: str) -> bool:
     """Tell whether a term such as "with dyslexia" stands behind the noun that it modifies."""
     return term.split(maxsplit=1)[0].lower() in _ENDS
-
-
-def _is_verb(word: str) -> bool:
-    return word.endswith("s") and not word.endswith("ss") and word not in _INSIDE
 
 
 def _plain(slot: str) -> str:
