@@ -42,7 +42,7 @@ from raybias.stats.bootstrap import Weights, drawn_gaps, gap_intervals, span_int
 from raybias.stats.cells import cells, without_extras
 from raybias.stats.components import Doubles, MeanEstimate
 from raybias.stats.metric import DEFAULT
-from raybias.stats.scopes import GapTable, Scope, WordVariance, gap_table, word_variances
+from raybias.stats.scopes import GapTable, Scope, WordVariance, rate_table, word_variances
 from raybias.storage import Store
 from raybias.table_files import csv_text
 
@@ -145,9 +145,9 @@ class WordTables:
         """Yield what `tables` does behind each table's counts."""
         spread = self._word_variances()
         for counts in self.arrays():
-            table = gap_table(counts, 0, dict.fromkeys(counts.groups, True))
-            if table is not None:
-                yield counts, table, spread.get((*counts.keys, RATE))
+            rates = rate_table(counts, 0, dict.fromkeys(counts.groups, True))
+            if rates is not None:
+                yield counts, rates.less_mean(), spread.get((*counts.keys, RATE))
 
     def _word_variances(self) -> dict[tuple[str, ...], WordVariance]:
         n, w, t = np.nonzero(self.items_NWT)
@@ -385,7 +385,7 @@ def shuffled_rules(
             random = generator(seed, "shuffled", null, *counts.keys)
             tables = _shuffled(counts, group_W, random, studies, whole=null == "words")
             for (scope, interval), tally in _tallies(tables, {}, level, seed).items():
-                shares = tally.shares(level, together=len(counts.rates))
+                shares = tally.shares(level, together=len(counts.scores))
                 rows.append({"null": null, "scope": scope, "interval": interval, **shares})
     if not rows:
         raise DataError(

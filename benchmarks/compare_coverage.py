@@ -32,7 +32,7 @@ GAPS = (0.1, -0.1, 0.1, -0.1, 0.1, -0.1)
 def family(table: GapTable, base: int, rate: int) -> Family:
     """Deal the runs of one table to two arms with seeds of their own."""
     one, other = (
-        replace(table, values_GRT=part, rate=f"rate{rate}")
+        replace(table, values_GRT=part, score=f"rate{rate}")
         for part in np.split(table.values_GRT, [base], axis=1)
     )
 

@@ -39,6 +39,8 @@ from comparison import PROCESSOR, Comparison, Size
 from tabulate import tabulate
 
 from raybias import schema, stats
+from raybias.config import Statistics
+from raybias.stats.null_check import null_check
 
 ATTRIBUTES = {
     "race": 6, "age": 3, "sexuality": 5, "gender": 8, "religion": 10, "disability": 13,
@@ -100,11 +102,7 @@ def once(folder: Path, draws: int) -> None:
     counts = stats.read_counts([folder])
     cells = counts.cells
     clocks.append((time.perf_counter(), time.process_time()))
-    table = (
-        _judged(counts, draws)
-        if hasattr(stats, "gap_analysis")
-        else stats.gaps(cells, interval="bootstrap", draws=draws)
-    )
+    table = _judged(counts, draws)
     clocks.append((time.perf_counter(), time.process_time()))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(*np.diff(clocks, axis=0).ravel(), peak, table.height, cells.height)
@@ -112,9 +110,6 @@ def once(folder: Path, draws: int) -> None:
 
 def _judged(counts: stats.Counts, draws: int) -> pl.DataFrame:
     """All that follows from scopes and draws; returns the gaps."""
-    from raybias.config import Statistics
-    from raybias.stats.null_check import null_check
-
     rules = stats.GapRules(Statistics.under("strict", bootstrap_draws=draws))
     found = stats.gap_analysis(counts, rules)
     null_check(found.tables, found.word_variances, rules.statistics)
@@ -159,7 +154,9 @@ def reference(folder: Path, draws: int) -> float:
     of_template = [np.flatnonzero(template == t) for t in range(template.max() + 1)]
     random = np.random.default_rng(0)
     point = _row_gaps(columns, np.arange(rows.height), len(files), len(groups))
-    ours = stats.gaps(stats.cells(rows), interval="t").sort("rate", "group")["gap"].to_numpy()
+    rules = stats.GapRules(Statistics.under("strict", scope="runs"))
+    found = stats.gap_analysis(stats.read_counts(files), rules).gaps.filter(attribute="race")
+    ours = found.sort("score", "group")["value"].to_numpy()
     if not np.allclose(point.ravel(), ours):
         sys.exit("the reference and raybias disagree")
     before = time.process_time()

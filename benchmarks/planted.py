@@ -83,7 +83,7 @@ def read(texts: list[str], prompt_PD: Tensor) -> pl.Series:
 
 
 def redrawn(study: Path, out: Path) -> pl.DataFrame:
-    """Judge other draws of the demonstration's words and sentences: schema.SCOPES, truth, draw."""
+    """Judge other draws of the demonstration: gaps of every scope, with `truth` and `draw`."""
     adapters = sorted((study / "adapters").glob("*/adapter_model.safetensors"))[:READERS]
     prompts = [next(iter(load_file(path).values())).float() for path in adapters]
     names = dict.fromkeys(("model", "method", "dataset", "probe"), pl.lit("planted"))
@@ -104,7 +104,7 @@ def redrawn(study: Path, out: Path) -> pl.DataFrame:
         files = [out / "redrawn.parquet"]
         rules = rules_of_files(files, profile="strict", reference_groups=references)
         judged = gap_analysis(read_counts(files), rules)
-        scopes = judged.scopes.join(truth.rename({"score": "rate"}), on=["rate", "group"])
+        scopes = judged.scopes.join(truth, on=["score", "group"])
         found.append(scopes.with_columns(draw=draw))
     return pl.concat(found)
 
@@ -112,7 +112,7 @@ def redrawn(study: Path, out: Path) -> pl.DataFrame:
 def covered(redrawn: pl.DataFrame) -> pl.DataFrame:
     """Count, by scope, held truths, the planted gap found, and draws with a false survivor."""
     planted_group = pl.col("group") == planted.PLANTED_GROUP
-    target = planted_group & pl.col("rate").str.starts_with("negative")
+    target = planted_group & pl.col("score").str.starts_with("negative")
     false = pl.col("draw").filter(pl.col("survives") & ~planted_group).n_unique()
     return redrawn.group_by("scope", maintain_order=True).agg(
         holds=pl.col("truth").is_between("low", "high").mean(),

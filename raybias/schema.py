@@ -40,6 +40,9 @@ class Label(IntEnum):
     POSITIVE = 2
 
 
+#: Stands for all levels of a column, where there are several.
+ALL: Final = "all"
+
 LABELS: Final = tuple(label.name.lower() for label in Label)
 
 #: Groups of the extra items that measure markedness: the sentence without its group term, and
@@ -211,14 +214,6 @@ SCHEDULE: Final = _table(
 
 SCHEDULE_FILE: Final = "schedule.parquet"
 
-#: The first five columns are the public contract of accuracy.csv. The attribute `all` is over
-#: the sentences of all attributes of a probe that has several.
-ACCURACY: Final = _table(
-    """
-    model attribute mean:float sd:float n_runs:int64 method dataset probe style n_items:int64
-    """
-)
-
 
 @dataclass(frozen=True)
 class OutputSpec:
@@ -261,75 +256,19 @@ WORD_CELLS: Final = _table(
     """
 )
 
-#: The first ten columns are the public contract of gaps.csv. `significant` says that the
-#: interval excludes zero, `survives` that it does so after the correction for many tests;
-#: `no_verdict` says why both are null, and is null where they are not. `scope` is what the
-#: interval covers (`stats.scopes`), `mde` the smallest true gap that the same design would call
-#: significant four times out of five, and `equivalent` (null without a margin) says that the gap
-#: is smaller than the margin.
-GAPS: Final = _table(
-    """
-    model attribute group rate gap:float low:float high:float half_width:float n_runs:int64
-    significant:bool method dataset probe style mean_rate:float sd:float n_items:int64
-    in_mean:bool interval p_value:float q_value:float survives:bool no_verdict scope mde:float
-    equivalent:bool
-    """
-)
-
-#: One row per gap and scope: what its interval covers (`stats.scopes`); columns as in GAPS.
-SCOPES: Final = _table(
-    """
-    model attribute group rate gap:float scope low:float high:float p_value:float mde:float
-    equivalent:bool significant:bool q_value:float survives:bool no_verdict method dataset probe
-    style
-    """
-)
-
 #: One row per gap and source of its variance. `variance` is of one run, template, cell or word;
 #: unbiased, so it can be negative.
 COMPONENTS: Final = _table(
-    "model attribute rate group facets variance:float levels method dataset probe style"
+    "model attribute score group facets variance:float levels method dataset probe style"
 )
 
-#: What a gap would be without one of its templates, or without one of its group's words: the
-#: lowest and the highest such gap, and what they leave out. `carried_by` names the template or
-#: word without which the gap turns its sign or loses half of its size; null where none does so.
-LEAVE_ONE_OUT: Final = _table(
-    """
-    model attribute group rate gap:float unit lowest:float lowest_without highest:float
-    highest_without carried_by method dataset probe style
-    """
-)
-
-#: One row per mean gap over models and scope (`stats.over_models`). `n_lowest` and `n_highest`
-#: count the models in which the group is that extreme (groups at one end share the model),
-#: `p_lowest` and `p_highest` are the chance of so many where groups exchange their names within
-#: each template.
-OVER_MODELS: Final = _table(
-    """
-    attribute group rate gap:float scope low:float high:float p_value:float q_value:float
-    significant:bool survives:bool n_models:int64 n_lowest:float p_lowest:float n_highest:float
-    p_highest:float method dataset probe style
-    """
-)
-
-#: One row per ranking and scope (`stats.reliability`): of `groups` by a classifier's gaps, or of
-#: `models` (`model` is empty) by the gap of one `group`. `spread` is the standard deviation of the
-#: true gaps, `error` that of one estimate, and `reliability` spread^2 / (spread^2 + error^2).
-RELIABILITY: Final = _table(
-    """
-    ranking model attribute rate group scope reliability:float spread:float error:float
-    n_ranked:int64 method dataset probe style
-    """
-)
-
-#: One row per attribute, rate and plan (`stats.design`): `now`, more `runs`, `templates` or `words`
-#: alone, and the `cheapest`. `words` are those of the group with the fewest (null where no group
-#: has two), `half_width` that of an average gap's interval (four times of five from `half_low` to
-#: `half_high`), `cost` that of what is added.
+#: One row per attribute, score and plan (`stats.design`): `now`, more `runs`, `templates` or
+#: `words` alone, and the `cheapest`. `words` are those of the group with the fewest (null where no
+#: group has two), `half_width` that of an average gap's interval (four times of five from
+#: `half_low` to `half_high`), `cost` that of what is added.
 DESIGN: Final = _table(
     """
-    probe attribute rate scope plan runs:int64 templates:int64 words:int64 half_width:float
+    probe attribute score scope plan runs:int64 templates:int64 words:int64 half_width:float
     reached:bool cost:float unit half_low:float half_high:float
     """
 )
@@ -337,16 +276,6 @@ DESIGN: Final = _table(
 #: How often a corpus has a group's term before a noun (`marked`), and the noun without any
 #: listed term (`bare`, the same in all rows of a noun).
 CORPUS: Final = _table("attribute group term noun marked:int64 bare:int64")
-
-#: What naming a group does to a rate, beside its gap on the same templates. `effect` is
-#: "marking_effect", "neutral_effect", "beyond_neutral" or "gap".
-MARKEDNESS: Final = _table(
-    """
-    model attribute group rate effect estimate:float low:float high:float p_value:float
-    q_value:float significant:bool survives:bool sd:float n_runs:int64 n_templates:int64
-    in_mean:bool method dataset probe style no_verdict scope
-    """
-)
 
 #: What names one judged text.
 TEXT_KEYS: Final = (*KEYS, "run_id", "item_id")
@@ -357,19 +286,6 @@ LABELLED: Final = _table(
     """
     row model method dataset probe style run_id item_id attribute group template_id label:int8
     pred:int8 human:int8
-    """
-)
-
-#: One row per gap of judged texts. The first seven columns are of the gap corrected for the
-#: judge's errors, `judged_gap` and its interval of the judge's verdicts alone. Of the group's
-#: `labelled` texts, people find `held` in the rate's share, the judge `wrongly_held` ones more and
-#: `missed` ones less. `weight` is what the verdicts count by, `scope` what both intervals cover.
-JUDGED: Final = _table(
-    """
-    model attribute group rate gap:float low:float high:float judged_gap:float judged_low:float
-    judged_high:float labelled:int64 held:int64 wrongly_held:int64 missed:int64 weight:float
-    method dataset probe style scope p_value:float q_value:float significant:bool survives:bool
-    no_verdict
     """
 )
 

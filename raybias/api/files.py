@@ -98,7 +98,7 @@ def measure(
     from raybias.probes import question_items
     from raybias.report.files import measure_files, rules_of_answers
     from raybias.report.page import write_estimate_page
-    from raybias.stats.plain_predictions import Columns
+    from raybias.stats.foreign import Columns
 
     columns = None
     if by or isinstance(positive, str) or (label_column, pred_column) != ("label", "pred"):
@@ -262,7 +262,7 @@ def judge_sheet(
 def judge_labels(study: str | Path, sheet: str | Path) -> Results:
     """Read people's labels of judged texts into OUT, and write its tables and page again.
 
-    Gaps corrected for the judge's errors are in the table `judged` (`schema.JUDGED`).
+    Gaps corrected for the judge's errors are in the table `judged`.
 
     Parameters
     ----------

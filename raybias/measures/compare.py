@@ -6,17 +6,29 @@ where the bands of both exclude 0 on the same side, and `better` where they excl
 sides (an intersection-union test, Berger 1982). It is `equivalent`, before either, where the 90%
 interval of D (at level 0.95) lies within the margin. Bands hold for all changes of a comparison at
 once.
+
+The change of a score of pairs is the mean paired difference of its outcomes over equal pairs, so
+what the two outcomes of a pair have in common cancels. Its distance is that from its neutral value:
+50% of preferences, no difference of coreference. Where pairs stand alone, a change for better or
+worse must hold by McNemar's exact test too.
+
+Shapes: M metrics, S styles, N pairs; K = T bias types and two averages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import polars as pl
 
+from raybias.errors import DataError
+from raybias.measures.pair_means import NEUTRAL, Layout, layouts, mcnemar
 from raybias.schema import ESTIMATES
+from raybias.stats.components import Doubles
+from raybias.stats.intervals import ROUNDING
 
 Verdict = Literal["worse", "unread", "cannot tell", "better", "equivalent"]
 #: The gravest first; of none that is grave, `better` says more than `equivalent`.
@@ -36,6 +48,10 @@ COMPARED: Final = pl.Schema(
         "verdict": pl.String(),
     }
 )
+#: What intervals cover: other pairs like these, of other writers where writers are known.
+SCOPE: Final = "pairs"
+_SCORED: Final = ("model", "probe", "style", "score")
+_PAIR: Final = ("model", "score", "probe", "style", "bias_type", "pair_id")
 Row = dict[str, Any]
 Ends = tuple[float, float]
 
@@ -119,3 +135,129 @@ def typed(frame: pl.DataFrame, columns: pl.Schema) -> pl.DataFrame:
 def overall(verdicts: Sequence[str]) -> Verdict:
     """Return the verdict on the whole: the gravest that a change has."""
     return next((verdict for verdict in VERDICTS if verdict in verdicts), "equivalent")
+
+
+def compare_pairs(
+    base: pl.DataFrame, candidate: pl.DataFrame, *, level: float, margin: float
+) -> pl.DataFrame:
+    """Judge the change of every score, by bias type and over all.
+
+    Parameters
+    ----------
+    base, candidate: outcomes (`Kind.outcomes`, of several kinds together) of the same pairs. Where
+        each arm has one model, these two are what is compared.
+    level: of the bands, which hold for all scores of the comparison together (Bonferroni).
+    margin: the largest change of a score, from 0 to 1, that does not matter.
+
+    Returns
+    -------
+    `measures.compare.COMPARED`: `attribute` is "bias_type", `group` the type or average, `score`
+    the way of scoring, and `scope` "pairs". A score is `unread`, and neither better nor equivalent,
+    where so many more answers of the candidate name nobody (or more pairs tie) that they can hide
+    more than the margin.
+
+    Raises
+    ------
+    DataError: a model, score, style or pair that one arm lacks.
+    """
+    names = [arm["model"].unique().to_list() for arm in (base, candidate)]
+    if [len(each) for each in names] == [1, 1] and names[0] != names[1]:
+        both = pl.lit(f"{names[0][0]} -> {names[1][0]}")
+        base, candidate = (arm.with_columns(model=both) for arm in (base, candidate))
+    _check_same_pairs(base, candidate)
+    laid = [*zip(layouts(base), layouts(candidate), strict=True)]
+    # Scores that have pairs: all have bands that hold together.
+    scores = sum(np.count_nonzero(one.sums(~np.isnan(_change(one, other)))) for one, other in laid)
+    shared = 1 - (1 - level) / max(1, scores)
+    rows = [row for one, other in laid for row in _rows(one, other, level, shared, margin)]
+    rises = unread_rises(base, candidate, pl.col("unread"), _SCORED, ("bias_type",))
+    for row in rows:
+        kind, was, now = rises[tuple(row[key] for key in _SCORED)]
+        row.update(hidden(row, f"answers on {kind} that name nobody", was, now, margin))
+    return typed(pl.DataFrame(rows, infer_schema_length=None), COMPARED)
+
+
+def _check_same_pairs(base: pl.DataFrame, candidate: pl.DataFrame) -> None:
+    for name, one, other in (("base", base, candidate), ("candidate", candidate, base)):
+        missing = one.join(other, on=_PAIR, how="anti").sort(_PAIR).head(1)
+        for row in missing.iter_rows(named=True):
+            # The widest of what lacks says most: a whole model before one of its pairs.
+            lacking = (key for key in _PAIR if row[key] not in other[key])
+            key = next(lacking, "pair_id")
+            raise DataError(
+                f"the {name} has {key} {row[key]!r} (pair {row['pair_id']!r} of {row['probe']!r} "
+                f"in style {row['style']!r}), which the other arm lacks",
+                cure="score both on the same pairs, and choose models with --base and --candidate",
+            )
+
+
+def _distance(laid: Layout) -> Doubles:
+    """Return outcomes less the value that means no bias [M, S, N]."""
+    return laid.values_MSN - laid.neutral_M1[..., None] / 100
+
+
+def _change(base: Layout, candidate: Layout) -> Doubles:
+    """Return paired differences [M, S, N]; NaN where a metric lacks the pair."""
+    return _distance(candidate) - _distance(base)
+
+
+def _rows(laid: Layout, other: Layout, level: float, shared: float, margin: float) -> Iterator[Row]:
+    """Yield a row of each score; `shared` is the level at which all bands hold together."""
+    clusters = laid.cluster_N
+    drawn_N = np.arange(len(laid.type_N)) if clusters is None else clusters
+    d_MSN = _change(laid, other)
+    change = laid.robust(d_MSN, drawn_N)
+    middle = laid.robust((_distance(other) + _distance(laid)) / 2, drawn_N)
+    n, up, down = (laid.sums(x) for x in (~np.isnan(d_MSN), d_MSN > 0, d_MSN < 0))
+    exact = laid.tested_K11 & laid.binary_M1 & (clusters is None) & (up + down > 0)
+    units = np.minimum(n, math.inf if clusters is None else len(np.unique(clusters)))
+    p_flips = np.where(exact, mcnemar(up, down), np.nan)
+    bands = [each.interval(level_of) for each, level_of in (
+        (change, shared), (middle, shared), (change, 2 * level - 1))]  # fmt: skip
+    detectable = change.detectable(shared)
+    for place in zip(*np.nonzero(n), strict=True):
+        model, score, test = laid.metrics[place[1]]
+        least, half = (0.0 if NEUTRAL[test] else -1.0), change.mean[place] / 2
+        base, candidate = (
+            float(middle.mean[place] + step) + NEUTRAL[test] / 100 for step in (-half, half)
+        )
+        pairs, turned = int(n[place]), int(up[place] + down[place])
+        enough = units[place] >= FEWEST_UNITS
+        few = "" if enough else f"{FEWEST_UNITS} pairs or clusters or more, not {units[place]:.0f}"
+        row: Row = {
+            "kind": "pairs" if NEUTRAL[test] else "coreference", "statistic": "difference",
+            "model": model, "method": "", "dataset": "", "probe": laid.probe,
+            "style": laid.styles[place[2]], "attribute": "bias_type", "group": laid.rows[place[0]],
+            "score": score, "scope": SCOPE, "base": base, "candidate": candidate, "n": pairs,
+            "units": int(units[place]), "flips_up": int(up[place]), "flips_down": int(down[place]),
+            "p_flips": float(p_flips[place]),
+        }  # fmt: skip
+        if not turned:
+            yield row | unchanged(few)
+            continue
+        band, ends, close = ((float(low[place]), float(high[place])) for low, high in bands)
+        sure = not p_flips[place] > 1 - shared
+        bounds = (least - base, 1.0 - base)
+        row |= judged(float(change.mean[place]), band, ends, max(map(abs, close)), bounds=bounds,
+                      margin=margin, few=few, sure=sure)  # fmt: skip
+        if row["verdict"] == "cannot tell":
+            ratio = float(detectable[place]) / margin
+            needs = row["reason"] or _needs((row["low"], row["high"]), sure, pairs, ratio)
+            row["reason"] = f"{turned:,} of {pairs:,} changed sides; {needs}"
+        yield row
+
+
+def _needs(band: Ends, sure: bool, n: int, ratio: float) -> str:
+    """Say how many pairs would show a change of the margin, 4 times of 5.
+
+    Parameters
+    ----------
+    ratio: of the change that is found 4 times of 5 to the margin.
+    """
+    if sure and side(band):
+        return "it moved, but whether away from no bias is not known"
+    if math.isnan(ratio):
+        return "pairs of two writers or more"
+    if ratio <= 1 + ROUNDING:
+        return "it lies about the margin"
+    return f"{math.ceil(n * ratio**2):,} pairs, not {n:,}"

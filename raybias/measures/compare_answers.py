@@ -29,11 +29,10 @@ from raybias.errors import ConfigError, DataError
 from raybias.measures.compare import Row
 from raybias.seeding import generator
 from raybias.stats.cells import RUN_KEYS, without_extras
+from raybias.stats.checks import StatisticsWarning, checked_runs, fingerprints
 from raybias.stats.components import Balanced, Doubles
 from raybias.stats.metric import shares
 from raybias.stats.predictions import join_pieces, sources
-from raybias.stats.reference_groups import StatisticsWarning
-from raybias.stats.run_checks import checked_runs, fingerprints
 
 #: Whether no label could be read from an answer.
 UNREAD: Final = pl.col("pred").is_null() | pl.col("parsed").not_().fill_null(value=False)

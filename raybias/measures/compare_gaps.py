@@ -36,22 +36,20 @@ from raybias.measures.compare import (
 )
 from raybias.measures.compare_answers import UNREAD, Matched, answer_flips, event_flips
 from raybias.seeding import generator
-from raybias.stats.cells import RUN_KEYS, cells
+from raybias.stats.cells import RUN_KEYS, answers, cells
+from raybias.stats.checks import membership
 from raybias.stats.components import Balanced, Doubles, MeanEstimate, satterthwaite
 from raybias.stats.conclusive import of_predictions
+from raybias.stats.gaps import GapRules
 from raybias.stats.intervals import ROUNDING
-from raybias.stats.judging import GapRules
-from raybias.stats.likelihood_readout import answers
-from raybias.stats.metric import shares
-from raybias.stats.metric_types import Share
-from raybias.stats.reference_groups import membership
+from raybias.stats.metric import Share, shares
 from raybias.stats.scopes import (
     SCOPES,
     GapTable,
     Scope,
     WordVariance,
-    gap_tables,
     pooled_words,
+    rate_tables,
     word_values,
 )
 
@@ -237,7 +235,10 @@ def families(arms: Matched, rules: GapRules) -> Iterator[Family]:
     groups = arms.base.select("probe", "attribute", "group").unique()
     inside = membership(groups.cast(pl.String), rules.of)
     one, other = (
-        {(table.keys[-1], table.rate): table for table in gap_tables(cells(arm), inside, metrics)}
+        {
+            (rates.keys[-1], rates.score): rates.less_mean()
+            for rates in rate_tables(cells(arm), inside, metrics)
+        }
         for arm in (arms.base, arms.candidate)
     )
     words = {rate: _word_values(arms, share) for rate, share in shares(metrics).items()}
@@ -330,7 +331,7 @@ def changes(
 def _rows(
     family: Family, scope: config.Scope, level: float, shared: float, margin: float
 ) -> Iterator[Row]:
-    keys, rate = family.base.keys, family.base.rate
+    keys, rate = family.base.keys, family.base.score
     chosen = family.change.under(scope)
     middle = None if chosen is None else family.middle.estimates.get(chosen[0])
     each = band_level(family.change, shared, key=(*keys, rate))

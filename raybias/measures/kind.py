@@ -20,8 +20,6 @@ from raybias.stats.components import Doubles
 from raybias.stats.intervals import Adjust
 from raybias.stats.predictions import Source
 
-#: Stands for all levels of a column, where there are several.
-ALL: Final = "all"
 PACKAGE: Final = "raybias.measures.entries"
 
 

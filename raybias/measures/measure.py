@@ -11,16 +11,14 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from raybias.measures.kind import ALL, Kind, Rules, Score, Sums, kinds
-from raybias.schema import ESTIMATES
+from raybias.measures.kind import Kind, Rules, Score, Sums, kinds
+from raybias.schema import ALL, ESTIMATES
 from raybias.stats.components import Doubles
-from raybias.stats.intervals import false_discovery
+from raybias.stats.intervals import estimates, false_discovery
 from raybias.stats.jackknife import crossed_intervals, student, unit_intervals, without_each
 
 PROMPTS: Final = "prompts"
 STYLES: Final = "styles"
-_TYPES: Final = pl.Schema(ESTIMATES)
-_TEXTS: Final = [n for n, dtype in _TYPES.items() if dtype == pl.String and n != "reason"]
 #: What can have a reason that nothing is concluded of it.
 _JUDGED: Final = ("model", "probe", "method")
 
@@ -45,13 +43,7 @@ def measure(kind: Kind, answers: pl.DataFrame, rules: Rules | None = None) -> pl
         found = pl.concat(kind.estimate(answers, rules), how="diagonal_relaxed")
     elif kind.sums is not None:
         found = _of_sums(kind, kind.sums(answers), kind.refused(answers, rules), rules.level)
-    missing = [
-        pl.lit(None, dtype).alias(name)
-        for name, dtype in _TYPES.items()
-        if name not in found.columns
-    ]
-    whole = found.with_columns(missing).select(_TYPES.names()).cast(_TYPES).fill_nan(None)
-    return whole.with_columns(kind=pl.lit(kind.name)).with_columns(pl.col(_TEXTS).fill_null(""))
+    return estimates(found, kind.name)
 
 
 def measure_all(answers: Mapping[str, pl.DataFrame], rules: Rules | None = None) -> pl.DataFrame:
@@ -91,7 +83,7 @@ def measure_all(answers: Mapping[str, pl.DataFrame], rules: Rules | None = None)
     survives = pl.when(pl.col("q_together").is_not_null() & pl.col("survives").is_not_null())
     return joined.sort("place").with_columns(
         q=q, survives=survives.then(pl.col("significant") & passes).otherwise("survives")
-    ).select(_TYPES.names())  # fmt: skip
+    ).select(ESTIMATES.names)  # fmt: skip
 
 
 def _of_sums(

@@ -26,8 +26,7 @@ from raybias.registry import registry_of
 from raybias.schema import DIRECTIONS
 from raybias.seeding import generator
 from raybias.stats.bootstrap import draw_counts, quantile
-from raybias.stats.clusters import Places, cluster_robust, wilson
-from raybias.stats.components import Doubles, MeanEstimate
+from raybias.stats.components import Doubles, MeanEstimate, Places, cluster_robust, wilson
 from raybias.stats.intervals import ROUNDING
 
 Flags = npt.NDArray[np.bool_]

@@ -23,7 +23,7 @@ import polars as pl
 from scipy import stats
 
 from raybias.errors import DataError
-from raybias.measures.kind import ALL, Rules
+from raybias.measures.kind import Rules
 from raybias.measures.pair_means import (
     NEUTRAL,
     ORIGINAL,
@@ -39,7 +39,7 @@ from raybias.measures.pair_means import (
     resolvable,
     two_proportions,
 )
-from raybias.schema import ESTIMATES
+from raybias.schema import ALL, ESTIMATES
 from raybias.seeding import generator
 from raybias.stats.components import Balanced, Doubles
 from raybias.stats.intervals import ROUNDING, false_discovery
@@ -98,7 +98,7 @@ def score_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     side against those that prefer the other; `pro_less_anti` has a percentile bootstrap and
     Student's test, and neither where differences do not vary. The mean over bias types has a
     bootstrap interval and no test. Where pairs come in clusters, intervals and tests are
-    cluster-robust (`stats.clusters`).
+    cluster-robust (`stats.components`).
 
     Parameters
     ----------

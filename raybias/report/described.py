@@ -271,7 +271,7 @@ def _chance_levels(composition: pl.DataFrame) -> dict[tuple[str, str], float | N
     groups = stats.without_extras(composition)
     labels = [pl.col(f"items_{label}").sum() for label in LABELS]
     apart = groups.group_by("probe", "attribute").agg(labels)
-    whole = groups.group_by("probe").agg(pl.lit(stats.ALL).alias("attribute"), *labels)
+    whole = groups.group_by("probe").agg(pl.lit(schema.ALL).alias("attribute"), *labels)
     levels: dict[tuple[str, str], float | None] = {}
     for probe, attribute, *counts in pl.concat([whole, apart]).iter_rows():
         several = sum(each > 0 for each in counts) > 1

@@ -25,7 +25,7 @@ _ASSUMED: Final = (
     "that counts: what tuning those that were not kept took is part of its price."
 )
 _TEXT: Final = pa.schema([("text", pa.string())])
-_PLACE: Final = ("probe", "attribute", "rate")
+_PLACE: Final = ("probe", "attribute", "score")
 _PLANS: Final = {
     "now": "as it is",
     "runs": "more seeds",

@@ -9,12 +9,13 @@ from typing import Any, Final
 import polars as pl
 
 from raybias.measures import Kind, Table, kinds
-from raybias.measures.prediction_rows import BY, KIND, OUTSIDE, WITHHELD, gap_rows, under
+from raybias.measures.prediction_rows import BY, KIND, WITHHELD, gap_rows, under
 from raybias.report import sentences, wording
 from raybias.report.forest import forest_of
 from raybias.report.rendering import Drawn, slug
 from raybias.report.table import Cell, Row, TextTable, count, table
 from raybias.stats.conclusive import is_refused
+from raybias.stats.gaps import OUTSIDE
 
 _ENDS: Final = (
     *("score", "value", "low", "high", "p", "q", "significant", "survives", "reason", "scope"),
@@ -69,7 +70,8 @@ def tables_of(
     """Yield the tables of a kind that have rows: those that a page shows, or that it folds."""
     for one in kind.tables:
         part = estimates.filter(one.where)
-        if one.listed and one.folded == folded and part.height:
+        shown = under(part, [*kind.redrawn], scope) if kind.redrawn else part
+        if one.listed and one.folded == folded and shown.height:
             yield table_of(kind, part, one, scope)
 
 

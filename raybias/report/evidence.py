@@ -176,21 +176,19 @@ def _behind(mine: pl.DataFrame, rate: str, most: int) -> tuple[TextTable, int]:
 
 def _drivers(source: pl.DataFrame, part: pl.DataFrame, column: str, title: str) -> TextTable:
     """Show the words or templates whose own gap is largest in the gap's direction."""
-    by = [*schema.KEYS, "attribute", "rate", "group"]
-    mine = source.join(
-        part.rename({"score": "rate"}).select(by), on=by, how="semi", nulls_equal=True
-    )
+    by = [*schema.KEYS, "attribute", "score", "group"]
+    mine = source.join(part.select(by), on=by, how="semi", nulls_equal=True)
     sign = 1 if part["value"][0] > 0 else -1
     rows = (
         mine.group_by(column, maintain_order=True)
-        .agg(pl.col("gap", "mean_rate").mean())
-        .sort(sign * pl.col("gap"), column, descending=[True, False], nulls_last=True)
+        .agg(pl.col("value", "rate").mean())
+        .sort(sign * pl.col("value"), column, descending=[True, False], nulls_last=True)
         .head(_NAMED)
     )
     columns: dict[str, Any] = {
         column.removesuffix("_id"): column,
-        "gap": worded(wording.signed, "gap"),
-        "its rate": worded(wording.number, "mean_rate"),
+        "gap": worded(wording.signed, "value"),
+        "its rate": worded(wording.number, "rate"),
     }
     return table(title, rows, columns)
 

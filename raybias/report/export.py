@@ -20,10 +20,10 @@ from raybias import schema, stats
 from raybias.config import Study
 from raybias.errors import DataError
 from raybias.measures import read
-from raybias.measures.kind import ALL
 from raybias.measures.prediction_rows import KIND, gap_rows, under
 from raybias.methods.options import AskingOptions
 from raybias.report.table import TextTable, markdown_text
+from raybias.schema import ALL
 from raybias.stats.conclusive import is_refused
 from raybias.stats.scopes import SCOPES
 from raybias.storage import Store

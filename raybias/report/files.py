@@ -15,7 +15,7 @@ from raybias import stats
 from raybias.config import Profile, Scope, Statistics, Study
 from raybias.errors import ConfigError, DataError
 from raybias.measures import Rules, kinds, measure_all, read
-from raybias.measures.predictions import Asked, measure_predictions
+from raybias.measures.entries.predictions import Asked, measure_predictions
 from raybias.methods.options import OptionLikelihood
 from raybias.report import cautions
 from raybias.report.design import relative_costs, study_costs
@@ -23,9 +23,9 @@ from raybias.report.outs import restated
 from raybias.report.tables import rules_of
 from raybias.seal import changes, in_words
 from raybias.stats import GapRules, check_metrics
+from raybias.stats.checks import StatisticsWarning
 from raybias.stats.design import TARGET
-from raybias.stats.plain_predictions import Columns
-from raybias.stats.reference_groups import StatisticsWarning
+from raybias.stats.foreign import Columns
 from raybias.storage import Store
 from raybias.study_record import Record, read_record
 

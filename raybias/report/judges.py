@@ -155,21 +155,21 @@ _CORRECTED: Final = (
 
 
 def _judged_table(judged: pl.DataFrame) -> TextTable:
-    """Lay schema.JUDGED out: corrected gaps beside those of the verdicts."""
+    """Lay `stats.corrected_gaps` out: corrected gaps beside those of the verdicts."""
     keys = wording.naming_keys(judged, ("method", "probe", "dataset", "style"))
     return table(
         "Gaps corrected for the judge's errors",
         judged,
         {
-            **same(*keys, "attribute", "group", "rate"),
-            "corrected gap": worded(wording.interval, "gap", "low", "high"),
-            "by the judge": worded(wording.interval, "judged_gap", "judged_low", "judged_high"),
+            **same(*keys, "attribute", "group", "score"),
+            "corrected gap": worded(wording.interval, "value", "low", "high"),
+            "by the judge": worded(wording.interval, "judged_value", "judged_low", "judged_high"),
             "labelled": "labelled",
             "wrongly called so": lambda row: (
                 f"{row['wrongly_held']} of {row['labelled'] - row['held']}"
             ),
             "missed": worded("{} of {}".format, "missed", "held"),
-            "verdict": worded(_verdict, "no_verdict", "significant", "survives"),
+            "verdict": worded(_verdict, "reason", "significant", "survives"),
         },
     )
 
@@ -193,7 +193,7 @@ def judge_section(study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str,
 
 def _told(judged: pl.DataFrame) -> list[str]:
     """Say what the corrected gaps are, what is redrawn, and how many are significant."""
-    found = judged.filter(pl.col("no_verdict").is_null())
+    found = judged.filter(pl.col("reason").is_null())
     alone = ((found["judged_low"] > 0) | (found["judged_high"] < 0)).sum()
     asked = wording.listed([REDRAWN[scope] for scope in found["scope"].unique().sort()])
     counts = (
@@ -201,7 +201,7 @@ def _told(judged: pl.DataFrame) -> list[str]:
         f"significant; corrected, {found['significant'].sum()} are, and {found['survives'].sum()} "
         "after correction for many tests."
     )
-    lacking = sorted({*judged["no_verdict"].drop_nulls()})
+    lacking = sorted({*judged["reason"].drop_nulls()})
     return [_CORRECTED, *([f"In them {asked}.", counts] if found.height else []),
             *(f"Not corrected: {reason}." for reason in lacking)]  # fmt: skip
 

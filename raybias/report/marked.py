@@ -25,7 +25,7 @@ from raybias.storage import Store
 
 #: Terms and templates shown of each group.
 _LARGEST: Final = 3
-_KEYS: Final = (*schema.KEYS, "attribute", "rate", "group")
+_KEYS: Final = (*schema.KEYS, "attribute", "score", "group")
 _EFFECTS: Final = ("marking_effect", "beyond_neutral", "gap")
 
 #: Readings of the effects on a group together, from the most to the least.
@@ -45,7 +45,7 @@ def marked_parts(
 
     Parameters
     ----------
-    markedness: schema.MARKEDNESS.
+    markedness: of `GapAnalysis.marked`.
     estimates: schema.ESTIMATES, whose effects are drawn.
     level: of the intervals.
     """
@@ -69,7 +69,7 @@ def marked_parts(
                 "anchor": f"marked-{place}",
                 "probe": probe,
                 "attribute": attribute,
-                "n_templates": part["n_templates"].max(),
+                "n_templates": part["templates"].max(),
                 "neutral": [*_neutral(part)],
                 "readings": counts.rows(),
                 "redrawn": wording.listed(
@@ -87,25 +87,25 @@ def readings(markedness: pl.DataFrame) -> pl.DataFrame:
 
     Parameters
     ----------
-    markedness: schema.MARKEDNESS.
+    markedness: of `GapAnalysis.marked`.
 
     Returns
     -------
-    The keys, attribute, rate, group; the columns of schema.MARKEDNESS from estimate to
-    survives for each effect, as `gap.estimate`; and `reading`. What counts is `survives`.
+    The keys, attribute, score, group; the columns value, low, high and survives of each
+    effect, as `gap.value`; and `reading`. What counts is `survives`.
     """
-    values = ("estimate", "low", "high", "survives")
-    unable = refused("no_verdict")
-    wide = markedness.filter(effect="marking_effect").select(*_KEYS, unable=unable)
+    values = ("value", "low", "high", "survives")
+    unable = refused("reason")
+    wide = markedness.filter(condition="marking_effect").select(*_KEYS, unable=unable)
     for effect in _EFFECTS:
         named = [pl.col(value).alias(f"{effect}.{value}") for value in values]
-        one = markedness.filter(effect=effect).select(*_KEYS, *named)
+        one = markedness.filter(condition=effect).select(*_KEYS, *named)
         wide = wide.join(one, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
     gap, beyond, marking = (
         pl.col(f"{effect}.survives").fill_null(False)
         for effect in ("gap", "beyond_neutral", "marking_effect")
     )
-    same = pl.col("gap.estimate").sign() == pl.col("beyond_neutral.estimate").sign()
+    same = pl.col("gap.value").sign() == pl.col("beyond_neutral.value").sign()
     reading = (
         pl.when("unable")
         .then(pl.lit(UNABLE))
@@ -166,10 +166,10 @@ def corpus_tables(tables: Mapping[str, pl.DataFrame]) -> list[TextTable]:
                 "Does the corpus go with the effects?",
                 correlations,
                 {
-                    **same(*wording.naming_keys(correlations), "probe", "attribute", "rate"),
+                    **same(*wording.naming_keys(correlations), "probe", "attribute", "score"),
                     "effect": worded(wording.spaced, "effect"),
                     "rank correlation": partial(_estimate, estimate="rho", digits=2),
-                    "p": worded(wording.probability, "p_value"),
+                    "p": worded(wording.probability, "p"),
                     "groups": "n_groups",
                 },
             )
@@ -178,16 +178,16 @@ def corpus_tables(tables: Mapping[str, pl.DataFrame]) -> list[TextTable]:
 
 
 def _neutral(part: pl.DataFrame) -> Iterator[str]:
-    for rate in part["rate"].unique(maintain_order=True):
-        rows = part.filter(rate=rate, effect="neutral_effect")
+    for rate in part["score"].unique(maintain_order=True):
+        rows = part.filter(score=rate, condition="neutral_effect")
         name = f"being {wording.rate_title(rate)}"
         begin = f"A neutral word in the group's place changes the rate of {name} by"
         if rows.height == 1:
             row = rows.row(0, named=True)
-            verdict = "significant" if row["survives"] else row["no_verdict"] or "not significant"
+            verdict = "significant" if row["survives"] else row["reason"] or "not significant"
             yield f"{begin} {_estimate(row)} ({verdict})."
         elif rows.height:
-            estimates = sorted(rows["estimate"].drop_nulls())
+            estimates = sorted(rows["value"].drop_nulls())
             low, high = (wording.signed(end) for end in (estimates[0], estimates[-1]))
             yield (
                 f"{begin} {low} to {high}, significantly in {int(rows['survives'].sum())} of "
@@ -201,9 +201,9 @@ def _effects(read: pl.DataFrame, attribute: str) -> TextTable:
 
     return table(
         f"Effects of naming a group: {attribute}",
-        read.sort("rate", "group", maintain_order=True),
+        read.sort("score", "group", maintain_order=True),
         {
-            **same(*wording.naming_keys(read), "rate", "group"),
+            **same(*wording.naming_keys(read), "score", "group"),
             "named against not named": effect("marking_effect"),
             "against a neutral word": effect("beyond_neutral"),
             "gap on these templates": effect("gap"),
@@ -212,16 +212,16 @@ def _effects(read: pl.DataFrame, attribute: str) -> TextTable:
     )
 
 
-def _estimate(row: Row, effect: str = "", *, estimate: str = "estimate", digits: int = 3) -> str:
+def _estimate(row: Row, effect: str = "", *, estimate: str = "value", digits: int = 3) -> str:
     low, high = row[f"{effect}low"], row[f"{effect}high"]
     return wording.interval(row[f"{effect}{estimate}"], low, high, digits)
 
 
 def _farthest(title: str, column: str, rows: pl.DataFrame) -> TextTable:
     columns: dict[str, Cell] = {
-        **same("probe", "attribute", "rate", "group", column),
-        "gap": worded(wording.signed, "gap"),
-        "its rate": worded(wording.number, "mean_rate"),
+        **same("probe", "attribute", "score", "group", column),
+        "gap": worded(wording.signed, "value"),
+        "its rate": worded(wording.number, "rate"),
     }
     if rows["n_classifiers"].max() != 1:
         columns["over classifiers"] = lambda row: (

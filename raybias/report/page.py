@@ -14,7 +14,6 @@ import polars as pl
 
 from raybias.config import Study
 from raybias.errors import OutputError
-from raybias.measures.kind import ALL
 from raybias.measures.prediction_rows import KIND
 from raybias.report import cautions, described, estimates, wording
 from raybias.report.export import write_model_card, write_results
@@ -25,6 +24,7 @@ from raybias.report.rendering import rendered, write_figures
 from raybias.report.run_figures import read_schedule, run_figures, schedule_figure
 from raybias.report.table import write_frame
 from raybias.report.tables import write_tables
+from raybias.schema import ALL
 from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, write_seal
 from raybias.storage import Store, drafted
 from raybias.study_record import Record, read_record, read_runs

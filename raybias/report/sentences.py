@@ -15,10 +15,12 @@ from raybias import schema, stats
 from raybias.config import Statistics
 from raybias.formats.openings import look_alike
 from raybias.measures import Kind, Table
-from raybias.measures.kind import ALL
-from raybias.measures.prediction_rows import CARRIED, FAMILIES, WITHOUT, gap_rows
+from raybias.measures.prediction_rows import gap_rows
 from raybias.report import wording
+from raybias.schema import ALL
+from raybias.stats.breakdown import CARRIED, WITHOUT
 from raybias.stats.conclusive import refusal, refused
+from raybias.stats.gaps import FAMILIES
 from raybias.stats.scopes import SCOPES
 
 #: Verdicts by which a conclusion depends on style.
@@ -419,7 +421,7 @@ def _by_family(gaps: pl.DataFrame, families: pl.DataFrame) -> Iterator[str]:
 def _rare(estimates: pl.DataFrame, gaps: pl.DataFrame, components: pl.DataFrame) -> Iterator[str]:
     """Warn of rates near 0 or 1 on few templates."""
     rates = estimates.filter(statistic="rate").unique(_GAP).select(*_GAP, rate="value")
-    levels = components.filter(facets="template").rename({"rate": "score"})
+    levels = components.filter(facets="template")
     judged = gaps.filter(pl.col("significant").is_not_null(), pl.col("scope") != "runs")
     for more in (rates, levels.select(*_GAP, "levels")):
         judged = judged.join(more, on=_GAP, nulls_equal=True, maintain_order="left")

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 import pyarrow as pa
 
 from raybias import schema, stats
 from raybias.config import Study
-from raybias.measures.predictions import estimates_of
+from raybias.measures.entries.predictions import estimates_of
 from raybias.report.design import study_costs
 from raybias.report.judges import judged_methods, read_labels
 from raybias.report.outs import count_predictions, load_corpus
@@ -48,8 +48,8 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     `estimates` (schema.ESTIMATES, of predictions); of `raybias.stats`: `components`,
     `composition`, `answers`, `markedness`, `by_term`, `by_template` and `cells` (both Parquet
     only), `design` (schema.DESIGN), `corpus` and `corpus_rates` (empty without
-    OUT/corpus.parquet); and `runs` (one row per seed), `judged` (schema.JUDGED) where a judge
-    labelled texts, `coverage` (predictions asked for and found per run) and `notes` (what the
+    OUT/corpus.parquet); and `runs` (one row per seed), `judged` (of `stats.corrected_gaps`) where a
+    judge labelled texts, `coverage` (predictions asked for and found per run) and `notes` (what the
     statistics warned about, and whether that is `urgent`: to be read before any number).
 
     Raises
@@ -60,22 +60,16 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     OutputError: OUT cannot be written.
     """
     options, rules = study.statistics, rules_of(study)
-    how: dict[str, Any] = {"level": options.level, "adjust": options.adjust}
     tables: dict[str, pl.DataFrame] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         counts, coverage = count_predictions(store, options.metrics)
         found = stats.gap_analysis(counts, rules)
-        estimates = estimates_of(found, counts, rules)
+        estimates = estimates_of(found)
         if judged_methods(study):
             tables["judged"] = stats.corrected_gaps(found, read_labels(store))
     cells = counts.cells.cast({pl.Categorical: pl.String})
     sizes = stats.composition(counts.cells)
-    how |= {"interval": options.interval, "excluded": found.excluded}
-    marked = stats.markedness(
-        counts.cells, found.inside, scope=options.scope, metrics=options.metrics, **how
-    )
-    rates = stats.rates(stats.without_extras(counts.cells), options.metrics)
     corpus = load_corpus(store)
     known = corpus if corpus is not None else _NO_CORPUS
     costs = study_costs(store, study, int(sizes["items"].sum()))
@@ -83,8 +77,8 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
         "components": found.components,
         "composition": sizes,
         "answers": counts.answers,
-        "markedness": marked,
-        "by_term": stats.by_term(counts.terms, rates, found.inside, **how),
+        "markedness": found.marked,
+        "by_term": found.of_terms,
         "by_template": stats.by_template(cells, found.inside, options.metrics),
         "notes": _notes(caught),
         "design": stats.design(
@@ -93,7 +87,7 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
         ),
         "corpus_rates": known,
         "corpus": stats.corpus_correlations(
-            known, found.gaps, marked, level=options.level, seed=options.bootstrap_seed
+            known, found.gaps, found.marked, level=options.level, seed=options.bootstrap_seed
         ),
         "runs": read_runs(store).select(_RUN_TABLE),
         "coverage": coverage,

@@ -11,9 +11,9 @@ from typing import Any, Final
 import polars as pl
 
 from raybias import stats
-from raybias.measures.prediction_rows import SMALLER
 from raybias.stats.conclusive import is_refused
-from raybias.stats.metric_types import Metric, metrics
+from raybias.stats.gaps import SMALLER
+from raybias.stats.metric import Metric, metrics
 from raybias.stats.scopes import Scope
 
 #: Metrics by name; a rate that is not here has no reading.

@@ -30,7 +30,7 @@ from raybias.seeding import generator
 from raybias.stats.arrays import CountArrays, count_arrays
 from raybias.stats.components import Doubles
 from raybias.stats.intervals import ROUNDING
-from raybias.stats.scopes import GapTable, gap_table
+from raybias.stats.scopes import GapTable, rate_table
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32] | Doubles
@@ -46,13 +46,13 @@ class Resampled:
     """What is found where runs and templates are drawn anew."""
 
     gaps: pl.DataFrame
-    """The keys, attribute, group, rate, low, high and p_value."""
+    """The keys, attribute, group, score, low, high and p."""
     spans: pl.DataFrame
-    """The keys, attribute, rate, low, high and `corrected`: a span is a maximum of noisy values
+    """The keys, attribute, score, low, high and `corrected`: a span is a maximum of noisy values
     and so too large on average; this one is less by what draws are larger than the estimate."""
     extremes: pl.DataFrame
-    """attribute, group, rate, and the share of classifiers and probes in which the group is an
-    extreme: on average over the draws (`drawn_share`), and its percentiles low and high."""
+    """attribute, group, score, and low and high of the share of classifiers and probes in which the
+    group is an extreme."""
 
 
 def resampled(
@@ -101,8 +101,9 @@ def resampled(
             gaps_CKGB = drawn_gaps(alike, np.array(list(member.values())), weights)
             for counts, gaps_KGB in zip(alike, gaps_CKGB, strict=True):
                 for k, gaps_GB in enumerate(gaps_KGB):
-                    table = gap_table(counts, k, member)
-                    if table is not None:
+                    rates = rate_table(counts, k, member)
+                    if rates is not None:
+                        table = rates.less_mean()
                         places = [counts.groups.index(group) for group in table.groups]
                         rows.add(table, gaps_GB[places], level, scope)
         return rows
@@ -147,10 +148,10 @@ def _alike(arrays: Iterator[CountArrays], draws: int) -> Iterator[list[CountArra
     """Classifiers that read the same sentences have the same items: drawn together."""
     alike: dict[tuple[object, ...], list[CountArrays]] = defaultdict(list)
     for each in arrays:
-        if each.rates:  # Metrics of predictions have no counts to draw.
+        if each.scores:  # Metrics of predictions have no counts to draw.
             alike[each.items_KGRT.shape, each.items_KGRT.tobytes()].append(each)
     for same in alike.values():
-        step = max(1, _CHUNK_ENTRIES // (len(same[0].rates) * len(same[0].groups) * draws))
+        step = max(1, _CHUNK_ENTRIES // (len(same[0].scores) * len(same[0].groups) * draws))
         yield from (same[start : start + step] for start in range(0, len(same), step))
 
 
@@ -235,14 +236,14 @@ class _Found:
             group for group, inside in zip(table.groups, table.in_mean_G, strict=True) if inside
         ]
         for group, extreme_B in zip(names, extreme_MB, strict=True):
-            key = (table.keys[-1], group, table.rate)
+            key = (table.keys[-1], group, table.score)
             self.extreme_B[key] = self.extreme_B.get(key, 0) + extreme_B.astype(np.int64)
             self.classifiers[key] += 1
         span = span_interval(drawn_MB, estimate.mean[table.in_mean_G], level)
-        self.spans.append((*table.keys, table.rate, *span.tolist()))
+        self.spans.append((*table.place, *span.tolist()))
         columns = np.stack(gap_intervals(gaps_GB, estimate.freedom, level), axis=1)
         for group, numbers in zip(table.groups, columns.tolist(), strict=True):
-            self.gaps.append((*table.keys, group, table.rate, *numbers))
+            self.gaps.append((*table.keys, group, table.score, *numbers))
 
 
 def gap_intervals(
@@ -268,21 +269,22 @@ def span_interval(gaps_GB: Doubles, gaps_G: Doubles, level: float) -> Doubles:
 
 def _tables(found: Sequence[_Found], level: float) -> Resampled:
     texts = dict.fromkeys((*schema.KEYS, "attribute"), pl.String())
-    rated = {"group": pl.String(), "rate": pl.String(), **_NUMBERS}
-    of_spans = {**texts, "rate": pl.String(), **_NUMBERS, "corrected": pl.Float64()}
+    rated = {"group": pl.String(), "score": pl.String(), **_NUMBERS}
+    of_spans = {**texts, "score": pl.String(), **_NUMBERS, "corrected": pl.Float64()}
     classifiers = sum((each.classifiers for each in found), Counter())
     shares = {
         key: np.add.reduce([each.extreme_B[key] for each in found if key in each.extreme_B]) / many
         for key, many in classifiers.items()
     }
     tails = [(1 - level) / 2, (1 + level) / 2]
-    rows = [(*key, *map(float, np.quantile(share_B, tails)), float(share_B.mean()))
-            for key, share_B in sorted(shares.items())]  # fmt: skip
-    of_extremes = {"attribute": pl.String(), **rated, "drawn_share": pl.Float64()}
+    rows = [
+        (*key, *map(float, np.quantile(share_B, tails))) for key, share_B in sorted(shares.items())
+    ]
+    of_extremes = {"attribute": pl.String(), **rated}
     return Resampled(
         pl.DataFrame(
             [row for each in found for row in each.gaps],
-            {**texts, **rated, "p_value": pl.Float64()},
+            {**texts, **rated, "p": pl.Float64()},
             orient="row",
         ),
         pl.DataFrame([row for each in found for row in each.spans], of_spans, orient="row"),

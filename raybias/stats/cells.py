@@ -1,6 +1,9 @@
 """Count predictions: a cell is how many one run has of an item's kind and predicted label.
 
-Every statistic of counts is arithmetic on cells.
+Every statistic of counts is arithmetic on cells. Prompted classifiers are read twice: the sampled
+answer, and the likeliest label, side by side under their own method names. Where all runs of one
+give the same predictions, seeds changed nothing: they are one run, and an interval over them would
+have no width (Kohankhaki2024 says neither).
 """
 
 from __future__ import annotations
@@ -53,3 +56,88 @@ def without_extras(cells: pl.DataFrame) -> pl.DataFrame:
 def _counted(predictions: pl.LazyFrame, types: pl.Schema) -> pl.DataFrame:
     by = [name for name in types if name != "n"]
     return predictions.group_by(by, maintain_order=True).agg(n=pl.len()).cast(types).collect()
+
+
+def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
+    """Add the likelihood reading of prompted predictions below them.
+
+    Parameters
+    ----------
+    predictions: schema.PREDICTIONS, the method as text or category. Rows with an `answer` and a
+        score of each label are read twice: as they are, and as method `METHOD+likelihood` with the
+        label of the highest score. A judge's verdict has one score.
+    """
+    answered = predictions.filter(
+        pl.col("answer").is_not_null()
+        & pl.col("scores").list.len().fill_null(0).ge(len(schema.LABELS))
+    )
+    second = answered.with_columns(
+        method=(pl.col("method").cast(pl.String) + LIKELIHOOD).cast(predictions["method"].dtype),
+        pred=pl.col("scores").list.arg_max().cast(pl.Int8),
+        parsed=pl.lit(True),
+        unread=pl.lit(None, pl.String),
+        answer=pl.lit(None, pl.String),
+    )
+    return pl.concat([predictions, second]) if second.height else predictions
+
+
+def answers(counted: pl.DataFrame) -> pl.DataFrame:
+    """Count the answers of prompted classifiers that hold no label (Kohankhaki2024 does not say).
+
+    Parameters
+    ----------
+    counted: the run keys, predictions, unparsed, several, negated; a row per run.
+
+    Returns
+    -------
+    schema.ANSWERS, a row per run and one with the run id `all` per classifier and probe.
+    """
+    sums = pl.col("predictions", "unparsed", "several", "negated").sum()
+    runs = counted.group_by(RUN_KEYS).agg(sums)
+    overall = runs.group_by(schema.KEYS).agg(pl.lit("all").alias("run_id"), sums)
+    both = pl.concat([runs, overall.select(runs.columns)])
+    last = pl.col("run_id") == "all"
+    return (
+        both.with_columns(share=pl.col("unparsed") / pl.col("predictions"))
+        .sort(*schema.KEYS, last, "run_id")
+        .select(pl.col(name).cast(dtype) for name, dtype in pl.Schema(schema.ANSWERS).items())
+    )
+
+
+def composition(cells: pl.DataFrame) -> pl.DataFrame:
+    """Count the sentences of each group, by right label (Kohankhaki2024, Table 5).
+
+    The paper's table counts predictions, five runs of each sentence.
+
+    Returns
+    -------
+    probe, attribute, group; `items` of one run by label and together (the most, where runs
+    differ); `predictions` of one classifier's runs likewise; and `fraction`, the group's
+    share of the attribute's items (null for the extra groups, which are no part of it).
+    """
+    place = ["probe", "attribute", "group", "label"]
+    per_run = cells.group_by(*RUN_KEYS, *place[1:]).agg(pl.col("n").sum())
+    per_classifier = per_run.group_by(*schema.KEYS, *place[1:]).agg(
+        items=pl.col("n").max(), predictions=pl.col("n").sum()
+    )
+    counts = per_classifier.group_by(place).agg(pl.col("items", "predictions").max())
+    names = {int(label): name for label, name in enumerate(schema.LABELS)}
+    wide = counts.group_by(place[:3]).agg(
+        *(
+            pl.col(kind).filter(pl.col("label") == label).sum().alias(f"{kind}_{name}")
+            for kind in ("items", "predictions")
+            for label, name in names.items()
+        ),
+        pl.col("items", "predictions").sum(),
+    )
+    wide = wide.cast({pl.Categorical: pl.String})
+    totals = without_extras(wide).group_by("probe", "attribute").agg(total=pl.col("items").sum())
+    whole = pl.when(~pl.col("group").is_in(schema.EXTRA_GROUPS)).then(pl.col("total"))
+    columns = [f"{kind}{end}" for kind in ("items", "predictions")
+               for end in (*(f"_{name}" for name in schema.LABELS), "")]  # fmt: skip
+    return (
+        wide.join(totals, on=["probe", "attribute"], how="left")
+        .with_columns(fraction=pl.col("items") / whole)
+        .select(*place[:3], *columns, "fraction")
+        .sort(place[:3])
+    )

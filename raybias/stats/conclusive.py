@@ -132,7 +132,7 @@ def of_predictions(
 
     Returns
     -------
-    schema.KEYS and `no_verdict`, why not.
+    schema.KEYS and `reason`, why not.
     """
     whole = answers.filter(run_id="all")
     unread = {tuple(row[:-1]): row[-1] for row in whole.select(*schema.KEYS, "share").iter_rows()}
@@ -144,8 +144,8 @@ def of_predictions(
         if not {*keys[1].split(" -> ")} & {*judged}:
             shown = _of_labels(part, shown.unread, level)
         rows.append((*keys, why_not(shown)))
-    types = dict.fromkeys((*schema.KEYS, "no_verdict"), pl.String)
-    return pl.DataFrame(rows, types, orient="row").drop_nulls("no_verdict").sort(schema.KEYS)
+    types = dict.fromkeys((*schema.KEYS, "reason"), pl.String)
+    return pl.DataFrame(rows, types, orient="row").drop_nulls("reason").sort(schema.KEYS)
 
 
 def _of_labels(cells: pl.DataFrame, unread: float, level: float) -> Showing:

@@ -20,7 +20,7 @@ import polars as pl
 from raybias import schema
 from raybias.stats.components import Doubles
 from raybias.stats.examples import Bools, Counts, Examples, Versions, mean_of_known, ratio
-from raybias.stats.metric_types import Contrast, metrics
+from raybias.stats.metric import Contrast, metrics
 
 #: What names the examples of one classifier on one attribute.
 TABLE: Final = (*schema.KEYS, "attribute")

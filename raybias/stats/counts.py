@@ -1,7 +1,7 @@
 """Reduce files of predictions to counts in one pass, without holding them all.
 
 Pieces of some 260,000 rows are read and checked by `predictions`, counted by Polars, and
-summed up for the checks of runs (`run_checks`). Runs are numbered and texts categorical, since
+summed up for the checks of runs (`checks`). Runs are numbered and texts categorical, since
 grouping a million cells by plain strings costs more than all that is computed from them.
 """
 
@@ -19,11 +19,10 @@ import polars as pl
 
 from raybias import schema
 from raybias.errors import DataError
-from raybias.stats.cells import LIKELIHOOD, RUN_KEYS
-from raybias.stats.likelihood_readout import answers, with_likelihood
+from raybias.stats.cells import LIKELIHOOD, RUN_KEYS, answers, with_likelihood
+from raybias.stats.checks import checked_runs, fingerprints
 from raybias.stats.metric import DEFAULT, check_metrics, reads_predictions, run_values
 from raybias.stats.predictions import Source, join_pieces, pieces, sources
-from raybias.stats.run_checks import checked_runs, fingerprints
 
 #: An odd number without pattern (2**64 by the golden ratio), for mixing runs into hashes.
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)

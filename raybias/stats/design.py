@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -19,7 +19,8 @@ import polars as pl
 from scipy.special import chdtri, stdtrit
 
 from raybias import config, schema
-from raybias.stats.scopes import SCOPES, Scope
+from raybias.stats.components import name_of
+from raybias.stats.scopes import SCOPES, GapTable, Scope, WordVariance
 
 Facet = Literal["runs", "templates", "words"]
 
@@ -30,7 +31,7 @@ TARGET: Final = 0.02
 TUNING: Final = 25_000.0
 #: As many of each are looked at.
 _MOST: Final[Mapping[Facet, int]] = {"runs": 200, "templates": 10_000, "words": 30}
-_PLACE: Final = ("probe", "attribute", "rate")
+_PLACE: Final = ("probe", "attribute", "score")
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,36 @@ class Sources:
         return [max(size, design.words) for size in self.words.values()] or [1]
 
 
+def variance_rows(
+    tables: Iterable[GapTable], words: Mapping[tuple[str, ...], WordVariance]
+) -> pl.DataFrame:
+    """Take the variance of every gap apart: schema.COMPONENTS, a row per gap and source."""
+    rows: list[dict[str, object]] = []
+    for table in tables:
+        names = {n: text for n, text in table.names.items() if n != "condition"}
+        _, runs, templates = table.values_GRT.shape
+        levels = {"run": runs, "template": templates}
+        for facets, variance_G in table.components().items():
+            many = " x ".join(str(levels[facet]) for facet in facets)
+            sources = {"facets": name_of(facets), "levels": many}
+            rows += [
+                {**names, "group": group, **sources, "variance": float(variance)}
+                for group, variance in zip(table.groups, variance_G, strict=True)
+            ]
+        between = words.get(table.place)
+        if between is not None:
+            for source, many, variance in (
+                ("word", "", between.variance),
+                ("word x template", f" x {templates}", templates * between.noise),
+            ):
+                rows += [
+                    {**names, "group": group, "facets": source, "variance": variance,
+                     "levels": f"{between.words.get(group, 1)}{many}"}
+                    for group in table.groups
+                ]  # fmt: skip
+    return pl.DataFrame(rows, schema=pl.Schema(schema.COMPONENTS))
+
+
 def design(
     components: pl.DataFrame,
     gaps: pl.DataFrame,
@@ -149,7 +180,7 @@ def design(
     scope: config.Scope = "widest",
     level: float = 0.95,
 ) -> pl.DataFrame:
-    """Predict for each attribute and rate how narrow more of everything makes the intervals.
+    """Predict for each attribute and score how narrow more of everything makes the intervals.
 
     The components are means over the groups of the mean and over classifiers; a negative mean
     counts as 0, and with its sign turned in the upper end of the range (`half_low` to `half_high`,
@@ -158,13 +189,13 @@ def design(
     Parameters
     ----------
     components: schema.COMPONENTS.
-    gaps: schema.GAPS of the same study; those without a verdict are left out.
+    gaps: of `GapAnalysis`, of the same study; those without a verdict are left out.
     target: the wanted half width.
     scope: what intervals are to cover; widest: words where their variance is known, else sentences.
 
     Returns
     -------
-    schema.DESIGN: for each attribute and rate the design as it is (`now`); unless that is enough,
+    schema.DESIGN: for each attribute and score the design as it is (`now`); unless that is enough,
     with more `runs`, `templates` or `words` alone, and the `cheapest` that reaches the target.
     Where more of one kind alone does not reach it, ten runs more, twice the templates or ten words
     a group are shown.
@@ -289,9 +320,9 @@ def _enough(
 def _sources(
     components: pl.DataFrame, gaps: pl.DataFrame
 ) -> Iterator[tuple[tuple[str, ...], Sources]]:
-    """Average the components of each attribute and rate over groups and classifiers."""
-    keys = [*schema.KEYS, "attribute", "rate", "group"]
-    judged = gaps.filter("in_mean", pl.col("no_verdict").is_null()).select(*keys, "n_items")
+    """Average the components of each attribute and score over groups and classifiers."""
+    keys = [*schema.KEYS, "attribute", "score", "group"]
+    judged = gaps.filter("in_mean", pl.col("reason").is_null()).select(*keys, "n")
     table = components.join(judged, on=keys, nulls_equal=True).with_columns(
         pl.when(~pl.col("facets").str.contains(" x ")).then(pl.col("levels")).cast(pl.Int64)
     )
@@ -301,7 +332,7 @@ def _sources(
         levels = {facets: _least(rows["levels"]) for facets, rows in of.items()}
         words = of["word"] if "word" in of else part.clear()
         counts = dict(words.group_by("group").agg(pl.col("levels").min()).sort("group").iter_rows())
-        items = of["template"].group_by(schema.KEYS).agg(pl.col("n_items").sum())["n_items"]
+        items = of["template"].group_by(schema.KEYS).agg(pl.col("n").sum())["n"]
         found, upper = (
             Sources(
                 Design(levels.get("run", 1), levels["template"], levels.get("word", 1)),

@@ -7,192 +7,180 @@ Their mean over runs is judged by an interval that covers what its scope counts 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
-import numpy as np
 import polars as pl
 
 from raybias import schema
-from raybias.config import Interval, Scope, Statistics
+from raybias.config import Statistics
 from raybias.errors import WorkFailed
+from raybias.stats.arrays import mirrored_rates, warn_mirrored
+from raybias.stats.arrays import rates as metric_rates
 from raybias.stats.bootstrap import DrawnScope, Resampled, resampled
+from raybias.stats.breakdown import by_term, leave_one_out
 from raybias.stats.cells import RUN_KEYS, without_extras
-from raybias.stats.components import MeanEstimate
-from raybias.stats.intervals import (
-    REFERENCE,
-    ROUNDING,
-    Adjust,
-    over_runs,
-    parametric,
-    unrounded,
-    verdicts,
-    without_verdict,
-)
-from raybias.stats.metric import DEFAULT, shares
-from raybias.stats.mirrors import mirrored_rates, warn_mirrored
-from raybias.stats.rates import rates as metric_rates
-from raybias.stats.reference_groups import (
+from raybias.stats.checks import (
     StatisticsWarning,
     check_reference_groups,
     membership,
     sole_references,
 )
+from raybias.stats.conclusive import of_predictions
+from raybias.stats.counts import Counts
+from raybias.stats.design import variance_rows
+from raybias.stats.intervals import REFERENCE, ROUNDING, judged, over_runs, unrounded
+from raybias.stats.markedness import markedness
+from raybias.stats.metric import shares
 from raybias.stats.scopes import (
-    ESTIMATES,
+    PLACE,
     SCOPES,
     GapTable,
     WordVariance,
-    estimate_columns,
+    every_scope,
+    one_scope,
     rate_tables,
-    scope_rows,
-    under_scope,
-    variance_rows,
     word_variances,
 )
 
 #: What names a gap.
-GAP_KEYS: Final = (*schema.KEYS, "attribute", "group", "rate")
+GAP_KEYS: Final = (*schema.KEYS, "attribute", "group", "score")
+#: The condition of the gap of a group that is not in the mean.
+OUTSIDE: Final = "not in the mean"
+#: Begins the reason of a gap that is smaller than a margin.
+SMALLER: Final = "smaller than the margin of "
+#: What is drawn anew in the place of templates, where templates were written from one opening.
+FAMILIES: Final = "families"
 #: Why a gap has no verdict under a scope that was asked for.
 _NOT_DRAWN: Final = {
     "sentences": "templates not known, or one",
     "wording": "no group with two known words",
 }
-_ORDER: Final = ("model", "attribute", "rate", "group", *schema.KEYS[1:])
+_ORDER: Final = ("model", "attribute", "score", "group", *schema.KEYS[1:])
 
 
-def gaps(
-    cells: pl.DataFrame,
-    *,
-    reference_groups: Mapping[str, Sequence[str]] | None = None,
-    words: pl.DataFrame | None = None,
-    scope: Scope = "runs",
-    interval: Interval = "t",
-    level: float = 0.95,
-    adjust: Adjust = "benjamini_hochberg",
-    margin: float | None = None,
-    draws: int = 10_000,
-    seed: int = 0,
-    withheld: pl.DataFrame | None = None,
-    metrics: Sequence[str] = DEFAULT,
-    values: pl.DataFrame | None = None,
-) -> pl.DataFrame:
-    """Compute the gap of every metric and group, its interval and whether it is significant.
+@dataclass(frozen=True)
+class GapRules:
+    """What gaps are taken from, and how they are judged."""
 
-    Parameters
-    ----------
-    reference_groups: groups of the mean by attribute; the papers' by default
-        (`REFERENCE_GROUPS`), all groups for other attributes.
-    scope, interval, level, adjust, margin, draws, seed, metrics: as in `config.Statistics`.
-    cells, words, withheld, values: as in `GapAnalysis`.
+    statistics: Statistics
+    """Resolved: interval, level, correction, draws and seed of the bootstrap."""
+    probes: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    """Reference groups by probe and attribute; the papers' lists for what is left out."""
+    everywhere: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Reference groups by attribute for every probe that has it, instead of those above."""
+    judged: frozenset[str] = frozenset()
+    """Methods whose labels are a judge's verdicts."""
 
-    Returns
-    -------
-    As `GapAnalysis.gaps`.
+    def of(self, probe: str, attribute: str) -> tuple[str, ...] | None:
+        """Return the reference groups that were chosen; None where the papers' list decides."""
+        chosen = self.everywhere.get(attribute)
+        if chosen is None:
+            chosen = self.probes.get(probe, {}).get(attribute)
+        return None if chosen is None else tuple(chosen)
+
+
+def gap_analysis(counts: Counts, rules: GapRules) -> GapAnalysis:
+    """Prepare the gaps of all probes with the reference groups and statistics of `rules`.
+
+    A classifier that cannot do its task has no verdict (`conclusive`).
 
     Raises
     ------
-    ConfigError: reference groups that are not in the data.
-    DataError: a bootstrap over predictions without template ids.
-    WorkFailed: gaps over the reference groups that do not add to 0.
-
-    Warns
-    -----
-    StatisticsWarning: answers without a label, undefined rates, gaps that do not vary over runs,
-    rates that are one number twice, or a probe without some of the papers' groups.
+    ConfigError: reference groups that the cells do not have.
     """
-    chosen = {name: tuple(groups) for name, groups in (reference_groups or {}).items()}
-    known = without_extras(cells)
-    check_reference_groups(known, {a: g for a, g in chosen.items() if a not in known["attribute"]})
-    rules = Statistics(
-        scope=scope, interval=interval, level=level, adjust=adjust, margin=margin,
-        bootstrap_draws=draws, bootstrap_seed=seed, metrics=tuple(metrics),
-    )  # fmt: skip
-    analysis = GapAnalysis(
-        cells, rules, lambda _, attribute: chosen.get(attribute), words=words, withheld=withheld,
-        values=values,
-    )  # fmt: skip
-    return analysis.gaps
+    cells = counts.cells
+    there = {*cells["attribute"].unique().cast(pl.String)}
+    check_reference_groups(cells, {a: g for a, g in rules.everywhere.items() if a not in there})
+    level = rules.statistics.level
+    withheld = of_predictions(cells, counts.answers, level=level, judged=rules.judged)
+    return GapAnalysis(counts, rules, withheld)
 
 
 @dataclass(frozen=True)
 class GapAnalysis:
     """The gaps of all classifiers, judged by one set of rules; each part is computed once."""
 
-    cells: pl.DataFrame
-    """schema.CELLS."""
-    rules: Statistics
-    reference: Callable[[str, str], Sequence[str] | None]
-    """Chosen reference groups of a probe's attribute; None where the papers' list decides."""
-    words: pl.DataFrame | None = None
-    """schema.WORD_CELLS; without it nothing is judged under `wording`."""
+    counts: Counts
+    """Without words nothing is judged under `wording`."""
+    rules: GapRules
     withheld: pl.DataFrame | None = None
     """Of `conclusive`: classifiers that have gaps and intervals, but no verdict. By the papers' own
     rule only those whose answers cannot be read have none, so that it stays as published."""
-    values: pl.DataFrame | None = None
-    """Of `run_values`: metrics of predictions, which have no cells to draw templates from."""
     _known: pl.DataFrame = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         # Categories are numbered once for all the groupings below. The extra groups of
         # schema.EXTRA_GROUPS have other templates and no gap: see `markedness`.
-        known = without_extras(self.cells).cast({pl.String: pl.Categorical})
+        known = without_extras(self.counts.cells).cast({pl.String: pl.Categorical})
         object.__setattr__(self, "_known", known)
         _warn_unread(known)
 
+    @property
+    def options(self) -> Statistics:
+        """The statistics of the rules."""
+        return self.rules.statistics
+
+    @cached_property
+    def estimates(self) -> pl.DataFrame:
+        """Judge the gaps under every scope, and under the rules' where there is no interval.
+
+        Returns
+        -------
+        Columns of schema.ESTIMATES.
+        """
+        gaps, margin = self.gaps, self.options.margin
+        drawn, place = gaps.filter(interval="bootstrap"), [*GAP_KEYS, "scope"]
+        # No words are drawn: what is drawn instead has no wider scope.
+        wider = drawn.with_columns(scope=pl.lit(SCOPES[-1]))
+        kept = self.scopes.join(pl.concat([drawn, wider]), on=place, how="anti", nulls_equal=True)
+        rest = gaps.join(kept, on=place, how="anti", nulls_equal=True)
+        whole = pl.concat([kept, rest.select(kept.columns)]).with_columns(
+            statistic=pl.lit("gap"), condition=pl.when(~pl.col("in_mean")).then(pl.lit(OUTSIDE))
+        )
+        if margin is None:
+            return whole
+        smaller = pl.when(pl.col("equivalent")).then(pl.lit(f"{SMALLER}{margin:g}"))
+        return whole.with_columns(reason=pl.coalesce("reason", smaller))
+
     @cached_property
     def gaps(self) -> pl.DataFrame:
-        """Judge the gaps under the rules' scope.
+        """Judge the gaps under the rules' scope, a row each.
 
         A group whose rate is undefined in a run (FP + TN = 0) has no gap there and leaves that
         run's mean. A gap over one run, or the same in every run, has no verdict under `runs`;
         that of a group which alone is its attribute's mean has none, since it is always 0.
-        Where the two rates of a classifier are one number twice (`mirrors`), the second has no
-        verdict, except by the papers' own rule (normal, no correction), which stays as published.
+        Where the two rates of a classifier are one number twice, the second has no verdict, except
+        by the papers' own rule (normal, no correction), which stays as published.
 
         Returns
         -------
-        schema.GAPS, sorted by model, attribute, rate and group. `n_items` is FP + TN of a run
-        (the fewest, where runs differ), `sd` has ddof 1, `p_value` is two-sided and belongs to
-        the interval, `q_value` is Benjamini-Hochberg's over the whole table. A gap is
-        `significant` when its interval excludes 0; `no_verdict` says why it is null.
+        Columns of schema.ESTIMATES, sorted by model, attribute, score and group; `n` is FP + TN of
+        a run (the fewest, where runs differ), `q` Benjamini-Hochberg's over the whole table. Beside
+        them: `rate` (the group's own), `sd` over runs (ddof 1), `in_mean`, `equivalent` and
+        `interval`.
         """
-        rules = self.rules
+        rules = self.options
         kind = "normal" if rules.interval == "normal" else "t"
-        least = "runs" if rules.scope == "widest" else rules.scope
-        wide = self._under_runs.clear() if rules.scope == "runs" else self._under_wide
-        found = under_scope(self._under_runs, wide, rules.scope, GAP_KEYS)
-        judged = self._over_runs.join(
-            found.drop("gap"), on=GAP_KEYS, how="left", nulls_equal=True
-        ).with_columns(pl.col("scope").fill_null(least), interval=pl.lit(kind))
+        found = one_scope(self._unjudged, rules.scope).with_columns(interval=pl.lit(kind))
         if rules.interval == "bootstrap":
-            judged = self._bootstrapped(judged)
+            found = self._bootstrapped(found)
         alone = sole_references(self.inside)
-        own = judged.join(alone, on=alone.columns, how="anti", nulls_equal=True)
-        _warn_unvaried(own.filter(scope="runs"), kind, own["gap"].count())
-        return (
-            self._judged(judged)
-            .with_columns(half_width=(pl.col("high") - pl.col("low")) / 2)
-            .sort(_ORDER)
-            .select(pl.col(name).cast(dtype) for name, dtype in pl.Schema(schema.GAPS).items())
-        )
+        own = found.join(alone, on=alone.columns, how="anti", nulls_equal=True)
+        _warn_unvaried(own.filter(scope="runs"), kind, own["value"].count())
+        return self._judged(found).sort(_ORDER)
 
     @cached_property
     def scopes(self) -> pl.DataFrame:
-        """Judge the gaps under every scope that the design allows: schema.SCOPES.
+        """Judge the gaps under every scope that the design allows: as `gaps`, less `interval`.
 
         Each scope has its own correction for many tests.
         """
-        found = pl.concat([self._under_runs, self._under_wide])
-        known = found.filter(pl.col("low").is_not_null())
-        runs = self._over_runs.select(*GAP_KEYS, "n_runs")
-        table = known.join(runs, on=GAP_KEYS, nulls_equal=True, maintain_order="left")
-        parts = [self._judged(table.filter(scope=scope)) for scope in SCOPES]
-        types = pl.Schema(schema.SCOPES)
-        ordered = pl.concat(parts).sort(_ORDER, maintain_order=True)
-        return ordered.select(types.names()).cast(types)
+        known = self._unjudged.filter(pl.col("low").is_not_null())
+        parts = [self._judged(known.filter(scope=scope)) for scope in SCOPES]
+        return pl.concat(parts).sort(_ORDER, maintain_order=True)
 
     @cached_property
     def components(self) -> pl.DataFrame:
@@ -200,9 +188,24 @@ class GapAnalysis:
         return variance_rows(self.tables, self.word_variances)
 
     @cached_property
+    def of_terms(self) -> pl.DataFrame:
+        """Judge the gap of every term: as `breakdown.by_term`."""
+        return by_term(self.counts.terms, self.rates, self.inside, self.options, self.excluded)
+
+    @cached_property
+    def left_out(self) -> pl.DataFrame:
+        """Compute the gaps without one template or word: as `breakdown.leave_one_out`."""
+        return leave_one_out(self.tables, self.counts.words, self.options.metrics)
+
+    @cached_property
+    def marked(self) -> pl.DataFrame:
+        """Judge what naming a group does: as `markedness.markedness`."""
+        return markedness(self.counts.cells, self.inside, self.options, self.excluded)
+
+    @cached_property
     def drawn(self) -> Resampled:
         """Draw runs, or runs and templates, anew."""
-        rules = self.rules
+        rules = self.options
         return resampled(
             self._known,
             self.inside,
@@ -216,21 +219,21 @@ class GapAnalysis:
     @property
     def drawn_scope(self) -> DrawnScope:
         """What `drawn` draws anew."""
-        return "runs" if self.rules.scope == "runs" else "sentences"
+        return "runs" if self.options.scope == "runs" else "sentences"
 
     @cached_property
     def inside(self) -> pl.DataFrame:
         """Which groups are in the mean: probe, attribute, group, in_mean."""
         groups = self.rates.select("probe", "attribute", "group").unique()
-        return membership(groups, self.reference)
+        return membership(groups, self.rules.of)
 
     @cached_property
     def excluded(self) -> list[pl.DataFrame]:
-        """What has no verdict whatever the group: keys, rate, and the reason as `no_verdict`."""
+        """What has no verdict whatever the group: keys, score, and the `reason`."""
         withheld = [] if self.withheld is None else [self.withheld]
         twice = self._twice.drop("mirrors")
         if self._by_papers:
-            unread = pl.col("no_verdict").str.contains("name no ", literal=True)
+            unread = pl.col("reason").str.contains("name no ", literal=True)
             return [frame.filter(unread) for frame in withheld]
         return [*withheld, twice]
 
@@ -240,125 +243,129 @@ class GapAnalysis:
         return [table.less_mean() for table in self.rate_tables]
 
     @cached_property
+    def judgeable(self) -> list[GapTable]:
+        """The tables of what can have a verdict."""
+        names = pl.DataFrame(
+            [table.place for table in self.tables],
+            dict.fromkeys((*schema.KEYS, "attribute", "score"), pl.String),
+            orient="row",
+        ).with_row_index("place")
+        for frame in self.excluded:
+            by = [name for name in frame.columns if name != "reason"]
+            names = names.join(frame.cast(dict.fromkeys(by, pl.String)), on=by, how="anti",
+                               nulls_equal=True, maintain_order="left")  # fmt: skip
+        return [self.tables[place] for place in names["place"]]
+
+    @cached_property
     def rate_tables(self) -> list[GapTable]:
         """Every rate, taken apart likewise."""
-        return list(rate_tables(self._known, self.inside, self.rules.metrics))
+        return list(rate_tables(self._known, self.inside, self.options.metrics))
 
     @cached_property
     def word_variances(self) -> dict[tuple[str, ...], WordVariance]:
-        """How much words for one group differ, by the keys, attribute and rate."""
-        if self.words is None:
-            return {}
-        return word_variances(without_extras(self.words), self.rules.metrics)
+        """How much words for one group differ, by the keys, attribute and score."""
+        return word_variances(without_extras(self.counts.words), self.options.metrics)
 
     @cached_property
     def rates(self) -> pl.DataFrame:
-        """Every metric by run and group: as `stats.rates`."""
-        values = None if self.values is None else without_extras(self.values)
-        return metric_rates(self._known, self.rules.metrics, values)
+        """Every metric by run and group: as `arrays.rates`."""
+        values = without_extras(self.counts.values)
+        return metric_rates(self._known, self.options.metrics, values)
 
     @cached_property
     def _over_runs(self) -> pl.DataFrame:
         return over_runs(
             _per_run(self.rates, self.inside),
-            GAP_KEYS,
-            pl.col("value").mean().alias("mean_rate"),
-            pl.col("n_items").filter(pl.col("gap").is_not_null()).min().fill_null(0),
-            pl.col("in_mean").first(),
-            value="gap",
+            PLACE,
+            pl.col("rate").mean(),
+            n=pl.col("n_items").filter(pl.col("value").is_not_null()).min().fill_null(0),
+            in_mean=pl.col("in_mean").first(),
         )
 
     @cached_property
+    def _unjudged(self) -> pl.DataFrame:
+        """The gaps under every scope; beyond `runs`, those that have an interval."""
+        found = every_scope(self._over_runs, self.tables, self.word_variances, self.options)
+        return found.filter((pl.col("scope") == "runs") | pl.col("low").is_not_null())
+
+    @cached_property
     def _twice(self) -> pl.DataFrame:
-        found = mirrored_rates(self._known, self.rates, self.rules.metrics)
-        counted = "counted twice by the papers' rule" if self._by_papers else "and is counted once"
-        warn_mirrored(found, counted=counted)
+        found = mirrored_rates(self._known, self.rates, self.options.metrics)
+        warn_mirrored(found, by_papers=self._by_papers)
         return found
 
     @property
     def _by_papers(self) -> bool:
-        return (self.rules.interval, self.rules.adjust) == ("normal", "none")
+        return (self.options.interval, self.options.adjust) == ("normal", "none")
 
-    @cached_property
-    def _under_runs(self) -> pl.DataFrame:
-        """The gaps under `runs`, without a verdict: ESTIMATES; `low` is null where none is."""
-        rules = self.rules
-        normal = rules.interval == "normal"
-        kind = "normal" if normal else "t"
-        table = parametric(self._over_runs, value="gap", interval=kind, level=rules.level)
-        n, sd, mean = (
-            table[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
-            for name in ("n_runs", "sd", "gap")
-        )
-        found = estimate_columns(
-            MeanEstimate(mean, sd**2 / n, np.maximum(n - 1, 1)),
-            level=rules.level,
-            margin=rules.margin,
-            normal=normal,
-        )
-        judged = pl.col("low").is_not_null()
-        more = {
-            name: pl.when(judged).then(pl.Series(found[name]))
-            for name in ("mde", "equivalent")
-            if name in found
-        }
-        table = table.with_columns(scope=pl.lit("runs"), equivalent=pl.lit(None, pl.Boolean))
-        return table.with_columns(**more).select(ESTIMATES.names()).cast(ESTIMATES)
-
-    @cached_property
-    def _under_wide(self) -> pl.DataFrame:
-        """The gaps under the scopes beyond `runs` that the design allows: ESTIMATES."""
-        rules = self.rules
-        rows = scope_rows(
-            self.tables,
-            self.word_variances,
-            level=rules.level,
-            margin=rules.margin,
-            normal=rules.interval == "normal",
-        )
-        return rows.filter(pl.col("scope") != "runs", pl.col("low").is_not_null())
-
-    def _bootstrapped(self, judged: pl.DataFrame) -> pl.DataFrame:
+    def _bootstrapped(self, found: pl.DataFrame) -> pl.DataFrame:
         """Put drawn intervals in the place of the others, where the metric has counts to draw."""
-        rules = self.rules
-        if not shares(rules.metrics):
-            return judged
-        drawn, scope = self.drawn.gaps, self.drawn_scope
-        concerned = pl.col("rate").is_in(drawn["rate"].unique().to_list())
-        place = judged.filter(concerned).drop("low", "high", "p_value")
-        return pl.concat(
-            [
-                judged.filter(~concerned),
-                place.join(drawn, on=GAP_KEYS, how="left", nulls_equal=True).with_columns(
-                    interval=pl.lit("bootstrap"),
-                    scope=pl.lit(scope),
-                    mde=pl.lit(None, pl.Float64),
-                    equivalent=pl.lit(None, pl.Boolean),
-                ),
-            ],
-            how="diagonal",
-        )
+        if not shares(self.options.metrics):
+            return found
+        drawn = self.drawn.gaps
+        concerned = pl.col("score").is_in(drawn["score"].unique().to_list())
+        place = found.filter(concerned).drop("low", "high", "p")
+        anew = place.join(drawn, on=GAP_KEYS, how="left", nulls_equal=True).with_columns(
+            interval=pl.lit("bootstrap"), scope=pl.lit(self.drawn_scope),
+            mde=pl.lit(None, pl.Float64), equivalent=pl.lit(None, pl.Boolean),
+        )  # fmt: skip
+        return pl.concat([found.filter(~concerned), anew.select(found.columns)])
 
     def _judged(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Add `no_verdict` and the verdicts, corrected for many tests over the table."""
+        """Add the reasons for no verdict and the verdicts, corrected over the table."""
         beyond = table.filter(pl.col("low").is_null(), pl.col("scope") != "runs")
         reasons = beyond.select(
-            *GAP_KEYS, no_verdict=pl.col("scope").replace_strict(_NOT_DRAWN, default=None)
+            *GAP_KEYS, reason=pl.col("scope").replace_strict(_NOT_DRAWN, default=None)
         )
-        references = sole_references(self.inside).with_columns(no_verdict=pl.lit(REFERENCE))
-        excluded = [*self.excluded, references, reasons]
-        explained = without_verdict(table, value="gap", excluded=excluded)
-        return verdicts(explained, level=self.rules.level, adjust=self.rules.adjust)
+        references = sole_references(self.inside).with_columns(reason=pl.lit(REFERENCE))
+        return judged(table, self.options, [*self.excluded, references, reasons])
+
+
+def by_family(counts: Counts, rules: GapRules) -> pl.DataFrame:
+    """Judge the gaps where families of templates are resampled; without rows if none is known.
+
+    Templates that were written from one opening are alike, so an interval that resamples them one
+    by one can be too narrow. With a family's templates summed up, a family is the unit that is
+    resampled (cluster-robust), and the point estimates stay as they are. A template without a
+    family is a family of its own; probes without families are left out.
+    """
+    if counts.families.is_empty():
+        return pl.DataFrame(schema=dict.fromkeys((*GAP_KEYS, "scope"), pl.String))
+    known = counts.families.select("probe", "attribute").unique()
+    cells, words = (
+        _merged(frame.cast({pl.Categorical: pl.String}), counts.families, known)
+        for frame in (counts.cells, counts.words)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StatisticsWarning)
+        scopes = gap_analysis(replace(counts, cells=cells, words=words), rules).scopes
+    named = {"sentences": FAMILIES, "wording": f"{FAMILIES}, words"}
+    return scopes.filter(pl.col("scope") != "runs").with_columns(
+        statistic=pl.lit("gap"), scope=pl.col("scope").replace(named)
+    )
+
+
+def _merged(cells: pl.DataFrame, families: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """Put each template's family in its place."""
+    there = cells.join(known, on=known.columns, how="semi", maintain_order="left")
+    on = ["probe", "attribute", "template_id"]
+    named = there.join(families, on=on, how="left", maintain_order="left")
+    merged = named.with_columns(template_id=pl.coalesce("family", "template_id")).drop("family")
+    by = [name for name in merged.columns if name != "n"]
+    return merged.group_by(by, maintain_order=True).agg(pl.col("n").sum())
 
 
 def _per_run(rates: pl.DataFrame, inside: pl.DataFrame) -> pl.DataFrame:
-    run = [*RUN_KEYS, "attribute", "rate"]
+    """Subtract each run's mean over the reference groups: `value` is the gap, `rate` the rate."""
+    run = [*RUN_KEYS, "attribute", "score"]
     table = rates.join(inside, on=["probe", "attribute", "group"], how="left")
     _warn_undefined(table)
     mean = pl.col("value").filter("in_mean").mean().over(run)
-    table = table.with_columns(gap=unrounded(pl.col("value") - mean))
-    sums = table.filter("in_mean").group_by(run).agg(pl.col("gap").sum())
-    worst = sums["gap"].abs().max()
+    table = table.with_columns(
+        value=unrounded(pl.col("value") - mean), rate="value", condition=pl.lit("")
+    )
+    sums = table.filter("in_mean").group_by(run).agg(pl.col("value").sum())
+    worst = sums["value"].abs().max()
     if isinstance(worst, float) and not worst <= 1e-9:  # NaN too
         raise WorkFailed(f"gaps over the reference groups add to {worst:.2e} in a run, not to 0")
     return table
@@ -376,7 +383,7 @@ def _warn_unread(cells: pl.DataFrame) -> None:
 
 
 def _warn_unvaried(table: pl.DataFrame, interval: str, of: int) -> None:
-    same = table.filter(pl.col("n_runs") > 1, pl.col("sd") <= ROUNDING).height
+    same = table.filter(pl.col("units") > 1, pl.col("sd") <= ROUNDING).height
     if not same:
         return
     without = interval != "normal"
@@ -390,16 +397,10 @@ def _warn_unvaried(table: pl.DataFrame, interval: str, of: int) -> None:
 
 
 def _warn_undefined(table: pl.DataFrame) -> None:
-    undefined = (
-        table.filter(pl.col("value").is_null())
-        .group_by(GAP_KEYS)
-        .agg(pl.len())
-        .sort(GAP_KEYS)
-        .iter_rows(named=True)
-    )
-    for row in undefined:
+    undefined = table.filter(pl.col("value").is_null()).group_by(GAP_KEYS).agg(pl.len())
+    for row in undefined.sort(GAP_KEYS).iter_rows(named=True):
         warnings.warn(
-            f"{row['rate']} of {row['attribute']} {row['group']} is undefined in {row['len']} "
+            f"{row['score']} of {row['attribute']} {row['group']} is undefined in {row['len']} "
             f"run(s) of {row['model']} (FP + TN = 0); the group leaves their mean",
             StatisticsWarning,
             stacklevel=4,

@@ -13,10 +13,10 @@ Shapes: G groups, N labelled texts, U prompts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,17 +26,24 @@ from raybias import config, schema
 from raybias.stats.components import Doubles, MeanEstimate
 from raybias.stats.gaps import GapAnalysis
 from raybias.stats.intervals import verdicts
-from raybias.stats.metric import shares
-from raybias.stats.metric_types import Share
-from raybias.stats.scopes import SCOPES, GapTable, Scope, estimate_columns
+from raybias.stats.metric import Share, shares
+from raybias.stats.scopes import SCOPES, GapTable, Scope, by_group, columns_of
 
 _CLASSIFIER: Final = (*schema.KEYS, "attribute")
-_TYPES: Final = pl.Schema(schema.JUDGED)
+_TYPES: Final = pl.Schema(
+    {
+        **dict.fromkeys((*_CLASSIFIER, "group", "score", "scope"), pl.String()),
+        **dict.fromkeys(("value", "low", "high", "p"), pl.Float64()),
+        **dict.fromkeys(("judged_value", "judged_low", "judged_high"), pl.Float64()),
+        **dict.fromkeys(("labelled", "held", "wrongly_held", "missed"), pl.Int64()),
+        **{"weight": pl.Float64(), "reason": pl.String()},
+    }
+)
 #: Labelled prompts of a group below which nothing says how its errors vary.
 _FEWEST: Final = 2
 #: Texts on which a judge and people differ that a sample without one is taken to have missed.
 _UNSEEN: Final = 0.1
-#: Why a gap is not corrected (column `no_verdict`).
+#: Why a gap is not corrected (column `reason`).
 UNLABELLED: Final = "too few labelled texts of"
 _FOLLOWS: Final = "which texts count depends on the judge's verdict"
 
@@ -128,30 +135,23 @@ def corrected_gaps(analysis: GapAnalysis, labelled: pl.DataFrame) -> pl.DataFram
 
     Returns
     -------
-    schema.JUDGED, in the order of the analysis; `q_value` is over the whole table.
+    Columns of schema.ESTIMATES in the order of the analysis, `q` over the whole table. Beside them
+    `judged_value` and its interval, of the judge's verdicts alone; of the group's `labelled` texts,
+    people find `held` in the rate's share, the judge `wrongly_held` ones more and `missed` ones
+    less; `weight` is what the verdicts count by. `scope` is what both intervals cover.
     """
-    rules = analysis.rules
-    rows: list[dict[str, object]] = []
+    rules = analysis.options
+    rows: list[dict[str, Any]] = []
     for table in analysis.tables:
         part = labelled.filter(
             pl.col(name) == value for name, value in zip(_CLASSIFIER, table.keys, strict=True)
         )
         if part.height:
-            words = analysis.word_variances.get((*table.keys, table.rate))
-            judged = table.estimates(words)
-            scope = _scope(rules.scope, judged)
-            rows += _corrected(table, part, rules, scope, judged)
-    found = pl.DataFrame(rows, _TYPES).with_columns(pl.col(pl.Float64).fill_nan(None))
-    judged_rows = verdicts(found.drop("q_value", "significant", "survives"), level=rules.level,
-                           adjust=rules.adjust)  # fmt: skip
-    return judged_rows.select(_TYPES.names()).cast(_TYPES)
-
-
-def _scope(asked: config.Scope, known: Collection[Scope]) -> Scope:
-    """Return the scope asked for, or the widest that there is."""
-    if asked != "widest":
-        return asked
-    return next((scope for scope in reversed(SCOPES) if scope in known), "runs")
+            found = table.estimates(analysis.word_variances.get(table.place))
+            scope: Scope = next((each for each in reversed(SCOPES) if each in found), "runs")
+            scope = scope if rules.scope == "widest" else rules.scope
+            rows += _corrected(table, part, rules, scope, found)
+    return verdicts(pl.DataFrame(rows, _TYPES).fill_nan(None), rules)
 
 
 def _corrected(
@@ -160,33 +160,26 @@ def _corrected(
     rules: config.Statistics,
     scope: Scope,
     judged: Mapping[Scope, MeanEstimate],
-) -> Iterator[dict[str, object]]:
+) -> Iterator[dict[str, Any]]:
     """Yield the row of each group of one rate of one classifier."""
-    share = shares([table.rate])[table.rate]
+    share = shares([table.score])[table.score]
     texts = _texts(part, share)
-    by_group = {group: texts.filter(group=group) for group in table.groups}
     follows, known = _follows(part, share), scope in judged
     reason = _reason(table, texts, follows=follows, known=known, scope=scope)
-    columns: dict[str, Doubles] = {}
+    columns: dict[str, npt.NDArray[np.generic]] = {
+        "judged_value": table.values_GRT.mean(axis=(1, 2))
+    }
     if known:
-        normal = rules.interval == "normal"
-        of_judge = estimate_columns(judged[scope], level=rules.level, margin=None, normal=normal)
-        columns = {"judged_low": of_judge["low"], "judged_high": of_judge["high"]}  # type: ignore[dict-item]
+        of_judge = columns_of(judged[scope], rules)
+        columns |= {f"judged_{end}": of_judge[end] for end in ("low", "high")}
         if reason is None:
             sample = _sample(table, texts)
-            found = sample.corrected(judged, scope, table.in_mean_G)
-            numbers = estimate_columns(found, level=rules.level, margin=None, normal=normal)
-            columns |= {name: numbers[name] for name in ("low", "high", "p_value")}  # type: ignore[misc]
-            columns |= {"gap": found.mean, "weight": np.full(len(found.mean), sample.weight)}
-    naive_G = table.values_GRT.mean(axis=(1, 2))
-    names = dict(zip(_CLASSIFIER, table.keys, strict=True))
-    for g, group in enumerate(table.groups):
-        values = {name: float(array[g]) for name, array in columns.items()}
-        yield {
-            **dict.fromkeys(_TYPES), **names, "group": group, "rate": table.rate, "scope": scope,
-            "judged_gap": float(naive_G[g]), **values, **_errors(by_group[group]),
-            "no_verdict": reason,
-        }  # fmt: skip
+            numbers = columns_of(sample.corrected(judged, scope, table.in_mean_G), rules)
+            columns |= {name: numbers[name] for name in ("value", "low", "high", "p")}
+            columns["weight"] = np.full(len(table.groups), sample.weight)
+    names = {**table.names, "scope": scope, "reason": reason}
+    for row in by_group({n: names[n] for n in _TYPES if n in names}, table.groups, columns):
+        yield {**row, **_errors(texts.filter(group=row["group"]))}
 
 
 def _texts(part: pl.DataFrame, share: Share) -> pl.DataFrame:

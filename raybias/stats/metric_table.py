@@ -19,17 +19,17 @@ import numpy.typing as npt
 import polars as pl
 
 from raybias import schema
+from raybias.schema import ALL
 from raybias.stats.arrays import CountArrays, linearised
 from raybias.stats.bootstrap import Weights
 from raybias.stats.components import Doubles
 from raybias.stats.contrasts import Laid, lay_out
 from raybias.stats.examples import ratio
-from raybias.stats.metric_types import Contrast, Metric, metrics
-from raybias.stats.scopes import GapTable, gap_table
+from raybias.stats.metric import Contrast, Metric, metrics
+from raybias.stats.scopes import GapTable, rate_table
 
 #: The background of differences of rates, unless another is asked for.
 DEFAULT_BACKGROUND: Final = "mean_of_groups"
-ALL: Final = "all"
 #: Ends the score of a value less what noise adds to it, or with what noise takes off a ratio of the
 #: lowest to the highest.
 LESS_NOISE: Final = "_less_noise"
@@ -57,16 +57,15 @@ class MetricRules:
 
 @dataclass(frozen=True)
 class Measured:
-    """One metric of one classifier on one attribute, as it is and as it is drawn."""
+    """One metric of one classifier on one attribute: its rows, and what they are made of."""
 
     name: str
     keys: tuple[str, ...]
     groups: tuple[str, ...]
-    each_G: Doubles
-    """NaN where the metric has no values of groups."""
-    each_BG: Doubles
-    all_1: Doubles
-    all_B: Doubles
+    each: Doubles
+    """Values of groups [1 + B, G], as they are and as they are drawn; NaN where there are none."""
+    whole: Doubles
+    """Values of all groups together [1 + B]."""
     scope: str
     rows: list[dict[str, Any]]
     """Of schema.ESTIMATES; `condition` is the background."""
@@ -127,7 +126,7 @@ class _Drawing:
         """Take a group's share less that of the background: crossed intervals."""
         against = self.rules.against or DEFAULT_BACKGROUND
         parts = Contrast(outcomes=(entry.name,), against=against, distance=_less)
-        point, drawn = self._drawn(parts, against)
+        drawn = self._drawn(parts, against)
         table = difference_table(self.laid, entry.name, against)
         found: dict[str, Any] = {"scope": self.scope}
         places: dict[str, tuple[float, float]] = {}
@@ -142,40 +141,40 @@ class _Drawing:
             if not places:
                 found["reason"] = _unvaried(self.scope)
         rows = []
-        for group, value in zip(self.laid.groups, point[0][0], strict=True):
+        for group, value in zip(self.laid.groups, drawn[0][0], strict=True):
             low, high = places.get(group, (np.nan, np.nan))
             rows.append(self._row(entry, group, value, against, low=low, high=high, **found))
-        return self._measured(entry, point, drawn, self.scope, rows)
+        return self._measured(entry, *drawn, rows)
 
     def contrast(self, entry: Metric, parts: Contrast) -> Measured:
         """Contrast the outcomes of groups: intervals from draws."""
         against = (self.rules.against or parts.against) if parts.against else ""
-        point, drawn = self._drawn(parts, against)
+        each, whole = self._drawn(parts, against)
         rows = []
         grouped = bool(against) or parts.reduce is None
-        undefined = [g for g, v in zip(self.laid.groups, point[0][0], strict=True) if np.isnan(v)]
         for g, group in enumerate(self.laid.groups if grouped else ()):
             if against != f"reference:{group}":
-                rows += self._drawn_rows(entry, group, point[0][0, g], drawn[0][:, g], against)
+                rows += self._drawn_rows(entry, group, each[:, g], against)
         if parts.reduce is not None:
-            found = self._drawn_rows(entry, ALL, point[1][0], drawn[1], against)
-            if grouped and np.isnan(point[1][0]):
+            found = self._drawn_rows(entry, ALL, whole, against)
+            if grouped and np.isnan(whole[0]):
+                undefined = [g for g, v in zip(self.laid.groups, each[0], strict=True)
+                             if np.isnan(v)]  # fmt: skip
                 found[0]["reason"] = f"not defined for {', '.join(undefined)}"
             rows += found
-        return self._measured(entry, point, drawn, self.scope, rows)
+        return self._measured(entry, each, whole, rows)
 
     def of_sources(self, entry: Metric, parts: Contrast) -> Measured:
         """Average over source examples: crossed intervals."""
         items_RT, sums_RT = self.laid.of_sources(parts)
         there, kept = items_RT.any(axis=1), items_RT.any(axis=0)
         items_RT, sums_RT = items_RT[np.ix_(there, kept)], sums_RT[np.ix_(there, kept)]
-        none = np.full(len(self.laid.groups), np.nan)
         found: dict[str, Any] = {"scope": self.scope}
-        value = np.nan
+        each, whole = self._nothing()
         if not items_RT.size:
             found["reason"] = "no source example has versions of two groups"
         else:
-            value = float(np.mean(sums_RT.sum(axis=1) / items_RT.sum(axis=1)))
+            whole[0] = np.mean(sums_RT.sum(axis=1) / items_RT.sum(axis=1))
             table = GapTable(self.laid.keys, entry.name, (ALL,), np.ones(1, bool),
                              linearised(items_RT[None], sums_RT[None]))  # fmt: skip
             found["reason"] = _unvaried(self.scope)
@@ -184,35 +183,32 @@ class _Drawing:
                 if not np.isnan(low):
                     scoped = self.wide if scope == "sentences" else scope
                     found |= {"low": low, "high": high, "scope": scoped, "reason": None}
-        rows = [self._row(entry, ALL, value, "", **found)]
-        all_B = np.full(self.draws, np.nan)
+        rows = [self._row(entry, ALL, whole[0], "", **found)]
         for some, runs_BR, units_BT in self._weights():
             over = ratio(units_BT[:, kept] @ sums_RT.T, units_BT[:, kept] @ items_RT.T)
             weights = np.where(np.isnan(over), 0, runs_BR[:, there])
-            all_B[some] = ratio((np.nan_to_num(over) * weights).sum(axis=1), weights.sum(axis=1))
-        point = none[None], np.array([value])
-        return self._measured(
-            entry, point, (np.tile(none, (len(all_B), 1)), all_B), self.scope, rows
-        )
+            summed = (np.nan_to_num(over) * weights).sum(axis=1)
+            whole[1:][some] = ratio(summed, weights.sum(axis=1))
+        return self._measured(entry, each, whole, rows)
 
     def without(self, entry: Metric, why: str) -> Measured:
         """Say why a classifier has no value of a metric."""
-        none = np.full((1, len(self.laid.groups)), np.nan), np.full(1, np.nan)
-        drawn = tuple(np.repeat(part, self.draws, axis=0) for part in none)
         row = self._row(entry, ALL, np.nan, "", scope=self.scope, reason=why)
-        return self._measured(entry, none, (drawn[0], drawn[1]), self.scope, [row])
+        return self._measured(entry, *self._nothing(), [row])
 
-    def _drawn(
-        self, parts: Contrast, against: str
-    ) -> tuple[tuple[Doubles, Doubles], tuple[Doubles, Doubles]]:
+    def _nothing(self) -> tuple[Doubles, Doubles]:
+        """Make room for the values of groups [1 + B, G] and of all [1 + B]; NaN."""
+        shape = 1 + self.draws, len(self.laid.groups)
+        return np.full(shape, np.nan), np.full(shape[0], np.nan)
+
+    def _drawn(self, parts: Contrast, against: str) -> tuple[Doubles, Doubles]:
         """Compute the values of groups and of all, and draw both."""
-        laid = self.laid
-        point = laid.drawn(parts, against, np.ones((1, laid.runs)), np.ones((1, laid.units)))
-        each_BG = np.full((self.draws, len(laid.groups)), np.nan)
-        all_B = np.full(self.draws, np.nan)
+        laid, (each, whole) = self.laid, self._nothing()
+        ones = np.ones((1, laid.runs)), np.ones((1, laid.units))
+        each[:1], whole[:1] = laid.drawn(parts, against, *ones)
         for some, runs_BR, units_BT in self._weights():
-            each_BG[some], all_B[some] = laid.drawn(parts, against, runs_BR, units_BT)
-        return point, (each_BG, all_B)
+            each[1:][some], whole[1:][some] = laid.drawn(parts, against, runs_BR, units_BT)
+        return each, whole
 
     def _weights(self) -> Iterator[tuple[slice, Doubles, Doubles]]:
         """Yield draws, so few at a time that those of all examples of a run can be held."""
@@ -229,9 +225,10 @@ class _Drawing:
                 yield place, runs_BR[part].astype(float), units_BT[part].astype(float)
 
     def _drawn_rows(
-        self, entry: Metric, group: str, value: float, draws_B: Doubles, against: str
+        self, entry: Metric, group: str, values: Doubles, against: str
     ) -> list[dict[str, Any]]:
-        """Give a value its interval; and the value less what noise alone does to it."""
+        """Give a value [1 + B] its interval; and the value less what noise alone does to it."""
+        value, draws_B = float(values[0]), values[1:]
         known = draws_B[~np.isnan(draws_B)]
         bound = entry.contrast.bound if entry.contrast else None
         reason = None
@@ -271,14 +268,10 @@ class _Drawing:
                 "condition": against, "value": float(value), **known}  # fmt: skip
 
     def _measured(
-        self, entry: Metric, point: tuple[Doubles, Doubles], drawn: tuple[Doubles, Doubles],
-        scope: str, rows: list[dict[str, Any]],
-    ) -> Measured:  # fmt: skip
+        self, entry: Metric, each: Doubles, whole: Doubles, rows: list[dict[str, Any]]
+    ) -> Measured:
         laid = self.laid
-        return Measured(
-            entry.name, laid.keys, laid.groups, point[0][0], drawn[0], point[1], drawn[1], scope,
-            rows,
-        )  # fmt: skip
+        return Measured(entry.name, laid.keys, laid.groups, each, whole, self.scope, rows)
 
 
 def difference_table(laid: Laid, name: str, against: str) -> GapTable | None:
@@ -296,7 +289,8 @@ def difference_table(laid: Laid, name: str, against: str) -> GapTable | None:
         inside = laid.in_mean_G if reference == against else np.array(laid.groups) == reference
         counts = CountArrays(laid.keys, (name,), laid.groups, tuple(map(str, range(laid.units))),
                              items[None], hits[None])  # fmt: skip
-        return gap_table(counts, 0, dict(zip(laid.groups, inside.tolist(), strict=True)))
+        rates = rate_table(counts, 0, dict(zip(laid.groups, inside.tolist(), strict=True)))
+        return None if rates is None else rates.less_mean()
     kept = items.any(axis=(0, 1))
     items, hits = items[..., kept], hits[..., kept]
     own = against == "pooled_others"

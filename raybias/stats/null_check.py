@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -25,21 +25,15 @@ from scipy import stats
 
 from raybias import schema
 from raybias.config import Statistics
+from raybias.schema import ALL
 from raybias.seeding import generator
 from raybias.stats.components import Doubles, MeanEstimate, MeanSquares
+from raybias.stats.intervals import from_rows
 from raybias.stats.scopes import SCOPES, GapTable, Scope, WordVariance
 
 #: Shuffles; the share of studies with a survivor is then known to 2 in 100.
 SHUFFLES: Final = 200
 
-CHECKED: Final = pl.Schema(
-    {
-        **dict.fromkeys(("scope", "interval", "adjust"), pl.String()),
-        "in_use": pl.Boolean(),
-        **dict.fromkeys(("gaps", "shuffles"), pl.Int64()),
-        **dict.fromkeys(("expected", "flagged", "with_survivor"), pl.Float64()),
-    }
-)
 #: Entries of a matrix of shuffles; 32 MiB in float64.
 _ENTRIES: Final = 1 << 22
 _WIDEST: Final = "widest"
@@ -57,36 +51,41 @@ def null_check(
 
     Parameters
     ----------
-    tables: of `gap_tables`.
+    tables: of gaps.
     words: of `word_variances`.
     rules: interval, level and correction. Of bootstrap intervals the variance is taken that their
         draws have on average.
 
     Returns
     -------
-    A row per scope, the one in use marked, and for `widest` (each table under the widest of its
-    scopes): `expected` and `flagged`, shares of gaps that are called significant, and
-    `with_survivor`, the share of studies in which one survives the correction; of how many gaps
-    and shuffles.
+    Columns of schema.ESTIMATES for each scope, and for `widest` (each table under the widest of its
+    scopes): the scores `meaningless_flagged`, the share of gaps that are called significant, and
+    `meaningless_with_survivor`, the share of studies in which one survives the correction; of how
+    many gaps (n) and shuffles (units).
     """
-    interval, adjust, level = rules.interval, rules.adjust, rules.level
     p_values: dict[str, list[Doubles]] = defaultdict(list)
     for table, squares in _shuffled(tables, shuffles, seed):
-        found = _estimates(table, squares, words.get((*table.keys, table.rate)), interval)
+        found = _estimates(table, squares, words.get(table.place), rules.interval)
         for scope, estimate in found.items():
             p_values[scope].append(estimate.p_value())
         if found:
             p_values[_WIDEST].append(p_values[[*found][-1]][-1])
-    rows = []
-    for rule in (*SCOPES, _WIDEST):
-        if rule not in p_values:
-            continue
+    rows: list[dict[str, Any]] = []
+    expected = 1 - rules.level
+    for rule in (each for each in (*SCOPES, _WIDEST) if each in p_values):
         p_SN = np.nan_to_num(np.concatenate(p_values[rule], axis=1), nan=1.0)
-        tests = stats.false_discovery_control(p_SN, axis=1) if adjust != "none" else p_SN
-        shares = (p_SN < 1 - level).mean(), (tests <= 1 - level).any(axis=1).mean()
-        numbers = (p_SN.shape[1], shuffles, 1 - level, *map(float, shares))
-        rows.append((rule, interval, adjust, rule == rules.scope, *numbers))
-    return pl.DataFrame(rows, CHECKED, orient="row")
+        tests = stats.false_discovery_control(p_SN, axis=1) if rules.adjust != "none" else p_SN
+        shares = {
+            "flagged": (p_SN < expected).mean(),
+            "with_survivor": (tests <= expected).any(axis=1).mean(),
+        }
+        rows += [
+            {"model": ALL, "group": ALL, "score": f"meaningless_{name}", "statistic": "rate",
+             "scope": rule, "value": float(share), "n": p_SN.shape[1], "units": shuffles,
+             "reason": f"{round(expected, 3)} expected, by {rules.interval}"}
+            for name, share in shares.items()
+        ]  # fmt: skip
+    return from_rows(rows)
 
 
 def _estimates(

@@ -25,11 +25,12 @@ import numpy as np
 import polars as pl
 
 from raybias import schema
+from raybias.schema import ALL
 from raybias.seeding import generator
+from raybias.stats.checks import StatisticsWarning
 from raybias.stats.components import Balanced, Doubles, MeanEstimate, satterthwaite
-from raybias.stats.intervals import ROUNDING, Adjust, verdicts
-from raybias.stats.reference_groups import StatisticsWarning
-from raybias.stats.scopes import GapTable, Scope, WordVariance, word_variances
+from raybias.stats.intervals import ROUNDING, Rules, from_rows, verdicts
+from raybias.stats.scopes import GapTable, Scope, WordVariance, by_group, word_variances
 
 ModelScope = Literal["sentences", "wording", "models"]
 #: The question that an interval of a mean over models answers, by scope.
@@ -43,7 +44,6 @@ _DRAWS: Final = 999
 #: Values that are exchanged at a time.
 _AT_ONCE: Final = 4_000_000
 _TABLE: Final = (*schema.KEYS, "attribute")
-_RANKED: Final = (*_TABLE, "rate")
 #: Of the keys, how many say which model it is and how it was tuned.
 _TUNED: Final = 3
 
@@ -110,22 +110,22 @@ class ModelTables:
         found = found.at_least(over_templates)
         return found.at_least(MeanEstimate(mean, *satterthwaite(runs))) if runs else found
 
-    def extremes(self) -> dict[str, Doubles]:
+    def extremes(self) -> dict[str, dict[str, Doubles]]:
         """Count the models in which each group of the mean is lowest and highest, and test it.
 
         Returns
         -------
-        `n_lowest` and `n_highest` [G], where groups at the same end share the model, and `p_lowest`
-        and `p_highest`: the chance of as many models or more if in every template the groups'
-        names were exchanged, alike in all models and runs, as a share of the draws. NaN for a
-        group that is not in the mean.
+        By `lowest` and `highest`: `value` [G], the models, of which groups at the same end share
+        one, and `p`: the chance of as many models or more if in every template the groups' names
+        were exchanged, alike in all models and runs, as a share of the draws. NaN for a group that
+        is not in the mean.
         """
         in_mean_G = self.tables[0].in_mean_G
         values_TGM = self.crossed.values[in_mean_G].transpose(2, 0, 1)
         n_templates, n_groups, _ = values_TGM.shape
         observed = _ends(values_TGM.mean(axis=0))
         reached = {end: np.ones(n_groups) for end in observed}
-        random = generator("extremes over models", *map(str, self.keys), self.tables[0].rate)
+        random = generator("extremes over models", *map(str, self.keys), self.tables[0].score)
         at_once = max(1, _AT_ONCE // values_TGM.size)
         for first in range(0, _DRAWS, at_once):
             draws = min(at_once, _DRAWS - first)
@@ -133,11 +133,12 @@ class ModelTables:
             drawn_DGM = values_TGM[np.arange(n_templates)[:, None], order_DTG].mean(axis=1)
             for end, counts_DG in _ends(drawn_DGM).items():
                 reached[end] += (counts_DG >= observed[end] - ROUNDING).sum(axis=0)
-        found = {}
+        found: dict[str, dict[str, Doubles]] = {}
         for end, counts_G in observed.items():
-            for name, known in (("n", counts_G), ("p", reached[end] / (1 + _DRAWS))):
-                found[f"{name}_{end}"] = np.full(len(in_mean_G), np.nan)
-                found[f"{name}_{end}"][in_mean_G] = known
+            columns = {"value": counts_G, "p": reached[end] / (1 + _DRAWS)}
+            found[end] = {name: np.full(len(in_mean_G), np.nan) for name in columns}
+            for name, known in columns.items():
+                found[end][name][in_mean_G] = known
         return found
 
 
@@ -152,7 +153,7 @@ def model_tables(tables: Sequence[GapTable]) -> Iterator[ModelTables]:
     """
     alike: dict[tuple[str, ...], list[GapTable]] = {}
     for table in tables:
-        alike.setdefault((*table.keys[_TUNED:], table.rate), []).append(table)
+        alike.setdefault((*table.keys[_TUNED:], table.score), []).append(table)
     for place, found in alike.items():
         apart: dict[tuple[str, ...], list[GapTable]] = {}
         once = len({table.keys[0] for table in found}) == len(found)
@@ -172,48 +173,40 @@ def model_tables(tables: Sequence[GapTable]) -> Iterator[ModelTables]:
             )
 
 
-def over_models(
-    together: Sequence[ModelTables],
-    words: pl.DataFrame,
-    *,
-    level: float,
-    adjust: Adjust,
-) -> pl.DataFrame:
+def over_models(together: Sequence[ModelTables], words: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Judge the mean of every gap over models under each scope, and count its extremes.
 
     Parameters
     ----------
     together: of `model_tables`.
     words: schema.WORD_CELLS, without extra groups; of several models, each counts by its runs.
-    adjust: with benjamini_hochberg, what `survives` has q <= 1 - level over all gaps of its scope.
+    rules: what `survives` has q <= 1 - level over all gaps of its scope.
 
     Returns
     -------
-    schema.OVER_MODELS.
+    Columns of schema.ESTIMATES for the model `all`: mean gaps (units are models), and the scores
+    `NAME_lowest_in_models` and `NAME_highest_in_models`, in how many models a group is that extreme
+    (groups at one end share the model); p is the chance of so many where groups exchange their
+    names within each template.
     """
-    types = pl.Schema(schema.OVER_MODELS)
-    if not together:
-        return pl.DataFrame(schema=types)
-    rows: list[dict[str, object]] = []
+    means: list[dict[str, Any]] = []
+    ends: list[dict[str, Any]] = []
     for models in together:
         first = models.tables[0]
-        names = {**dict(zip(_TABLE, models.keys, strict=True)), "rate": first.rate}
-        between = _word_variance(words, models)
-        extremes = {"n_models": np.full(len(first.groups), len(models.tables)), **models.extremes()}
-        for scope, found in models.estimates(between).items():
-            low, high = found.interval(level)
-            numbers = {"gap": found.mean, "low": low, "high": high, "p_value": found.p_value()}
-            rows += [
-                {**names, "group": group, "scope": scope,
-                 **{name: array[g].item() for name, array in (numbers | extremes).items()}}
-                for g, group in enumerate(first.groups)
-            ]  # fmt: skip
-    table = pl.DataFrame(rows).fill_nan(None)
-    parts = [
-        verdicts(table.filter(scope=scope), level=level, adjust=adjust) for scope in MODEL_REDRAWN
-    ]
-    order = ["attribute", "rate", "group", *schema.KEYS[1:]]
-    return pl.concat(parts).sort(order, maintain_order=True).select(types.names()).cast(types)
+        names = {**dict(zip(_TABLE, models.keys, strict=True)), "model": ALL,
+                 "units": len(models.tables)}  # fmt: skip
+        for scope, found in models.estimates(_word_variance(words, models)).items():
+            low, high = found.interval(rules.level)
+            columns = {"value": found.mean, "low": low, "high": high, "p": found.p_value()}
+            named = {**names, "score": first.score, "statistic": "gap", "scope": scope}
+            means += by_group(named, first.groups, columns)
+        for end, columns in models.extremes().items():
+            named = {**names, "score": f"{first.score}_{end}_in_models", "statistic": "score"}
+            ends += by_group(named, first.groups, columns)
+    table = from_rows(means)
+    parts = [verdicts(table.filter(scope=scope), rules) for scope in MODEL_REDRAWN]
+    order = ["attribute", "score", "group", *schema.KEYS[1:]]
+    return pl.concat([*parts, from_rows(ends)]).sort(order, maintain_order=True)
 
 
 def _word_variance(words: pl.DataFrame, models: ModelTables) -> WordVariance | None:
@@ -225,8 +218,8 @@ def _word_variance(words: pl.DataFrame, models: ModelTables) -> WordVariance | N
         .join(keys, on=_TABLE, how="semi", nulls_equal=True)
         .with_columns(pl.lit(value).alias(key) for key, value in whole.items())
     )
-    rate = models.tables[0].rate
-    return word_variances(mine, [rate]).get((*models.keys, rate))
+    score = models.tables[0].score
+    return word_variances(mine, [score]).get((*models.keys, score))
 
 
 def _ends(gaps: Doubles) -> dict[str, Doubles]:
@@ -256,26 +249,32 @@ def reliability(
 
     Returns
     -------
-    schema.RELIABILITY.
+    Columns of schema.ESTIMATES; `n` are ranked. Beside them `spread`, the standard deviation of
+    the true gaps, and `error`, that of one estimate: `value` is spread^2 / (spread^2 + error^2).
     """
     rows: list[dict[str, Any]] = []
     for table in tables:
-        names: dict[str, Any] = {"ranking": "groups", "n_ranked": int(table.in_mean_G.sum())}
-        names |= dict(zip(_RANKED, (*table.keys, table.rate), strict=True))
-        for scope, found in _of_groups(table, words.get((*table.keys, table.rate))):
-            rows.append({**names, "scope": scope, **found})
+        names: dict[str, Any] = {"condition": "ranking of groups", "n": int(table.in_mean_G.sum())}
+        names |= dict(zip(_TABLE, table.keys, strict=True))
+        for scope, found in _of_groups(table, words.get(table.place)):
+            rows.append({**names, "score": table.score, "scope": scope, **found})
     for models in together:
         first = models.tables[0]
-        names = {"ranking": "models", "n_ranked": len(models.tables)}
-        names |= dict(zip(_RANKED, (*models.keys, first.rate), strict=True))
+        names = {"condition": "ranking of models", "n": len(models.tables)}
+        names |= dict(zip(_TABLE, models.keys, strict=True))
         for scope, found_G in _of_models(models):
             rows += [
-                {**names, "group": group, "scope": scope, **found}
+                {**names, "score": first.score, "group": group, "scope": scope, **found}
                 for group, found in zip(first.groups, found_G, strict=True)
             ]
-    types = pl.Schema(schema.RELIABILITY)
-    table_of = pl.DataFrame(rows, schema=types).fill_nan(None)
-    return table_of.sort("ranking", "model", "attribute", "rate", "group", maintain_order=True)
+    types = {
+        **dict.fromkeys((*_TABLE, "score", "group", "condition", "scope"), pl.String),
+        "n": pl.Int64, **dict.fromkeys(("value", "spread", "error"), pl.Float64),
+    }  # fmt: skip
+    order = ("condition", "model", "attribute", "score", "group")
+    table_of = pl.DataFrame(rows, types).fill_nan(None).sort(order, maintain_order=True)
+    score = pl.format("{}_reliability", "score")
+    return table_of.with_columns(score=score, statistic=pl.lit("score"))
 
 
 def _of_groups(
@@ -312,7 +311,7 @@ def _of_models(models: ModelTables) -> Iterator[tuple[Scope, list[dict[str, floa
 
 
 def _compared(observed: float, error: float) -> dict[str, float | None]:
-    """Compute `reliability`, `spread` and `error` from the variance of estimates and its part."""
+    """Compute `value`, `spread` and `error` from the variance of estimates and its part."""
     true = max(0.0, observed - error)
     share = true / (true + error) if true + error > 0 else None
-    return {"reliability": share, "spread": math.sqrt(true), "error": math.sqrt(error)}
+    return {"value": share, "spread": math.sqrt(true), "error": math.sqrt(error)}

@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 
 from raybias import schema
 from raybias.errors import DataError
-from raybias.stats.paper_tsv import read_paper_tsv
-from raybias.stats.plain_predictions import EXTRA, Columns, plain_predictions
+from raybias.stats.foreign import EXTRA, Columns, plain_predictions, read_paper_tsv
 from raybias.storage import Store, split_uri, unpacked
 from raybias.table_files import read_frame
 

@@ -13,25 +13,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from raybias import config, schema
+from raybias.config import Statistics
 from raybias.stats.arrays import CountArrays, count_arrays, linearised
 from raybias.stats.components import (
     Balanced,
     Doubles,
     Facets,
     MeanEstimate,
-    name_of,
     satterthwaite,
 )
-from raybias.stats.intervals import ROUNDING
-from raybias.stats.metric import DEFAULT, counted, shares
-from raybias.stats.metric_types import Share
+from raybias.stats.intervals import ROUNDING, parametric
+from raybias.stats.metric import DEFAULT, Share, counted, shares
 
 Scope = Literal["runs", "sentences", "wording"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
@@ -46,12 +45,14 @@ REDRAWN: Final[Mapping[Scope, str]] = {
 _TABLE: Final = (*schema.KEYS, "attribute")
 _GROUP: Final = (*_TABLE, "group")
 _FACETS: Final[Facets] = ("run", "template")
+#: What names a mean over runs.
+PLACE: Final = (*_GROUP, "score", "condition")
 #: Columns of `scope_rows`.
-ESTIMATES: Final = pl.Schema(
+_ROWS: Final = pl.Schema(
     {
-        **dict.fromkeys((*_TABLE, "group", "rate", "scope"), pl.String()),
-        **dict.fromkeys(("gap", "low", "high", "p_value", "mde"), pl.Float64()),
-        "equivalent": pl.Boolean(),
+        **dict.fromkeys((*PLACE, "scope"), pl.String()),
+        **dict.fromkeys(("value", "low", "high", "p", "mde"), pl.Float64()),
+        **{"equivalent": pl.Boolean(), "units": pl.Int64()},
     }
 )
 
@@ -62,12 +63,25 @@ class GapTable:
 
     keys: tuple[str, ...]
     """Values of schema.KEYS and the attribute."""
-    rate: str
+    score: str
     groups: tuple[str, ...]
     in_mean_G: npt.NDArray[np.bool_]
     values_GRT: Doubles
     """Their mean over templates is a run's gap, and their mean over both the gap."""
     templates: tuple[str, ...] = ()
+    condition: str = ""
+    """As in schema.ESTIMATES."""
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The keys, attribute and score."""
+        return (*self.keys, self.score)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """The columns that all its rows share."""
+        named = dict(zip((*_TABLE, "score"), self.place, strict=True))
+        return {**named, "condition": self.condition}
 
     def estimates(self, words: WordVariance | None) -> dict[Scope, MeanEstimate]:
         """Estimate the gaps under every scope that the design allows."""
@@ -151,13 +165,6 @@ class WordVariance:
         return MeanEstimate(estimate.mean, known_G, np.maximum(freedom_G, least_G))
 
 
-def gap_tables(
-    cells: pl.DataFrame, inside: pl.DataFrame, metrics: Sequence[str] = DEFAULT
-) -> Iterator[GapTable]:
-    """Take gaps apart by run and template; see `rate_tables`."""
-    return (table.less_mean() for table in rate_tables(cells, inside, metrics))
-
-
 def rate_tables(
     cells: pl.DataFrame, inside: pl.DataFrame, metrics: Sequence[str] = DEFAULT
 ) -> Iterator[GapTable]:
@@ -177,7 +184,7 @@ def rate_tables(
     cells = cells.filter(placed) if cells["template_id"].null_count() else cells
     for counts in count_arrays(cells, metrics):
         member = members_of(counts, inside)
-        for k in range(len(counts.rates)):
+        for k in range(len(counts.scores)):
             table = rate_table(counts, k, member)
             if table is not None:
                 yield table
@@ -187,12 +194,6 @@ def members_of(counts: CountArrays, inside: pl.DataFrame) -> dict[str, bool]:
     """Look up which groups of one attribute are in its mean."""
     known = inside.filter(probe=counts.keys[schema.KEYS.index("probe")], attribute=counts.keys[-1])
     return dict(known.select("group", "in_mean").iter_rows())
-
-
-def gap_table(counts: CountArrays, k: int, member: Mapping[str, bool]) -> GapTable | None:
-    """Take the gaps of one metric apart; see `rate_table`."""
-    table = rate_table(counts, k, member)
-    return None if table is None else table.less_mean()
 
 
 def rate_table(counts: CountArrays, k: int, member: Mapping[str, bool]) -> GapTable | None:
@@ -211,13 +212,13 @@ def rate_table(counts: CountArrays, k: int, member: Mapping[str, bool]) -> GapTa
     kept = np.ix_(whole_G, runs_R, templates_T)
     parts_GRT = linearised(counts.items_KGRT[k][kept], counts.hits_KGRT[k][kept])
     templates = tuple(np.array(counts.templates)[templates_T].tolist())
-    return GapTable(counts.keys, counts.rates[k], groups, in_mean_G, parts_GRT, templates)
+    return GapTable(counts.keys, counts.scores[k], groups, in_mean_G, parts_GRT, templates)
 
 
 def word_variances(
     words: pl.DataFrame, metrics: Sequence[str] = DEFAULT
 ) -> dict[tuple[str, ...], WordVariance]:
-    """Estimate how much words for one group differ, by classifier, attribute and rate.
+    """Estimate how much words for one group differ, by classifier, attribute and score.
 
     Parameters
     ----------
@@ -225,11 +226,11 @@ def word_variances(
 
     Returns
     -------
-    By the keys, attribute and rate; only where some group has two words or more.
+    By the keys, attribute and score; only where some group has two words or more.
     """
     return {
-        (*keys, rate): found
-        for rate, share in shares(metrics).items()
+        (*keys, score): found
+        for score, share in shares(metrics).items()
         for keys, found in pooled_words(word_values(words, share)).items()
     }
 
@@ -309,69 +310,55 @@ def _words_apart(several: pl.DataFrame) -> pl.DataFrame:
 
 
 def scope_rows(
-    tables: Iterable[GapTable],
-    words: Mapping[tuple[str, ...], WordVariance],
-    *,
-    level: float,
-    margin: float | None = None,
-    normal: bool = False,
+    tables: Iterable[GapTable], words: Mapping[tuple[str, ...], WordVariance], rules: Statistics
 ) -> pl.DataFrame:
     """Estimate the gaps of tables under every scope that their designs allow, without a verdict.
 
     Parameters
     ----------
     words: of `word_variances`.
-    normal: takes the normal distribution's quantiles instead of Student's.
 
     Returns
     -------
-    The columns of `ESTIMATES`; a row per gap and scope.
+    PLACE, scope, value, low, high, p, mde, equivalent, and units (runs, or templates).
     """
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     for table in tables:
-        names = {**dict(zip(_TABLE, table.keys, strict=True)), "rate": table.rate}
-        between = words.get((*table.keys, table.rate))
+        between = words.get(table.place)
         for scope, found in table.estimates(between).items():
-            numbers = estimate_columns(found, level=level, margin=margin, normal=normal)
-            for g, group in enumerate(table.groups):
-                values = {name: array[g].item() for name, array in numbers.items()}
-                rows.append(
-                    {**names, "group": group, "scope": scope, "gap": found.mean[g].item(), **values}
-                )
-    return pl.DataFrame(rows, schema=ESTIMATES).fill_nan(None)
+            units = table.values_GRT.shape[1 if scope == "runs" else 2]
+            names = {**table.names, "scope": scope, "units": units}
+            rows += by_group(names, table.groups, columns_of(found, rules))
+    return pl.DataFrame(rows, schema=_ROWS).fill_nan(None)
 
 
-def under_scope(
-    under_runs: pl.DataFrame, wide: pl.DataFrame, scope: config.Scope, by: Sequence[str]
-) -> pl.DataFrame:
-    """Select the estimates under one scope, or for each of `by` the widest that can be had.
-
-    Parameters
-    ----------
-    under_runs, wide: with a column `scope`: `runs`, and the scopes beyond it that are known.
-    """
-    if scope == "runs":
-        return under_runs
-    if scope == "widest":
-        by_width = pl.col("scope").cast(pl.Enum(SCOPES))
-        found = pl.concat([under_runs, wide]).sort(by_width)
-        return found.unique(by, keep="last", maintain_order=True)
-    return wide.filter(scope=scope)
+def by_group(
+    names: Mapping[str, Any],
+    groups: Sequence[str],
+    columns: Mapping[str, npt.NDArray[np.generic]],
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each group of columns [G]."""
+    for g, group in enumerate(groups):
+        yield {
+            **names,
+            "group": group,
+            **{name: column[g].item() for name, column in columns.items()},
+        }
 
 
-def estimate_columns(
-    estimate: MeanEstimate, *, level: float, margin: float | None, normal: bool
-) -> dict[str, npt.NDArray[np.generic]]:
-    """Compute `low`, `high`, `p_value`, `mde` and, with a margin, `equivalent` [...] of means.
+def columns_of(estimate: MeanEstimate, rules: Statistics) -> dict[str, npt.NDArray[np.generic]]:
+    """Compute `value`, `low`, `high`, `p`, `mde` and, with a margin, `equivalent` [...] of means.
 
     A gap is `equivalent` if the two one-sided tests against the margin at 1 - level reject, which
     is to say that its interval at 2 level - 1 lies within the margin (Schuirmann 1987).
     """
-    if normal:
+    level, margin = rules.level, rules.margin
+    if rules.interval == "normal":
         estimate = replace(estimate, freedom=np.full_like(estimate.freedom, np.inf))
     low, high = estimate.interval(level)
     columns: dict[str, npt.NDArray[np.generic]] = {
-        "low": low, "high": high, "p_value": estimate.p_value(), "mde": estimate.detectable(level),
+        "value": estimate.mean, "low": low, "high": high, "p": estimate.p_value(),
+        "mde": estimate.detectable(level),
     }  # fmt: skip
     if margin is not None:
         inner_low, inner_high = estimate.interval(2 * level - 1)
@@ -379,31 +366,61 @@ def estimate_columns(
     return columns
 
 
-def variance_rows(
-    tables: Iterable[GapTable], words: Mapping[tuple[str, ...], WordVariance]
+def every_scope(
+    over: pl.DataFrame,
+    tables: Iterable[GapTable],
+    words: Mapping[tuple[str, ...], WordVariance],
+    rules: Statistics,
 ) -> pl.DataFrame:
-    """Take the variance of every gap apart: schema.COMPONENTS, a row per gap and source."""
-    rows: list[dict[str, object]] = []
-    for table in tables:
-        names = {**dict(zip(_TABLE, table.keys, strict=True)), "rate": table.rate}
-        _, runs, templates = table.values_GRT.shape
-        levels = {"run": runs, "template": templates}
-        for facets, variance_G in table.components().items():
-            many = " x ".join(str(levels[facet]) for facet in facets)
-            sources = {"facets": name_of(facets), "levels": many}
-            rows += [
-                {**names, "group": group, **sources, "variance": float(variance)}
-                for group, variance in zip(table.groups, variance_G, strict=True)
-            ]
-        between = words.get((*table.keys, table.rate))
-        if between is not None:
-            for source, many, variance in (
-                ("word", "", between.variance),
-                ("word x template", f" x {templates}", templates * between.noise),
-            ):
-                rows += [
-                    {**names, "group": group, "facets": source, "variance": variance,
-                     "levels": f"{between.words.get(group, 1)}{many}"}
-                    for group in table.groups
-                ]  # fmt: skip
-    return pl.DataFrame(rows, schema=pl.Schema(schema.COMPONENTS))
+    """Estimate means over runs under every scope that their design allows, without a verdict.
+
+    Parameters
+    ----------
+    over: of `over_runs`, by PLACE.
+    tables: the same means, taken apart.
+
+    Returns
+    -------
+    `over` with scope, low, high, p, mde and equivalent; units are those of the scope. Under `runs`
+    every mean has a row.
+    """
+    found = parametric(over, interval=rules.interval, level=rules.level)
+    n, sd, mean = (
+        found[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
+        for name in ("units", "sd", "value")
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        numbers = columns_of(MeanEstimate(mean, sd**2 / n, np.maximum(n - 1, 1)), rules)
+    more = {"mde": pl.Float64, "equivalent": pl.Boolean}
+    under_runs = found.with_columns(
+        pl.when(pl.col("low").is_not_null())
+        .then(pl.Series(numbers[name]) if name in numbers else pl.lit(None, dtype))
+        .alias(name)
+        for name, dtype in more.items()
+    ).with_columns(scope=pl.lit("runs"))
+    wide = scope_rows(tables, words, rules).filter(pl.col("scope") != "runs")
+    beyond = wide.drop("value").join(
+        over.drop("units"), on=PLACE, nulls_equal=True, maintain_order="left"
+    )
+    return pl.concat([under_runs, beyond.select(under_runs.columns)])
+
+
+def one_scope(found: pl.DataFrame, scope: config.Scope) -> pl.DataFrame:
+    """Select each mean under one scope, or under the widest that can be had.
+
+    What has no estimate under the scope is there without an interval.
+
+    Parameters
+    ----------
+    found: of `every_scope`.
+    """
+    if scope == "widest":
+        by_width = pl.col("scope").cast(pl.Enum(SCOPES))
+        return found.sort(by_width, maintain_order=True).unique(
+            PLACE, keep="last", maintain_order=True
+        )
+    kept = found.filter(scope=scope)
+    lacking = found.filter(scope="runs").join(kept, on=PLACE, how="anti", nulls_equal=True)
+    nothing = pl.lit(None).alias
+    empty = [nothing(name) for name in ("low", "high", "p", "mde", "equivalent", "units")]
+    return pl.concat([kept, lacking.with_columns(empty, scope=pl.lit(scope)).cast(kept.schema)])

@@ -19,7 +19,7 @@ import typer
 import yaml
 
 from raybias.cli import app, main
-from raybias.stats.metric_types import metrics
+from raybias.stats.metric import metrics
 from support.documents import ROOT, blocks
 
 PROGRAM: Any = typer.main.get_command(app)

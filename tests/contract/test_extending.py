@@ -51,7 +51,8 @@ assert costs_of(prepared, made).hours < 1
 table = pl.DataFrame(items["clerks"].select(ITEMS.names).to_arrow().cast(ITEMS))
 rows = one_shard(lexicon, study.backbones[0], table, sys.argv[2])
 assert rows["pred"].n_unique() > 1
-assert stats.gaps(stats.cells(rows))["gap"].is_not_null().any()
+gaps = raybias.measure(rows).filter(statistic="gap")
+assert gaps["value"].is_not_null().any()
 rows.write_parquet(sys.argv[2] + ".parquet")
 own = raybias.measure(sys.argv[2] + ".parquet", metric=["unneutral_range"])
 own = own.filter(score="unneutral_range")
@@ -208,7 +209,7 @@ def test_the_diffs_each_add_one_file_that_works(tmp_path: Path) -> None:
     assert pairs["cluster"].n_unique() == 1
     code = "\n".join(added.values()) + (
         "\nfrom raybias.probes.registries import styles"
-        "\nfrom raybias.stats.metric_types import metrics"
+        "\nfrom raybias.stats.metric import metrics"
         "\nassert styles['ellipsis'].rule(['A dog.'], None) == ['A dog ...']"
         "\nassert metrics['false_neutral'].title == 'called neutral'"
     )

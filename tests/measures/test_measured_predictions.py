@@ -108,18 +108,15 @@ def test_strict_judges_by_what_is_redrawn(
     assert "(smaller than the margin of 0.05)" in output
     estimates = raybias.measure(files, margin=0.05)
     gaps = estimates.filter(pl.col("model") != "all", condition="", statistic="gap")
-    tables = judged_files(files, margin=0.05).tables
-    scopes = tables["scopes"].rename({"rate": "score", "gap": "value"})
+    scopes = judged_files(files, margin=0.05).scopes
     both = gaps.join(
         scopes, on=["model", "method", "probe", "attribute", "group", "score", "scope"]
     )
     assert both.height == scopes.height == 132 * 3
-    for one, other in (("value", "value_right"), ("low", "low_right"), ("high", "high_right"),
-                       ("p", "p_value"), ("q", "q_value"), ("mde", "mde_right"),
-                       ("survives", "survives_right")):  # fmt: skip
-        assert both[one].equals(both[other], null_equal=True, check_names=False)
+    for name in ("value", "low", "high", "p", "q", "mde", "survives"):
+        assert both[name].equals(both[f"{name}_right"], null_equal=True, check_names=False)
     smaller = both["reason"].str.starts_with("smaller than the margin").fill_null(value=False)
-    unexplained = both["no_verdict"].is_null()
+    unexplained = both["reason_right"].is_null()
     assert smaller.equals(both["equivalent"] & unexplained, check_names=False)
     # Schuirmann's two one-sided tests: an interval at 95% within the margin is within at 90% too.
     inside = (both["low"] > -0.05) & (both["high"] < 0.05)

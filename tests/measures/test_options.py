@@ -21,9 +21,9 @@ from raybias import schema
 from raybias.cli import main
 from raybias.measures import measure, ratio, read
 from raybias.measures.entries.options import OPTIONS
+from raybias.stats.checks import StatisticsWarning
 from raybias.stats.conclusive import is_refused
 from raybias.stats.jackknife import unit_intervals, without_each
-from raybias.stats.reference_groups import StatisticsWarning
 from support.answer_data import bbq_file, bbq_line, option_answers
 
 

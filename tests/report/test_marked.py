@@ -47,9 +47,9 @@ def test_tables_of_marked_and_prompted_runs(out: Path) -> None:
     shares = tables["answers"].filter(run_id="all")
     assert shares.height == 2 * 2
     assert shares["share"].is_between(0.07, 0.13).all()
-    marks = tables["markedness"].filter(method="full", rate="negative_fpr")
-    white = marks.filter(group="white", effect="marking_effect")["estimate"]
-    other = marks.filter(group="asian", effect="marking_effect")["estimate"]
+    marks = tables["markedness"].filter(method="full", score="negative_fpr")
+    white = marks.filter(group="white", condition="marking_effect")["value"]
+    other = marks.filter(group="asian", condition="marking_effect")["value"]
     assert white.abs().max() < 0.1 < other.min()
     assert set(tables["by_term"]["term"]) == {
         each for g in GROUPS for each in (g.replace("_", " "), f"{g} 2")
@@ -63,7 +63,7 @@ def test_tables_of_marked_and_prompted_runs(out: Path) -> None:
 def test_readings_tell_the_template_from_the_group(out: Path) -> None:
     found = marked.readings(write_tables(Store(out), marked_study())["markedness"])
     sampled = found.filter(pl.col("method").is_in(["full", "nine", "zero_shot"]))
-    negative = sampled.filter(rate="negative_fpr")
+    negative = sampled.filter(score="negative_fpr")
     white = negative.filter(group="white")
     # White reads as if no group were named; the others as any marked word does.
     assert white["reading"].to_list() == [marked.UNNAMED] * 3

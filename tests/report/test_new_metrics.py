@@ -19,7 +19,7 @@ from raybias.planning.prepared import PreparedStudy
 from raybias.report import write_report
 from raybias.report.tables import write_tables
 from raybias.stats.cells import RUN_KEYS
-from raybias.stats.metric_types import Share, metric, metrics
+from raybias.stats.metric import Share, metric, metrics
 from support.report_outs import make_study, write_out
 from support.stats_data import judged_files
 
@@ -80,11 +80,11 @@ def test_new_metrics_are_in_a_studys_tables_report_and_gaps(
     assert set(gaps["score"]) == set(METRICS)
     # Terms, templates and draws of them are there for what is a share of counts.
     counted = {"negative_fpr", "neutral_share"}
-    assert set(tables["by_term"]["rate"]) == set(tables["by_template"]["rate"]) == counted
-    judged = judged_files([tmp_path / "out"]).tables["gaps"]
-    kinds = dict(judged.select("rate", "interval").unique().iter_rows())
+    assert set(tables["by_term"]["score"]) == set(tables["by_template"]["score"]) == counted
+    judged = judged_files([tmp_path / "out"]).gaps
+    kinds = dict(judged.select("score", "interval").unique().iter_rows())
     assert kinds == {**dict.fromkeys(counted, "bootstrap"), "flip_rate": "t"}
-    both = gaps.join(judged, left_on=[*PLACE, "score"], right_on=[*PLACE, "rate"])
+    both = gaps.join(judged, on=[*PLACE, "score"])
     assert both.height == gaps.height
     assert both["low"].to_list() == both["low_right"].to_list()
     rates = raybias.open(tmp_path / "out").by_group.collect()

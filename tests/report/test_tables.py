@@ -130,7 +130,7 @@ def test_gaps_of_an_out_are_those_of_its_report(
     assert found["low"].to_list() == pytest.approx(whole["low"].to_list(), nan_ok=True)
     # What the caller says goes before the study.
     given = {"origin": GROUPS}
-    stated = judged_files([folder], profile="strict", reference_groups=given).tables["gaps"]
+    stated = judged_files([folder], profile="strict", reference_groups=given).gaps
     assert (stated["interval"][0], stated["in_mean"].all()) == ("t", True)
 
 
@@ -141,11 +141,11 @@ def test_studies_that_judge_differently_are_not_joined(tmp_path: Path) -> None:
     write_out(third, make_study(("third",), profile="paper"))
     with pytest.raises(ConfigError, match="gaps of origin in probe planted from different groups"):
         judged_files([first, second])
-    joined = judged_files([first, second], reference_groups={"origin": GROUPS}).tables["gaps"]
+    joined = judged_files([first, second], reference_groups={"origin": GROUPS}).gaps
     assert joined["model"].unique().sort().to_list() == ["other", "planted"]
     with pytest.raises(ConfigError, match=r"scope is widest in .*first, runs in .*third"):
         judged_files([first, third])
-    assert judged_files([first, third], profile="paper").tables["gaps"]["model"].n_unique() == 2
+    assert judged_files([first, third], profile="paper").gaps["model"].n_unique() == 2
 
 
 @pytest.mark.long

@@ -126,11 +126,11 @@ def test_the_judges_errors_are_measured_or_said_not_to_be(out: Path, tmp_path: P
     results = raybias.judge_labels(copy, tmp_path / "sheet.csv")
     judged = results.table("judged").collect()
     assert set(judged["group"]) == {*GROUPS}
-    assert set(judged["rate"]) == {"negative_fpr", "positive_fpr"}
+    assert set(judged["score"]) == {"negative_fpr", "positive_fpr"}
     assert (judged["labelled"] == 8).all()
-    known = judged.filter(pl.col("no_verdict").is_null())
+    known = judged.filter(pl.col("reason").is_null())
     assert known.height
-    assert (known["low"] < known["gap"]).all()
+    assert (known["low"] < known["value"]).all()
     page = (copy / "report.html").read_text()
     assert "Angelopoulos et al. 2023" in page
     assert UNMEASURED[:40] not in page.replace("&#39;", "'")

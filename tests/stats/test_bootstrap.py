@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from raybias import stats
 from raybias.stats import bootstrap
 from raybias.stats.arrays import count_arrays
-from support.stats_data import predictions
+from support.stats_data import gaps, predictions
 
 
 def point_gaps(table: pl.DataFrame, groups: list[str]) -> np.ndarray:
     """Mean gaps [K, G] by the plain path; NaN where missing."""
-    found = stats.gaps(stats.cells(table), interval="normal")
-    value = {(row["rate"], row["group"]): row["gap"] for row in found.iter_rows(named=True)}
+    found = gaps(stats.cells(table), interval="normal")
+    value = {(row["score"], row["group"]): row["value"] for row in found.iter_rows(named=True)}
     return np.array(
         [[value.get((rate, g)) for g in groups] for rate in ("negative_fpr", "positive_fpr")],
         dtype=float,
@@ -74,10 +74,12 @@ def test_intervals_hold_the_estimate_and_follow_seed_and_chunks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cells = stats.cells(predictions(runs=3, templates=9))
-    first = stats.gaps(cells, interval="bootstrap", draws=500)
+    first = gaps(cells, interval="bootstrap", bootstrap_draws=500)
     assert (first["low"] <= first["high"]).all()
-    assert ((first["low"] <= first["gap"]) & (first["gap"] <= first["high"])).mean() > 0.9
-    assert first.equals(stats.gaps(cells, interval="bootstrap", draws=500))
-    assert not first.equals(stats.gaps(cells, interval="bootstrap", draws=500, seed=1))
+    assert ((first["low"] <= first["value"]) & (first["value"] <= first["high"])).mean() > 0.9
+    assert first.equals(gaps(cells, interval="bootstrap", bootstrap_draws=500))
+    assert not first.equals(
+        gaps(cells, interval="bootstrap", bootstrap_draws=500, bootstrap_seed=1)
+    )
     monkeypatch.setattr(bootstrap, "_CHUNK_ENTRIES", 9 * 64)
-    assert first.equals(stats.gaps(cells, interval="bootstrap", draws=500))
+    assert first.equals(gaps(cells, interval="bootstrap", bootstrap_draws=500))

@@ -13,8 +13,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 
 import raybias
 from raybias.cli import main
-from raybias.measures.compare import overall
-from raybias.measures.compare_pairs import compare_pairs
+from raybias.measures.compare import compare_pairs, overall
 from raybias.measures.entries.coreference import coreference_outcomes
 from raybias.measures.entries.pairs import pair_outcomes
 from support.pair_data import answers, pair_scores

@@ -16,12 +16,10 @@ from raybias.config import Statistics
 from raybias.measures.compare_answers import matched, read_arm
 from raybias.measures.compare_gaps import compare_predictions
 from raybias.report.sentences import refusals, verdict
-from raybias.stats.cells import RUN_KEYS
+from raybias.stats.cells import RUN_KEYS, answers
 from raybias.stats.conclusive import Showing, of_options, of_predictions, why_not
-from raybias.stats.judging import GapRules
-from raybias.stats.likelihood_readout import answers
+from raybias.stats.gaps import GapRules
 from support.answer_data import option_answers
-from support.judged import judged_tables
 from support.report_outs import make_study, write_out
 from support.stats_data import predictions
 
@@ -64,35 +62,38 @@ def guesses(right: float, *, pred: int | None = None, templates: int = 60) -> pl
     )
 
 
-def judged(frame: pl.DataFrame, folder: Path) -> dict[str, pl.DataFrame]:
+def judged(frame: pl.DataFrame, folder: Path) -> stats.GapAnalysis:
     frame.write_parquet(folder / "p.parquet")
-    return judged_tables(stats.read_counts([folder / "p.parquet"]), GapRules(STRICT))
+    return stats.gap_analysis(stats.read_counts([folder / "p.parquet"]), GapRules(STRICT))
+
+
+def withheld(found: stats.GapAnalysis) -> pl.DataFrame:
+    assert found.withheld is not None
+    return found.withheld
 
 
 STRICT = Statistics.under("strict")
-#: What estimates call the columns of gaps.
-GAPS = {"rate": "score", "gap": "value", "no_verdict": "reason"}
 
 
 def test_a_page_at_chance_reads_as_a_manager_would_read_it(tmp_path: Path) -> None:
-    tables = judged(guesses(0.0), tmp_path)
-    said = verdict(tables["gaps"].rename(GAPS))
+    found = judged(guesses(0.0), tmp_path)
+    said = verdict(found.gaps)
     assert said.startswith("No verdict for m0: it ")
     assert "do the task: it is right in 3" in said
     assert "and always answering '" in said
     assert said.endswith("No gap of it is judged. Tune it (soft_prompt, lora), show it examples "
                          "(few_shot), or measure a model that can.")  # fmt: skip
     assert "would most likely have been found" not in said
-    for name in ("gaps", "scopes", "by_term", "markedness"):
-        assert tables[name]["survives"].null_count() == tables[name].height
-    assert tables["withheld"].height == 1
-    assert judged(guesses(0.6), tmp_path)["withheld"].is_empty()
+    for table in (found.gaps, found.scopes, found.of_terms, found.marked):
+        assert table["survives"].null_count() == table.height
+    assert withheld(found).height == 1
+    assert withheld(judged(guesses(0.6), tmp_path)).is_empty()
     with pytest.warns(stats.StatisticsWarning):
-        (reason,) = judged(guesses(0.6, pred=1), tmp_path)["withheld"]["no_verdict"]
+        (reason,) = withheld(judged(guesses(0.6, pred=1), tmp_path))["reason"]
     assert reason == "it cannot do the task: 100.0% of its answers are 'neutral'"
     # Where one label is right there is no chance to beat, nor where a judge labels texts.
     one = guesses(0.0).with_columns(label=pl.lit(1, pl.Int8))
-    assert judged(one, tmp_path)["withheld"].is_empty()
+    assert withheld(judged(one, tmp_path)).is_empty()
     cells, none = stats.cells(guesses(0.0)), answers(pl.DataFrame(schema=COUNTED))
     assert of_predictions(cells, none, level=0.95, judged=["soft_prompt"]).is_empty()
 

@@ -18,8 +18,8 @@ from raybias.cli import main
 from raybias.errors import ConfigError
 from raybias.report.design import design_sentences
 from raybias.stats.components import Balanced, Doubles
-from raybias.stats.design import Costs, Design, Sources, _sources, cheapest, design
-from raybias.stats.scopes import GapTable, WordVariance, variance_rows
+from raybias.stats.design import Costs, Design, Sources, _sources, cheapest, design, variance_rows
+from raybias.stats.scopes import GapTable, WordVariance
 from support.stats_data import predictions
 
 COSTS = Costs(run=1000.0, item=1.0, items=500)
@@ -38,7 +38,7 @@ def tables(values_GRT: Doubles, words: float | None = None) -> tuple[pl.DataFram
     parts = dict(Balanced(values_GRT, ("run", "template")).components)
     runs, templates = values_GRT.shape[1:]
     names = {"model": "m", "method": "lora", "dataset": "d", "probe": "p", "style": "original",
-             "attribute": "x", "rate": "negative_fpr"}  # fmt: skip
+             "attribute": "x", "score": "negative_fpr"}  # fmt: skip
     levels = {"run": runs, "template": templates, "word": 2}
     if words is not None:
         parts["word",] = np.full(len(values_GRT), words)
@@ -48,10 +48,10 @@ def tables(values_GRT: Doubles, words: float | None = None) -> tuple[pl.DataFram
         for facets, values in parts.items()
         for g, value in enumerate(values)
     ]  # fmt: skip
-    groups = [{**names, "group": f"g{g}", "in_mean": True, "n_items": 100, "no_verdict": None}
+    groups = [{**names, "group": f"g{g}", "in_mean": True, "n": 100, "reason": None}
               for g in range(len(values_GRT))]  # fmt: skip
-    kept = {name: pl.Schema(schema.GAPS)[name] for name in groups[0]}
-    return pl.DataFrame(rows, pl.Schema(schema.COMPONENTS)), pl.DataFrame(groups, kept)
+    judged = pl.DataFrame(groups, schema_overrides={"reason": pl.String})
+    return pl.DataFrame(rows, pl.Schema(schema.COMPONENTS)), judged
 
 
 def test_a_small_study_predicts_the_error_of_a_larger_one() -> None:
@@ -170,13 +170,12 @@ def test_more_words_shrink_what_they_vary_by_template() -> None:
 def mean_sources(studies: list[tuple[GapTable, WordVariance | None]]) -> Sources:
     """The sources of the average gap of studies, with a range."""
     rows = pl.concat(
-        variance_rows([table], {(*table.keys, table.rate): words} if words else {})
-        for table, words in studies
+        variance_rows([table], {table.place: words} if words else {}) for table, words in studies
     )
     gaps = (
-        rows.select(*schema.KEYS, "attribute", "rate", "group")
+        rows.select(*schema.KEYS, "attribute", "score", "group")
         .unique()
-        .with_columns(in_mean=pl.lit(True), n_items=pl.lit(100), no_verdict=pl.lit(None, pl.String))
+        .with_columns(in_mean=pl.lit(True), n=pl.lit(100), reason=pl.lit(None, pl.String))
     )
     ((_, found),) = _sources(rows, gaps)
     return found

@@ -17,11 +17,10 @@ from scipy import stats as scipy_stats
 import raybias
 from raybias.errors import RaybiasError
 from raybias.report.table import markdown
-from raybias.stats.agreement import kendalls_w
+from raybias.stats.metric import metrics
+from raybias.stats.metric_files import kendalls_w, metrics_of_cells
 from raybias.stats.metric_table import listed_metrics
-from raybias.stats.metric_types import metrics
 from support.documents import ROOT
-from support.golden_names import metric_tables
 from support.stats_data import judged_files, predictions, prompted
 
 #: Two classes; all groups on all templates, with one to three words each.
@@ -51,12 +50,23 @@ def answered(
 def measured(table: pl.DataFrame, folder: Path, *names: str, **options: object) -> pl.DataFrame:
     path = folder / "mine.csv"
     table.write_csv(path)
-    found = raybias.measure(path, metric=names or ["all"], **options)  # type: ignore[arg-type]
-    return metric_tables(found)["metrics"]
+    return of_metrics(raybias.measure(path, metric=names or ["all"], **options))  # type: ignore[arg-type]
+
+
+def of_metrics(estimates: pl.DataFrame) -> pl.DataFrame:
+    """The metrics among estimates: contrasts, and gaps under their widest scope."""
+    shown = [name for name, entry in metrics.items() if entry.contrast or entry.share]
+    found = estimates.filter(
+        pl.col("score").is_in(shown), pl.col("model") != "all",
+        pl.col("statistic").is_in(["gap", "score", "ratio"]),
+        ~pl.col("condition").str.contains("^(by|word:|without) "),
+    ).sort("scope", maintain_order=True)  # fmt: skip
+    place = ["model", "method", "attribute", "group", "score", "condition"]
+    return found.unique(place, keep="last", maintain_order=True)
 
 
 def values(table: pl.DataFrame) -> dict[tuple[str, str], float]:
-    return {(row["metric"], row["group"]): row["value"] for row in table.iter_rows(named=True)}
+    return {(row["score"], row["group"]): row["value"] for row in table.iter_rows(named=True)}
 
 
 class Textbook:
@@ -219,17 +229,17 @@ def test_groups_that_are_answered_alike_have_no_differences(
 
 def test_a_gap_is_the_same_metric_here(shared: Path) -> None:
     file = shared / "data" / "regard_published" / "regard_opt-125m.tsv.gz"
-    gaps = judged_files([file], metrics=["positive_fpr"]).tables["gaps"]
+    gaps = judged_files([file], metrics=["positive_fpr"]).gaps
     names = ["positive_fpr", "fpr", "fpr_range"]
-    found = metric_tables(raybias.measure(file, metric=names))["metrics"]
+    found = of_metrics(raybias.measure(file, metric=names))
     for name in names[:2]:
-        here = found.filter(metric=name).sort("group")
-        for ours, theirs in (("value", "gap"), ("low", "low"), ("high", "high")):
+        here = found.filter(score=name).sort("group")
+        for ours, theirs in (("value", "value"), ("low", "low"), ("high", "high")):
             assert here[ours].to_list() == pytest.approx(gaps[theirs].to_list(), abs=1e-12)
         assert here["scope"].to_list() == gaps["scope"].to_list()
-        assert here["background"].unique().to_list() == ["mean_of_groups"]
-    span = found.filter(metric="fpr_range")["value"].item()
-    assert span == pytest.approx(np.ptp(gaps["gap"].to_numpy()), abs=1e-12)
+        assert here["condition"].unique().to_list() == [""]
+    span = found.filter(score="fpr_range")["value"].item()
+    assert span == pytest.approx(np.ptp(gaps["value"].to_numpy()), abs=1e-12)
 
 
 def test_backgrounds_classes_and_what_an_interval_covers(tmp_path: Path) -> None:
@@ -238,7 +248,8 @@ def test_backgrounds_classes_and_what_an_interval_covers(tmp_path: Path) -> None
     against = {name: measured(table, tmp_path, "tpr", background=name) for name in backgrounds}
     for name, found in against.items():
         own = found.filter(pl.col("group") != "b") if name == "reference:b" else found
-        assert {*own["background"]} <= {name, "not in the mean"}
+        expected = "" if name == "mean_of_groups" else name
+        assert {*own["condition"]} <= {expected, "not in the mean"}
     textbook = Textbook(table)
     tpr = textbook.each(textbook.rate, 1, 1)
     b = values(against["reference:b"])
@@ -301,14 +312,15 @@ def test_a_malformed_table_is_one_line(text: str, message: str, tmp_path: Path) 
 def test_metrics_agree_as_their_ranks_do(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     answered(8, templates=12).write_csv(path)
-    found = metric_tables(raybias.measure(path, metric=["tpr", "fnr", "fpr"]))
-    table = found["agreement"]
-    w = {(metric, other): w for metric, other, w in table.select("metric", "other", "w").rows()}
+    found = raybias.measure(path, metric=["tpr", "fnr", "fpr"])
+    table = found.filter(score="agreement")
+    w = dict(table.select("group", "value").iter_rows())
     # What is missed more is found less, and less of that is worse.
-    assert w["tpr", "fnr"] == 1
-    ranks = [found["metrics"].filter(metric=name)["value"].to_numpy() for name in ("tpr", "fpr")]
+    assert w["tpr, fnr"] == 1
+    ranks = [of_metrics(found).filter(score=name).sort("group")["value"].to_numpy()
+             for name in ("tpr", "fpr")]  # fmt: skip
     rho = scipy_stats.spearmanr(*ranks).statistic
-    assert w["tpr", "fpr"] == pytest.approx((1 + rho) / 2)
+    assert w["tpr, fpr"] == pytest.approx((1 + rho) / 2)
     assert table["low"].null_count() == 0
 
 
@@ -328,7 +340,7 @@ def test_scores_of_three_classes_and_both_readings_of_answers(tmp_path: Path) ->
     table = prompted(runs=2, same_scores=True).filter(pl.col("run_id") == "m0.s0")
     table.write_parquet(tmp_path / "ours.parquet")
     estimates = raybias.measure(tmp_path / "ours.parquet", metric=["ece", "tpr"], positive=1)
-    found = metric_tables(estimates)["metrics"]
+    found = of_metrics(estimates)
     logits = np.array(table["scores"].to_list(), float)
     score = np.exp(logits[:, 1]) / np.exp(logits).sum(axis=1)
     mine = table.select("label", "group").with_columns(
@@ -337,22 +349,24 @@ def test_scores_of_three_classes_and_both_readings_of_answers(tmp_path: Path) ->
     expected = values(measured(mine, tmp_path, "ece"))
     for method in ("few_shot", "few_shot+likelihood"):
         of_method = found.filter(method=method)
-        assert values(of_method.filter(metric="ece")) == pytest.approx(expected)
-    assert found.filter(metric="tpr")["method"].n_unique() == 2
+        assert values(of_method.filter(score="ece")) == pytest.approx(expected)
+    assert found.filter(score="tpr")["method"].n_unique() == 2
 
 
 def test_a_study_has_those_of_counts_and_says_where_the_others_are(tmp_path: Path) -> None:
     table = predictions(models=1, runs=2, terms=True)
     table.write_parquet(tmp_path / "ours.parquet")
     names = ["tpr", "fped", "counterfactual_flip_rate"]
-    there = judged_files([tmp_path / "ours.parquet"], metrics=names).tables
-    alone = metric_tables(raybias.measure(tmp_path / "ours.parquet", metric=names))["metrics"]
-    study = there["metrics"].filter(~pl.col("score").str.ends_with("_less_noise"))
-    rest = alone.filter(pl.col("metric") != "tpr")
-    assert study["score"].to_list() == rest["metric"].to_list()
-    for column, other in (("group", "group"), ("value", "value"), ("condition", "background")):
-        assert study[column].to_list() == rest[other].to_list()
-    assert set(there["gaps"]["rate"]) == {"tpr"}
+    there = judged_files([tmp_path / "ours.parquet"], metrics=names)
+    alone = of_metrics(raybias.measure(tmp_path / "ours.parquet", metric=names))
+    study = metrics_of_cells(there.counts.cells, there.inside, there.options).filter(
+        ~pl.col("score").str.ends_with("_less_noise")
+    )
+    rest = alone.filter(pl.col("score") != "tpr")
+    assert study["score"].to_list() == rest["score"].to_list()
+    for column in ("group", "value", "condition"):
+        assert study[column].to_list() == rest[column].to_list()
+    assert set(there.gaps["score"]) == {"tpr"}
     for refused, message in (
         (["tpr", "ece"], "of scores.*run `raybias measure OUT --metric ece`"),
         (["fped"], "none has a gap for each group; add one that has, such as negative_fpr"),

@@ -9,14 +9,15 @@ import polars as pl
 import pytest
 
 import raybias
-from raybias import schema
+from raybias import schema, stats
 from raybias.config import Probe
 from raybias.errors import DataError
 from raybias.formats.openings import look_alike
 from raybias.measures.prediction_rows import gap_rows
 from raybias.probes import base_items
 from raybias.report.sentences import doubts
-from support.stats_data import Judged, judged_files
+from raybias.stats.gaps import by_family
+from support.stats_data import judged_files
 
 NOBODY = pl.DataFrame(schema=dict.fromkeys(
     ("probe", "attribute", "group", "text", "template_id", "term"), pl.String))  # fmt: skip
@@ -42,34 +43,34 @@ def study(copies: int, *, families: bool = True) -> pl.DataFrame:
     return pl.DataFrame(rows, {name: pl.Schema(schema.PREDICTIONS)[name] for name in rows[0]})
 
 
-def judged(folder: Path, frame: pl.DataFrame) -> Judged:
+def judged(folder: Path, frame: pl.DataFrame) -> stats.GapAnalysis:
     folder.mkdir(parents=True, exist_ok=True)
     frame.write_parquet(folder / "own.parquet")
     return judged_files([folder / "own.parquet"], profile="strict")
 
 
-def told(files: list[Path], found: Judged) -> list[str]:
+def told(files: list[Path], found: stats.GapAnalysis) -> list[str]:
     """What the page says of templates."""
     estimates = raybias.measure(files)
     gaps = gap_rows(estimates, "widest")
-    return [*doubts(estimates, gaps, found.tables["components"], NOBODY)]
+    return [*doubts(estimates, gaps, found.components, NOBODY)]
 
 
 def test_a_family_weighs_as_one_template(tmp_path: Path) -> None:
     alike, single = (judged(tmp_path / str(n), study(n)) for n in (4, 1))
-    numbers = ["gap", "low", "high", "p_value", "mde"]
-    families, templates = alike.tables["by_family"], single.tables["scopes"]
+    numbers = ["value", "low", "high", "p", "mde"]
+    families, templates = by_family(alike.counts, alike.rules), single.scopes
     wide = templates.filter(pl.col("scope") != "runs")
-    assert families.select("group", "rate").equals(wide.select("group", "rate"))
+    assert families.select("group", "score").equals(wide.select("group", "score"))
     assert families.height == 4
     assert np.allclose(families.select(numbers), wide.select(numbers), rtol=1e-9)
     # As single templates, copies seem to be four times as many observations.
     width = (pl.col("high") - pl.col("low")).mean()
-    narrow = alike.tables["scopes"].filter(scope="sentences").select(width).item()
-    assert narrow < 0.7 * families.filter(scope="sentences").select(width).item()
+    narrow = alike.scopes.filter(scope="sentences").select(width).item()
+    assert narrow < 0.7 * families.filter(scope="families").select(width).item()
     said = told([tmp_path / "4" / "own.parquet"], alike)
-    found = alike.tables["scopes"].filter(pl.col("significant"), scope="sentences").height
-    stand = families.filter(pl.col("significant"), scope="sentences").height
+    found = alike.scopes.filter(pl.col("significant"), scope="sentences").height
+    stand = families.filter(pl.col("significant"), scope="families").height
     assert found > stand
     counted = f"{stand // 2} of the {found // 2} that are significant if seeds and sentences"
     assert any(counted in text for text in said)
@@ -77,7 +78,7 @@ def test_a_family_weighs_as_one_template(tmp_path: Path) -> None:
 
 def test_without_families_nothing_is_said_of_them(tmp_path: Path) -> None:
     found = judged(tmp_path, study(2, families=False))
-    assert found.tables["by_family"].is_empty()
+    assert by_family(found.counts, found.rules).is_empty()
     assert not [text for text in told([tmp_path / "own.parquet"], found) if "opening" in text]
 
 

@@ -7,10 +7,10 @@ import polars as pl
 import pytest
 
 from raybias import schema, stats
-from raybias.config import Statistics
 from raybias.stats.components import Doubles, MeanEstimate
 from raybias.stats.gaps import GapAnalysis
 from raybias.stats.judged import JudgeSample, corrected_gaps
+from support.stats_data import analysed
 
 GROUPS = ("a", "b", "c")
 
@@ -38,8 +38,7 @@ def predictions(*, templates: int = 30, runs: int = 2, seed: int = 0) -> pl.Data
 
 def analysis(table: pl.DataFrame, **rules: object) -> GapAnalysis:
     known = {"metrics": ("negative_fpr",), "scope": "sentences", "interval": "t", **rules}
-    options = Statistics.under("strict").model_copy(update=known)
-    return GapAnalysis(stats.cells(table.drop("human")), options, lambda probe, attribute: None)
+    return analysed(stats.cells(table.drop("human")), **known)  # type: ignore[arg-type]
 
 
 def labelled(table: pl.DataFrame) -> pl.DataFrame:
@@ -83,15 +82,15 @@ def test_the_correction_is_the_textbooks() -> None:
 def test_where_people_label_everything_the_gap_is_theirs() -> None:
     table = predictions()
     found = corrected_gaps(analysis(table), labelled(table)).sort("group")
-    np.testing.assert_allclose(found["gap"], human_gaps(table), atol=1e-12)
-    assert found["judged_gap"][0] > found["gap"][0] + 0.05
+    np.testing.assert_allclose(found["value"], human_gaps(table), atol=1e-12)
+    assert found["judged_value"][0] > found["value"][0] + 0.05
     first = found.row(0, named=True)
     people, judge = (table.filter(group="a")[name] == 0 for name in ("human", "pred"))
     assert first["labelled"] == 60
     assert first["held"] == people.sum()
     assert first["wrongly_held"] == (judge & ~people).sum()
     assert first["missed"] == (people & ~judge).sum()
-    assert found["no_verdict"].null_count() == 3
+    assert found["reason"].null_count() == 3
     assert found["scope"].unique().to_list() == ["sentences"]
     # Neither the order of labels nor their names matter.
     again = corrected_gaps(
@@ -104,12 +103,12 @@ def test_what_cannot_be_corrected_says_why() -> None:
     table = predictions()
     one = labelled(table).filter((pl.col("group") != "b") | (pl.col("template_id") == "t0"))
     found = corrected_gaps(analysis(table), one)
-    assert set(found["no_verdict"]) == {"too few labelled texts of b"}
-    assert found["gap"].null_count() == 3
-    assert found["judged_gap"].null_count() == 0
+    assert set(found["reason"]) == {"too few labelled texts of b"}
+    assert found["value"].null_count() == 3
+    assert found["judged_value"].null_count() == 0
     assert corrected_gaps(analysis(table), labelled(table).clear()).is_empty()
     alone = corrected_gaps(analysis(table, scope="wording"), labelled(table))
-    assert set(alone["no_verdict"]) == {"no interval of scope wording"}
+    assert set(alone["reason"]) == {"no interval of scope wording"}
     same = table.with_columns(pred=pl.col("human"))
     # A judge that never errs in the sample is not taken to be one that never errs.
     agreed = corrected_gaps(analysis(same), labelled(same).filter(pl.col("run_id") == "r0"))

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from raybias import schema, stats
-from raybias.errors import ConfigError
-from support.stats_data import predictions
+from support.stats_data import analysed, gaps, predictions
 
 EXAMPLES = settings(max_examples=15, deadline=None)
 MARKED = st.builds(
@@ -27,9 +26,7 @@ MARKED = st.builds(
 
 
 def measured(table: pl.DataFrame, **options: object) -> pl.DataFrame:
-    cells = stats.cells(table)
-    members = stats.members(stats.gaps(cells))
-    return stats.markedness(cells, members, **options)  # type: ignore[arg-type]
+    return analysed(stats.cells(table), **{"scope": "widest", **options}).marked  # type: ignore[arg-type]
 
 
 @pytest.mark.long
@@ -38,12 +35,11 @@ def measured(table: pl.DataFrame, **options: object) -> pl.DataFrame:
 @given(MARKED)
 def test_effects_add_up_and_gaps_add_to_zero(table: pl.DataFrame) -> None:
     found = measured(table)
-    assert found.schema == pl.Schema(schema.MARKEDNESS)
-    by = ["model", "rate"]
-    neutral = found.filter(effect="neutral_effect").select(*by, neutral="estimate")
+    by = ["model", "score"]
+    neutral = found.filter(condition="neutral_effect").select(*by, neutral="value")
     assert neutral.height == found.select(by).unique().height
-    wide = found.filter(pl.col("effect") != "neutral_effect").pivot(
-        "effect", index=[*by, "group"], values="estimate"
+    wide = found.filter(pl.col("condition") != "neutral_effect").pivot(
+        "condition", index=[*by, "group"], values="value"
     )
     wide = wide.join(neutral, on=by)
     remains = wide["marking_effect"] - wide["neutral"] - wide["beyond_neutral"]
@@ -65,14 +61,13 @@ def test_effects_add_up_and_gaps_add_to_zero(table: pl.DataFrame) -> None:
 def test_the_extra_groups_enter_no_other_number(table: pl.DataFrame) -> None:
     plain = table.filter(~pl.col("group").is_in(schema.EXTRA_GROUPS))
     cells, without = stats.cells(table), stats.cells(plain)
-    gaps = stats.gaps(cells)
-    assert gaps.equals(stats.gaps(without))
-    assert gaps.group_by("model", "rate").agg(pl.col("gap").sum())["gap"].abs().max() < 1e-12
-    assert stats.accuracies(cells).equals(stats.accuracies(without))
+    found = gaps(cells)
+    assert found.equals(gaps(without))
+    assert found.group_by("model", "score").agg(pl.col("value").sum())["value"].abs().max() < 1e-12
     for interval in ("bootstrap", "normal"):
-        pair = [stats.gaps(c, interval=interval, draws=100) for c in (cells, without)]  # type: ignore[arg-type]
+        pair = [gaps(c, interval=interval, bootstrap_draws=100) for c in (cells, without)]
         assert pair[0].equals(pair[1])
-    members = stats.members(gaps)
+    members = found.select("probe", "attribute", "group", "in_mean").unique()
     assert_frame_equal(stats.by_template(cells, members), stats.by_template(without, members))
     sizes = stats.composition(cells)
     assert sizes["fraction"].sum() == pytest.approx(1)
@@ -102,11 +97,10 @@ def test_each_template_has_the_same_weight_and_only_whole_ones_count() -> None:
         ],
         schema=pl.Schema(schema.PREDICTIONS),
     )  # fmt: skip
-    cells = stats.cells(table)
-    members = stats.members(stats.gaps(cells, reference_groups={"x": ["a", "b"]}))
-    found = stats.markedness(cells, members).filter(rate="negative_fpr")
-    assert found["n_templates"].unique().to_list() == [2]
-    values = {(r["group"], r["effect"]): r["estimate"] for r in found.iter_rows(named=True)}
+    chosen = {"x": ["a", "b"]}
+    found = measured(table, reference_groups=chosen).filter(score="negative_fpr")
+    assert found["templates"].unique().to_list() == [2]
+    values = {(r["group"], r["condition"]): r["value"] for r in found.iter_rows(named=True)}
     rate = {"a": 2 / 3, "b": 0.0, "unmarked": 0.5, "placeholder": 0.75}
     expected = {("placeholder", "neutral_effect"): 0.25}
     for group in "ab":
@@ -115,9 +109,9 @@ def test_each_template_has_the_same_weight_and_only_whole_ones_count() -> None:
         expected[group, "gap"] = rate[group] - 1 / 3
     assert values == pytest.approx(expected)
     assert found["scope"].unique().to_list() == ["sentences"]
-    seeds = stats.markedness(cells, members, scope="runs")
+    seeds = measured(table, reference_groups=chosen, scope="runs")
     assert seeds["low"].null_count() == seeds.height
-    assert set(seeds["no_verdict"]) == {stats.ONE_RUN}
+    assert set(seeds["reason"]) == {stats.ONE_RUN}
 
 
 @pytest.mark.filterwarnings("ignore:.*are the same in every run")
@@ -133,20 +127,19 @@ def test_a_planted_marking_effect_is_recovered() -> None:
         for t, hit in enumerate(random.random(templates) < p)
     ]
     cells = pl.DataFrame(rows, schema=pl.Schema(schema.CELLS), orient="row")
-    found = stats.markedness(cells, stats.members(stats.gaps(cells))).filter(rate="negative_fpr")
+    found = analysed(cells, scope="widest").marked.filter(score="negative_fpr")
     planted = {
         ("placeholder", "neutral_effect"): 0.10, ("a", "marking_effect"): 0.10,
         ("c", "marking_effect"): 0.35, ("a", "beyond_neutral"): 0.0,
         ("c", "beyond_neutral"): 0.25, ("a", "gap"): -0.25 / 3, ("c", "gap"): 0.5 / 3,
     }  # fmt: skip
     for (group, effect), size in planted.items():
-        row = found.filter(group=group, effect=effect).row(0, named=True)
-        assert row["estimate"] == pytest.approx(size, abs=0.03)
+        row = found.filter(group=group, condition=effect).row(0, named=True)
+        assert row["value"] == pytest.approx(size, abs=0.03)
         assert row["low"] <= size <= row["high"]
         assert row["survives"] == (size != 0)
-    normal = stats.markedness(
-        cells, stats.members(stats.gaps(cells)), interval="normal", adjust="none"
-    ).filter(rate="negative_fpr")
+    normal = analysed(cells, scope="widest", interval="normal", adjust="none").marked
+    normal = normal.filter(score="negative_fpr")
     assert (normal["high"] - normal["low"] < found["high"] - found["low"]).all()
 
 
@@ -165,10 +158,9 @@ def test_sentences_that_differ_by_chance_are_no_effect_of_being_marked() -> None
         }
     ).cast(pl.Schema(schema.CELLS))  # fmt: skip
     metrics = ["negative_fpr"]
-    members = stats.members(stats.gaps(cells, metrics=metrics))
     false = {
-        scope: stats.markedness(cells, members, scope=scope, adjust="none", metrics=metrics)
-        .select(pl.col("significant").mean())
+        scope: analysed(cells, scope=scope, adjust="none", metrics=metrics)
+        .marked.select(pl.col("significant").mean())
         .item()
         for scope in ("runs", "sentences", "wording")
     }
@@ -177,14 +169,6 @@ def test_sentences_that_differ_by_chance_are_no_effect_of_being_marked() -> None
 
 
 def test_nothing_to_measure_without_unmarked_sentences() -> None:
-    found = measured(predictions())
-    assert found.is_empty()
-    assert found.schema == pl.Schema(schema.MARKEDNESS)
+    assert measured(predictions()).is_empty()
     only = predictions(extras=True).filter(pl.col("group") != "placeholder")
-    assert set(measured(only)["effect"]) == {"marking_effect", "gap"}
-
-
-def test_an_extra_group_is_refused_as_reference() -> None:
-    cells = stats.cells(predictions(extras=True))
-    with pytest.raises(ConfigError, match="'unmarked', which is no group"):
-        stats.gaps(cells, reference_groups={"colour": ["a", "unmarked"]})
+    assert set(measured(only)["condition"]) == {"marking_effect", "gap"}

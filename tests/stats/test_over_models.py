@@ -9,9 +9,10 @@ import numpy.typing as npt
 import polars as pl
 import pytest
 
+from raybias.stats.cells import without_extras
+from raybias.stats.checks import StatisticsWarning
 from raybias.stats.components import Balanced
-from raybias.stats.over_models import ModelTables, model_tables, reliability
-from raybias.stats.reference_groups import StatisticsWarning
+from raybias.stats.over_models import ModelTables, model_tables, over_models, reliability
 from raybias.stats.scopes import GapTable
 from support.stats_data import judged_files
 
@@ -82,9 +83,9 @@ def test_equal_extremes_share_a_model_and_chance_is_that_of_exchanged_names() ->
     ]
     (models,) = model_tables(tables)
     found = models.extremes()
-    np.testing.assert_allclose(found["n_lowest"], [2.5, 0.5, 0])
-    np.testing.assert_allclose(found["n_highest"], [0, 1, 2])
-    assert found["p_lowest"][2] == 1
+    np.testing.assert_allclose(found["lowest"]["value"], [2.5, 0.5, 0])
+    np.testing.assert_allclose(found["highest"]["value"], [0, 1, 2])
+    assert found["lowest"]["p"][2] == 1
     # Without any effect of a group the chance is as evenly spread as chances are.
     random = np.random.default_rng(3)
     chances = []
@@ -92,7 +93,7 @@ def test_equal_extremes_share_a_model_and_chance_is_that_of_exchanged_names() ->
         shared = random.normal(0, 1, (4, 1, 20))
         null = [tabled(shared + random.normal(0, 1, (4, 2, 20)), model=f"{study}.{m}")
                 for m in range(5)]  # fmt: skip
-        chances += [*ModelTables(tuple(null)).extremes()["p_lowest"]]
+        chances += [*ModelTables(tuple(null)).extremes()["lowest"]["p"]]
     assert np.mean(np.array(chances) <= 0.05) <= 0.06
 
 
@@ -123,8 +124,8 @@ def test_reliability_is_that_of_the_analysis_of_variance() -> None:
     # No group's variance falls below that of one facet, which would be taken instead.
     table = tabled(rates_GRT - rates_GRT.mean(axis=0))
     found = reliability([table], {}, []).filter(scope="sentences").row(0, named=True)
-    assert found["reliability"] == pytest.approx(float(expected), rel=1e-9)
-    assert found["n_ranked"] == 8
+    assert found["value"] == pytest.approx(float(expected), rel=1e-9)
+    assert found["n"] == 8
 
 
 def test_reliability_is_the_correlation_of_two_such_studies() -> None:
@@ -148,25 +149,29 @@ def test_reliability_is_the_correlation_of_two_such_studies() -> None:
     correlation = np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(one, two, strict=True)])
     rows = reliability([], {}, studies[:1]).filter(scope="sentences")
     assert rows.height == 400
-    assert rows["reliability"].median() == pytest.approx(correlation, abs=0.05)
+    assert rows["value"].median() == pytest.approx(correlation, abs=0.05)
 
 
 @pytest.mark.long
 def test_white_is_lowest_in_most_published_models(shared: Path) -> None:
     """Of those that can do the task; hardly one shows it alone once other sentences count."""
     files = sorted((shared / "data" / "regard_published").glob("*.tsv.gz"))
-    tables = judged_files(files, profile="strict").tables
-    white = tables["over_models"].filter(group="white", rate="positive_fpr")
+    found = judged_files(files, profile="strict")
+    together = [*model_tables(found.judgeable)]
+    means = over_models(together, without_extras(found.counts.words), found.options)
+    white = means.filter(group="white", score="positive_fpr")
     rows = {row["scope"]: row for row in white.iter_rows(named=True)}
     assert list(rows) == ["sentences", "wording", "models"]
-    assert {row["n_lowest"] for row in rows.values()} == {6.0}
-    assert {row["n_models"] for row in rows.values()} == {7}
-    assert rows["models"]["p_lowest"] < 0.01
+    assert {row["units"] for row in rows.values()} == {7}
+    lowest = means.filter(group="white", score="positive_fpr_lowest_in_models")
+    assert lowest["value"].to_list() == [6.0]
+    assert lowest["p"].item() < 0.01
     assert rows["models"]["survives"]
     assert rows["sentences"]["survives"]
     assert not rows["wording"]["survives"]
-    own = tables["gaps"].filter(pl.col("no_verdict").is_null(), group="white", rate="positive_fpr")
-    assert rows["models"]["gap"] == pytest.approx(own["gap"].mean(), abs=1e-12)
-    groups = tables["reliability"].filter(ranking="groups").group_by("scope")
-    medians = dict(groups.agg(pl.col("reliability").median()).iter_rows())
+    own = found.gaps.filter(pl.col("reason").is_null(), group="white", score="positive_fpr")
+    assert rows["models"]["value"] == pytest.approx(own["value"].mean(), abs=1e-12)
+    ranked = reliability(found.judgeable, found.word_variances, together)
+    groups = ranked.filter(condition="ranking of groups").group_by("scope")
+    medians = dict(groups.agg(pl.col("value").median()).iter_rows())
     assert medians["runs"] > medians["sentences"] > medians["wording"]

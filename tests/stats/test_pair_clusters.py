@@ -10,8 +10,7 @@ from scipy import stats
 from raybias.measures import Rules
 from raybias.measures.entries.pairs import pair_outcomes
 from raybias.measures.paired import effect_rows, score_rows, style_rows
-from raybias.stats.clusters import cluster_robust, wilson
-from raybias.stats.components import Doubles
+from raybias.stats.components import Doubles, cluster_robust, wilson
 from support.pair_data import pair_scores
 
 SIZES = np.array([13, 7, 5, 4, 4, 2, 1])

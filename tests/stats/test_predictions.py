@@ -1,4 +1,4 @@
-"""Reading predictions: both formats, every way they can be wrong."""
+"""Reading predictions: both formats, every way they can be wrong, templates found again."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from raybias import schema, stats
+from raybias.config import Probe
 from raybias.errors import DataError
-from raybias.stats.paper_tsv import COLUMNS
+from raybias.probes import probe_items
+from raybias.stats.foreign import COLUMNS, recovered_templates
 from support.stats_data import predictions
 
 TYPES = pl.Schema(schema.PREDICTIONS)
@@ -228,3 +230,41 @@ def test_files_that_are_not_predictions(tmp_path: Path) -> None:
     (tmp_path / "copy.parquet").write_bytes(path.read_bytes())
     with pytest.raises(DataError, match="more than once"):
         stats.read_counts([path, tmp_path / "copy.parquet"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("source", "folder", "attributes", "templates"),
+    [
+        ("amazon", "amazon_templates", ["age", "disability", "race", "sexuality"], 60),
+        ("regard", "regard", ["race"], 101),
+    ],
+)
+def test_the_probes_templates_are_found_again_from_their_sentences(
+    shared: Path, source: str, folder: str, attributes: list[str], templates: int
+) -> None:
+    probe = Probe(source=source, data=str(shared / "data" / folder), attributes=tuple(attributes))
+    items = probe_items(probe)
+    found = recovered_templates(items.select("attribute", "group", "label", "text"))
+    both = items.with_columns(again=found["template_id"], word=found["term"])
+    for attribute in attributes:
+        part = both.filter(attribute=attribute)
+        assert part["again"].null_count() == 0
+        assert part["template_id"].n_unique() == templates
+        # Some templates stand there with an adjective and with a noun, which are two here.
+        pairs = part.select("template_id", "again").n_unique()
+        assert templates <= pairs <= 1.2 * templates
+        assert part["again"].n_unique() >= pairs - 1
+        if attribute == "disability":  # "with ADHD", "person with ADHD": no words of their own.
+            assert part["word"].null_count() == part.height
+        else:
+            assert part["word"].equals(part["term"].str.to_lowercase())
+
+
+def test_other_sentences_have_no_templates() -> None:
+    texts = ["He was kind.", "She laughed a lot.", "They slept.", "An old friend came."]
+    sentences = pl.DataFrame(
+        {"attribute": "x", "group": ["a", "b", "a", "b"], "label": 1, "text": texts}
+    )
+    found = recovered_templates(sentences)
+    assert found["template_id"].null_count() == found["term"].null_count() == 4

@@ -12,9 +12,9 @@ from polars.testing import assert_frame_equal
 
 from raybias import schema, stats
 from raybias.stats.cells import RUN_KEYS
+from raybias.stats.checks import fingerprints, left_out
 from raybias.stats.conclusive import of_predictions
-from raybias.stats.run_checks import fingerprints, left_out
-from support.stats_data import predictions, prompted
+from support.stats_data import analysed, gaps, predictions, prompted, term_cells
 
 
 def with_readouts(table: pl.DataFrame) -> pl.DataFrame:
@@ -49,8 +49,8 @@ def test_runs_that_are_the_same_count_once() -> None:
         read = with_readouts(table)
     runs = dict(read.group_by("method").agg(pl.col("run_id").n_unique()).iter_rows())
     assert runs == {"zero_shot": 4, "zero_shot+likelihood": 1}
-    gaps = stats.gaps(stats.cells(read.with_columns(pl.col("pred").fill_null(0))))
-    likely = gaps.filter(method="zero_shot+likelihood")
+    found = gaps(stats.cells(read.with_columns(pl.col("pred").fill_null(0))))
+    likely = found.filter(method="zero_shot+likelihood")
     assert likely["low"].null_count() == likely.height == 6
     # Equal runs of a tuned classifier stay, and are told.
     tuned = pl.concat(
@@ -79,7 +79,7 @@ def test_files_are_counted_as_tables_are(
         read = with_readouts(stats.read_predictions(paths))
     for ours, expected in (
         (counts.cells, stats.cells(read)),
-        (counts.terms, stats.term_cells(read)),
+        (counts.terms, term_cells(read)),
     ):
         plain = ours.cast({pl.Categorical: pl.String})
         assert_frame_equal(plain, expected, check_row_order=False)
@@ -114,9 +114,7 @@ def test_files_without_terms_or_answers(tmp_path: Path) -> None:
     assert counts.terms.is_empty()
     assert counts.terms.columns == schema.TERM_CELLS.names
     assert counts.answers.is_empty()
-    rates = stats.rates(counts.cells)
-    members = stats.members(stats.gaps(counts.cells))
-    assert stats.by_term(counts.terms, rates, members).is_empty()
+    assert analysed(counts.cells, terms=counts.terms).of_terms.is_empty()
 
 
 @pytest.mark.filterwarnings("ignore:.*are the same in every run")
@@ -132,27 +130,26 @@ def test_a_classifier_with_mostly_unreadable_answers_has_no_verdict(tmp_path: Pa
     counts = stats.read_counts([tmp_path])
     withheld = of_predictions(counts.cells, counts.answers, level=0.95)
     # Of six templates not much is known, and the likelihoods are random.
-    withheld = withheld.filter(pl.col("no_verdict").str.contains("name no"))
+    withheld = withheld.filter(pl.col("reason").str.contains("name no"))
     assert withheld.select("method", "probe").rows() == [("zero_shot", "made")]
     share = counts.answers.filter(method="zero_shot", run_id="all")["share"][0]
-    assert withheld["no_verdict"].to_list() == [f"{share:.1%} of its answers name no label word"]
+    assert withheld["reason"].to_list() == [f"{share:.1%} of its answers name no label word"]
 
-    before, after = (stats.gaps(counts.cells, withheld=frame) for frame in (None, withheld))
+    before, after = (gaps(counts.cells, withheld=frame) for frame in (None, withheld))
     theirs = pl.col("method") == "zero_shot"
-    numbers = ["gap", "low", "high", "sd", "mean_rate", "p_value"]
+    numbers = ["value", "low", "high", "sd", "rate", "p"]
     assert_frame_equal(after.select(numbers), before.select(numbers))
-    for name in ("q_value", "significant", "survives"):
+    for name in ("q", "significant", "survives"):
         assert after.filter(theirs)[name].null_count() == after.filter(theirs).height
-    assert after.filter(theirs)["no_verdict"].unique().to_list() == withheld["no_verdict"].to_list()
+    assert after.filter(theirs)["reason"].unique().to_list() == withheld["reason"].to_list()
     # The rest is judged as if it had been alone; the likelihood rests on no answer.
-    alone = stats.gaps(counts.cells.filter(pl.col("method").cast(pl.String) != "zero_shot"))
+    alone = gaps(counts.cells.filter(pl.col("method").cast(pl.String) != "zero_shot"))
     assert "zero_shot+likelihood" in alone["method"].to_list()
     assert_frame_equal(after.filter(~theirs), alone)
 
-    members, rates = stats.members(after), stats.rates(stats.without_extras(counts.cells))
-    marked = stats.markedness(counts.cells, members, excluded=[withheld])
-    terms = stats.by_term(counts.terms, rates, members, excluded=[withheld])
-    for table in (marked, terms):
-        assert table.filter(~theirs)["no_verdict"].null_count() == table.filter(~theirs).height
+    found = analysed(counts.cells, terms=counts.terms, withheld=withheld)
+    terms = found.of_terms
+    for table in (found.marked, terms):
+        assert table.filter(~theirs)["reason"].null_count() == table.filter(~theirs).height
         assert table.filter(theirs)["survives"].null_count() == table.filter(theirs).height
     assert terms.filter(theirs).height

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from scipy import stats as reference
 
 from raybias import schema, stats
-from raybias.config import Statistics
 from raybias.stats.components import Balanced, MeanEstimate
-from raybias.stats.scopes import GapTable, WordVariance, gap_tables, word_variances
-from support.stats_data import judged_files, predictions
+from raybias.stats.scopes import GapTable, WordVariance, rate_tables, word_variances
+from support.stats_data import analysed, gaps, judged_files, predictions
 
 KEYS = [*schema.KEYS, "attribute"]
 
@@ -31,7 +30,7 @@ def words_of(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def tables_of(frame: pl.DataFrame) -> list[GapTable]:
-    return list(gap_tables(stats.cells(frame), inside(frame)))
+    return [each.less_mean() for each in rate_tables(stats.cells(frame), inside(frame))]
 
 
 def study(
@@ -66,10 +65,8 @@ def study(
 
 def shares(frame: pl.DataFrame) -> dict[str, float]:
     """Share of negative gaps that each scope calls significant."""
-    analysis = stats.GapAnalysis(
-        stats.cells(frame), Statistics(adjust="none"), lambda *_: None, words=words_of(frame)
-    )
-    negative = analysis.scopes.filter(rate="negative_fpr").group_by("scope")
+    analysis = analysed(stats.cells(frame), adjust="none", words=words_of(frame), scope="widest")
+    negative = analysis.scopes.filter(score="negative_fpr").group_by("scope")
     return dict(negative.agg(pl.col("significant").mean()).iter_rows())
 
 
@@ -77,11 +74,9 @@ def shares(frame: pl.DataFrame) -> dict[str, float]:
 def test_the_published_regard_gaps_under_every_scope(shared: Path) -> None:
     files = sorted((shared / "data" / "regard_published").glob("*.tsv.gz"))
     found = judged_files(files, profile="strict", scope="runs")
-    gaps, rules = found.tables["gaps"], found.rules
-    every = stats.GapAnalysis(
-        found.counts.cells, rules.statistics, rules.of, words=found.counts.words
-    ).scopes
-    able = found.tables["scopes"].filter(pl.col("survives").is_not_null())
+    judged = found.gaps
+    every = stats.GapAnalysis(found.counts, found.rules).scopes
+    able = found.scopes.filter(pl.col("survives").is_not_null())
     for scopes, expected in (
         (every, {"runs": (58, 35, 132), "sentences": (34, 5, 132), "wording": (7, 0, 132)}),
         # Four of the eleven models do not beat naming one label always.
@@ -89,25 +84,25 @@ def test_the_published_regard_gaps_under_every_scope(shared: Path) -> None:
     ):
         by = scopes.group_by("scope").agg(pl.col("significant", "survives").sum(), pl.len())
         assert {row[0]: row[1:] for row in by.iter_rows()} == expected
-    assert found.tables["withheld"].height == 4
-    scopes = found.tables["scopes"]
-    white = every.filter(group="white", rate="negative_fpr").group_by("scope")
+    assert found.withheld is not None
+    assert found.withheld.height == 4
+    scopes = found.scopes
+    white = every.filter(group="white", score="negative_fpr").group_by("scope")
     counts = dict(white.agg(pl.col("significant").sum()).iter_rows())
     assert counts == {"runs": 5, "sentences": 2, "wording": 1}
-    on = [*KEYS, "group", "rate"]
-    both = scopes.filter(scope="runs").join(gaps, on=on, nulls_equal=True)
+    on = [*KEYS, "group", "score"]
+    both = scopes.filter(scope="runs").join(judged, on=on, nulls_equal=True)
     assert both.height == 132
-    for column in ("gap", "low", "high", "p_value", "q_value"):
+    for column in ("value", "low", "high", "p", "q"):
         np.testing.assert_allclose(both[column], both[f"{column}_right"], atol=1e-9)
-    analysis = stats.gap_analysis(found.counts, found.rules)
     over_templates = [
         Balanced(table.values_GRT.mean(axis=1), ("template",)).estimate().interval(0.95)
-        for table in analysis.tables
+        for table in found.tables
     ]
     assert sum(int(((low > 0) | (high < 0)).sum()) for low, high in over_templates) == 54
-    papers = judged_files(files, profile="paper").tables["gaps"]
+    papers = judged_files(files, profile="paper").gaps
     assert papers["significant"].sum() == 73
-    variances = found.tables["components"].group_by("facets").agg(pl.col("variance").mean())
+    variances = found.components.group_by("facets").agg(pl.col("variance").mean())
     known = dict(variances.iter_rows())
     assert known["run"] == pytest.approx(0.0007, abs=1e-4)
     assert known["template"] == pytest.approx(0.0062, abs=2e-4)
@@ -118,7 +113,7 @@ def test_the_mean_over_templates_is_the_gap_of_a_run() -> None:
     frame = predictions(seed=3, templates=9, terms=True)
     per_run = stats.rates(stats.cells(frame))
     for table in tables_of(frame):
-        rates = per_run.filter(model=table.keys[0], rate=table.rate).sort("group", "run_id")
+        rates = per_run.filter(model=table.keys[0], score=table.score).sort("group", "run_id")
         values_GR = rates["value"].to_numpy().reshape(len(table.groups), -1)
         expected_GR = values_GR - values_GR.mean(axis=0)
         np.testing.assert_allclose(table.values_GRT.mean(axis=2), expected_GR, atol=1e-12)
@@ -127,7 +122,7 @@ def test_the_mean_over_templates_is_the_gap_of_a_run() -> None:
 def test_with_as_many_sentences_on_each_template_values_are_its_own_gaps() -> None:
     frame = study()
     (table, *_) = tables_of(frame)
-    assert table.rate == "negative_fpr"
+    assert table.score == "negative_fpr"
     rates = frame.group_by("group", "run_id", "template_id").agg(pl.col("pred").eq(0).mean())
     order = ["group", "run_id", "template_id"]
     values_GRT = rates.sort(order)["pred"].to_numpy().reshape(table.values_GRT.shape)
@@ -161,7 +156,7 @@ def test_the_variance_of_words_is_found_and_widens_every_group() -> None:
         assert np.mean(found) == pytest.approx(expected, abs=0.0015)
     single = worded.filter((pl.col("group") != "0") | (pl.col("term") == "0"))
     for table in tables_of(single)[:1]:
-        words = word_variances(words_of(single))[*table.keys, table.rate]
+        words = word_variances(words_of(single))[table.place]
         assert words.words == {"0": 1, "1": 3, "2": 3}
         estimates = table.estimates(words)
         added = estimates["wording"].variance - estimates["sentences"].variance
@@ -239,10 +234,8 @@ def test_without_a_group_effect_only_the_covered_scope_keeps_its_level() -> None
 
 def test_predictions_without_templates_are_judged_over_runs_alone() -> None:
     frame = predictions().with_columns(template_id=pl.lit(None, pl.String))
-    analysis = stats.GapAnalysis(
-        stats.cells(frame), Statistics(), lambda *_: None, words=words_of(frame)
-    )
+    analysis = analysed(stats.cells(frame), words=words_of(frame), scope="widest")
     assert set(analysis.scopes["scope"]) == set(analysis.gaps["scope"]) == {"runs"}
     assert analysis.components.is_empty()
-    asked = stats.gaps(stats.cells(frame), scope="sentences")
-    assert set(asked["no_verdict"]) == {"templates not known, or one"}
+    asked = gaps(stats.cells(frame), scope="sentences")
+    assert set(asked["reason"]) == {"templates not known, or one"}

@@ -1,4 +1,4 @@
-"""Terms, templates, spans, extremes, sizes and corpus rates."""
+"""Terms, templates, gaps without one of them, extremes, sizes and corpus rates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from scipy import stats as scipy_stats
 
 from raybias import schema, stats
 from raybias.errors import DataError
-from support.stats_data import predictions
+from raybias.measures.prediction_rows import extremes
+from support.stats_data import analysed, gaps, predictions, term_cells
 
 
 @pytest.mark.filterwarnings("ignore:.*are the same in every run")
@@ -21,89 +22,58 @@ from support.stats_data import predictions
 @given(st.integers(0, 1000), st.integers(1, 3))
 def test_a_groups_gap_is_the_weighted_mean_of_its_terms(seed: int, runs: int) -> None:
     table = predictions(seed=seed, runs=runs, terms=True, extras=True)
-    cells = stats.cells(table)
-    gaps = stats.gaps(cells)
-    members = stats.members(gaps)
-    terms = stats.by_term(stats.term_cells(table), stats.rates(cells), members)
+    found = analysed(stats.cells(table), terms=term_cells(table))
+    terms = found.of_terms
     assert not terms["group"].is_in(schema.EXTRA_GROUPS).any()
-    by = [*schema.KEYS, "attribute", "group", "rate"]
-    n = pl.col("n_items")
-    summed = terms.group_by(by).agg(mean=(pl.col("gap") * n).sum() / n.sum())
-    both = summed.join(gaps, on=by)
-    assert both.height == gaps.height
-    assert (both["mean"] - both["gap"]).abs().max() < 1e-12
+    by = [*schema.KEYS, "attribute", "group", "score"]
+    n = pl.col("n")
+    summed = terms.group_by(by).agg(mean=(pl.col("value") * n).sum() / n.sum())
+    both = summed.join(found.gaps, on=by)
+    assert both.height == found.gaps.height
+    assert (both["mean"] - both["value"]).abs().max() < 1e-12
     if runs == 1:
         assert terms["low"].null_count() == terms.height
     else:
-        assert (terms["low"] <= terms["gap"]).all()
+        assert (terms["low"] <= terms["value"]).all()
 
 
 @pytest.mark.filterwarnings("ignore:.*are the same in every run")
 def test_templates_by_hand() -> None:
     table = predictions(runs=2)
     cells = stats.cells(table)
-    found = stats.by_template(cells, stats.members(stats.gaps(cells)))
+    found = stats.by_template(cells, analysed(cells).inside)
     assert found.height == 2 * 3 * (4 + 4)  # models, groups, templates of either rate
     for row in found.sample(12, seed=1).iter_rows(named=True):
-        label = {"negative_fpr": 0, "positive_fpr": 2}[row["rate"]]
+        label = {"negative_fpr": 0, "positive_fpr": 2}[row["score"]]
         values = []
         for _, part in table.filter(model=row["model"], template_id=row["template_id"]).group_by(
             "run_id"
         ):
             rate = {g: (p["pred"] == label).mean() for (g,), p in part.group_by("group")}
             values.append(rate[row["group"]] - np.mean(list(rate.values())))
-        assert row["gap"] == pytest.approx(np.mean(values), abs=1e-12)
-        assert row["n_runs"] == 2
+        assert row["value"] == pytest.approx(np.mean(values), abs=1e-12)
+        assert row["units"] == 2
     top = stats.largest(found, "template_id", k=1)
     assert top.height == 6
-    means = found.group_by("rate", "group", "template_id").agg(pl.col("gap").mean())
+    means = found.group_by("score", "group", "template_id").agg(pl.col("value").mean())
     for row in top.iter_rows(named=True):
-        mine = means.filter(rate=row["rate"], group=row["group"])
-        assert abs(row["gap"]) == pytest.approx(mine["gap"].abs().max())
+        mine = means.filter(score=row["score"], group=row["group"])
+        assert abs(row["value"]) == pytest.approx(mine["value"].abs().max())
 
 
-def test_accuracy_over_all_attributes() -> None:
-    first, second = predictions(runs=2), predictions(runs=2, seed=1, attribute="shape")
-    table = pl.concat([first, second])
-    found = stats.accuracies(stats.cells(table))
-    assert found["attribute"].to_list() == ["colour", "shape", "all"] * 2
-    whole = found.filter(model="m1", attribute="all").row(0, named=True)
-    runs = [
-        (part["pred"] == part["label"]).mean()
-        for _, part in table.filter(model="m1").group_by("run_id")
-    ]
-    assert (whole["mean"], whole["sd"]) == pytest.approx((np.mean(runs), np.std(runs, ddof=1)))
-    assert whole["n_items"] == (first.height + second.height) / 4
-
-
-def test_extremes_and_mean_spans() -> None:
-    gaps = pl.concat(
-        [
-            stats.gaps(stats.cells(predictions(models=3).with_columns(probe=pl.lit(probe))))
-            for probe in ("p", "q")
-        ]
-    ).filter(rate="negative_fpr")
-    value = {"a": -0.2, "b": 0.1, "c": 0.1}
-    gaps = gaps.with_columns(gap=pl.col("group").replace_strict(value, return_dtype=pl.Float64))
-    gaps = gaps.with_columns(
-        gap=pl.when((pl.col("model") == "m2") & (pl.col("probe") == "q"))
-        .then(-pl.col("gap") / 2)
-        .otherwise("gap")
-    )
-    found = {row["group"]: row for row in stats.extremes(gaps).iter_rows(named=True)}
-    assert {g: row["n_extreme"] for g, row in found.items()} == {"a": 6, "b": 3, "c": 3}
-    assert (found["a"]["n_lowest"], found["a"]["n_highest"]) == (5, 1)
-    assert (found["b"]["n_pairs"], found["b"]["share"]) == (6, 0.5), "equals share the place"
-    same = gaps.with_columns(gap=0.0 * pl.col("gap"))
-    none = stats.extremes(same)
-    assert set(stats.spans(same).select("lowest", "highest").rows()) == {(None, None)}
-    assert none.select("n_extreme", "n_pairs").unique().rows() == [(0, 6)]
-    assert set(stats.spans(gaps)["highest"]) == {"b, c", "a"}
-    means = stats.spans_mean(stats.spans(gaps))
-    assert means["model"].to_list() == ["m0", "m1", "m2"]
-    assert means["rank"].to_list() == [1, 1, 3]
-    assert means["mean_span"].to_list() == pytest.approx([0.3, 0.3, 0.225])
-    assert means["n_probes"].unique().to_list() == [2]
+def test_extremes_are_shared_and_are_none_where_all_gaps_are_equal() -> None:
+    found = pl.concat(
+        gaps(stats.cells(predictions(models=3).with_columns(probe=pl.lit(probe))))
+        for probe in ("p", "q")
+    ).filter(score="negative_fpr")
+    turned = (pl.col("model") == "m2") & (pl.col("probe") == "q")
+    size = {"a": -0.2, "b": 0.1, "c": 0.1}
+    value = pl.col("group").replace_strict(size, return_dtype=pl.Float64)
+    found = found.with_columns(value=pl.when(turned).then(-value / 2).otherwise(value))
+    shares = dict(extremes(found, None, "").select("group", "value").iter_rows())
+    assert shares == {"a": 1.0, "b": 0.5, "c": 0.5}, "equals share the place"
+    none = extremes(found.with_columns(value=0.0 * pl.col("value")), None, "")
+    assert none.select("value", "n").unique().rows() == [(0, 6)]
 
 
 def test_published_sizes_are_table_5_but_for_its_slip(shared: Path) -> None:
@@ -144,29 +114,83 @@ def test_corpus_rates_and_their_rank_correlation() -> None:
     )
     table = predictions(groups=tuple("abcdef"), attribute="race", extras=True)
     cells = stats.cells(table)
-    gaps = stats.gaps(cells, reference_groups={"race": list("abcdef")})
-    noise = random.normal(size=gaps.height)
-    gaps = gaps.with_columns(gap=pl.Series(noise))
-    marks = stats.markedness(cells, stats.members(gaps))
-    found = stats.corpus_correlations(rates, gaps, marks)
+    analysis = analysed(cells, reference_groups={"race": list("abcdef")})
+    marks, judged = analysis.marked, analysis.gaps
+    judged = judged.with_columns(value=pl.Series(random.normal(size=judged.height)))
+
+    found = stats.corpus_correlations(rates, judged, marks)
     assert set(found["effect"]) == {"gap", "marking_effect"}
-    row = found.filter(model="m0", rate="negative_fpr", effect="gap").row(0, named=True)
-    values = gaps.filter(model="m0", rate="negative_fpr").sort("group")["gap"].to_numpy()
+    row = found.filter(model="m0", score="negative_fpr", effect="gap").row(0, named=True)
+    values = judged.filter(model="m0", score="negative_fpr").sort("group")["value"].to_numpy()
     x = rates["marked_rate"].to_numpy()
     assert row["rho"] == pytest.approx(scipy_stats.spearmanr(x, values).statistic)
     exact = scipy_stats.permutation_test(
         (x,), lambda p: scipy_stats.spearmanr(p, values).statistic,
         permutation_type="pairings", n_resamples=np.inf,
     )  # fmt: skip
-    assert row["p_value"] == pytest.approx(exact.pvalue)
+    assert row["p"] == pytest.approx(exact.pvalue)
     assert row["low"] <= row["rho"] <= row["high"]
     assert row["n_groups"] == 6
-    assert found.equals(stats.corpus_correlations(rates, gaps, marks))
+    assert found.equals(stats.corpus_correlations(rates, judged, marks))
     few = rates.filter(pl.col("group").is_in(["a", "b", "c"]))
-    assert stats.corpus_correlations(few, gaps, marks).is_empty()
+    assert stats.corpus_correlations(few, judged, marks).is_empty()
 
 
 def test_impossible_corpus_counts_are_named() -> None:
     bad = corpus({"a": 3}).with_columns(bare=pl.lit(-1, pl.Int64))
     with pytest.raises(DataError, match=r"c\.parquet: 'a', 'a-0', 'man' has no or negative counts"):
         stats.marked_rates(bad, where="c.parquet")
+
+
+def left_out(frame: pl.DataFrame) -> pl.DataFrame:
+    """The gaps without one of their templates or words, with what they are without."""
+    by = pl.Schema(schema.WORD_CELLS).names()[:-1]
+    words = frame.group_by(by).agg(n=pl.len()).cast(pl.Schema(schema.WORD_CELLS))
+    found = analysed(stats.cells(frame), words=words).left_out
+    parts = pl.col("condition").str.extract_groups("^without (?<unit>[a-z]+) (?<name>.*)$")
+    return found.with_columns(parts.alias("parts")).unnest("parts")
+
+
+def gap_of(frame: pl.DataFrame, group: str, score: str) -> float:
+    found = gaps(stats.cells(frame)).filter(group=group, score=score, model="m0")
+    return float(found["value"].item())
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.*are the same in every run")
+@pytest.mark.parametrize(
+    ("unit", "column", "tolerance"), [("template", "template_id", 5e-3), ("word", "term", 1e-9)]
+)
+def test_the_range_is_that_of_the_gaps_counted_again(
+    unit: str, column: str, tolerance: float
+) -> None:
+    frame = predictions(seed=5, runs=3, templates=30, groups=("a", "b", "c"), terms=True)
+    frame = frame.filter(model="m0")
+    rows = left_out(frame).filter(unit=unit)
+    assert rows.height == 12
+    for (group, score), part in rows.group_by("group", "score"):
+        left = pl.lit(True) if unit == "template" else pl.col("group") == group
+        again = {
+            name: gap_of(frame.filter(~(left & (pl.col(column) == name))), str(group), str(score))
+            for name in frame.filter(left)[column].unique()
+        }
+        for value, name in part.select("value", "name").iter_rows():
+            assert value == pytest.approx(again[name], abs=tolerance)
+        ends = min(again.values()), max(again.values())
+        assert part["value"].to_list() == pytest.approx(ends, abs=tolerance)
+
+
+def test_a_gap_that_one_word_carries_is_said_to_be_so() -> None:
+    rows = [
+        {"run_id": run, "template_id": str(t), "group": group, "term": f"{group}{word}",
+         "pred": 0 if (group, word) == ("a", 0) or t == run else 1}
+        for run in range(2) for t in range(10) for group in "ab" for word in range(3)
+    ]  # fmt: skip
+    keys = {**dict.fromkeys(schema.KEYS, "k"), "model": "m0", "attribute": "x", "label": 1}
+    frame = pl.DataFrame(rows).with_columns(
+        pl.col("run_id").cast(pl.String), **{name: pl.lit(value) for name, value in keys.items()}
+    )
+    found = left_out(frame).filter(score="negative_fpr")
+    carried = {row[:2]: row[2] for row in found.select("group", "unit", "reason").iter_rows()}
+    assert carried == {("a", "word"): "carried by a0", ("b", "word"): None,
+                       ("a", "template"): None, ("b", "template"): None}  # fmt: skip

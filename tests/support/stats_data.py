@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from raybias import schema, stats
-from raybias.config import Profile
+from raybias.config import Profile, Statistics
 from raybias.report import rules_of_files
-from support.judged import judged_tables
+from raybias.stats.metric import VALUES
 
 
 def predictions(
@@ -93,25 +92,51 @@ def prompted(
     )
 
 
+def term_cells(table: pl.DataFrame) -> pl.DataFrame:
+    """Predictions counted by term, without those whose term is not known."""
+    types = pl.Schema(schema.TERM_CELLS)
+    known = table.filter(pl.col("term").is_not_null())
+    return known.group_by(types.names()[:-1], maintain_order=True).agg(n=pl.len()).cast(types)
+
+
+def analysed(
+    cells: pl.DataFrame,
+    *,
+    reference_groups: Mapping[str, Sequence[str]] | None = None,
+    withheld: pl.DataFrame | None = None,
+    words: pl.DataFrame | None = None,
+    terms: pl.DataFrame | None = None,
+    **options: object,
+) -> stats.GapAnalysis:
+    """The analysis of counts by these statistics, by default t intervals over runs."""
+    none = pl.DataFrame()
+    counts = stats.Counts(
+        cells,
+        pl.DataFrame(schema=pl.Schema(schema.TERM_CELLS)) if terms is None else terms,
+        pl.DataFrame(schema=pl.Schema(schema.WORD_CELLS)) if words is None else words,
+        none, none, pl.DataFrame(schema=VALUES), none,
+    )  # fmt: skip
+    statistics = Statistics.under("strict", **{"scope": "runs", **options})
+    rules = stats.GapRules(statistics, everywhere=reference_groups or {})
+    return stats.GapAnalysis(counts, rules, withheld)
+
+
+def gaps(cells: pl.DataFrame, **options: object) -> pl.DataFrame:
+    """The gaps of counts; options are those of `analysed`."""
+    return analysed(cells, **options).gaps  # type: ignore[arg-type]
+
+
 def judged_files(
     files: Sequence[object],
     *,
     profile: Profile | None = None,
     reference_groups: Mapping[str, Sequence[str]] | None = None,
     **options: object,
-) -> Judged:
+) -> stats.GapAnalysis:
     """What follows from prediction files by a profile's or their study's rules."""
     paths = [str(file) for file in files]
     rules = rules_of_files(
         paths, profile=profile, reference_groups=reference_groups, options=options
     )
     counts = stats.read_counts(paths, metrics=rules.statistics.metrics)
-    return Judged(counts, rules, judged_tables(counts, rules))
-
-
-class Judged(NamedTuple):
-    """Counts of predictions, the rules that judge them, and the tables that follow."""
-
-    counts: stats.Counts
-    rules: stats.GapRules
-    tables: dict[str, pl.DataFrame]
+    return stats.gap_analysis(counts, rules)

@@ -15,13 +15,12 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
-from raybias.measures.kind import ALL, Kind, Rules, Table, kind
+from raybias.measures.kind import Kind, Rules, Table, kind
 from raybias.measures.pair_means import AVERAGES, ORIGINAL, drawn_means, percentiles, style_order
 from raybias.measures.paired import check_styles, paired_rows
-from raybias.schema import CONDITIONS, COREFERENCE_ANSWERS, ESTIMATES, READINGS
+from raybias.schema import ALL, CONDITIONS, COREFERENCE_ANSWERS, ESTIMATES, READINGS
 from raybias.seeding import generator
-from raybias.stats.clusters import wilson
-from raybias.stats.components import Doubles
+from raybias.stats.components import Doubles, wilson
 from raybias.stats.intervals import ROUNDING
 
 RULES: Final = ("exact", "contains")

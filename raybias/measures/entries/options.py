@@ -28,10 +28,10 @@ from raybias.formats.questions import Line, Targets, bbq_line, bbq_metadata, tar
 from raybias.measures.kind import Items, Kind, ReadFile, Rules, Sums, Table, kind, ratio
 from raybias.measures.reading import file_source, model_of
 from raybias.schema import CONTEXTS, OPTION_ANSWERS
+from raybias.stats.checks import StatisticsWarning
 from raybias.stats.components import Doubles
 from raybias.stats.conclusive import of_options
 from raybias.stats.predictions import Source
-from raybias.stats.reference_groups import StatisticsWarning
 from raybias.table_files import read_frame
 
 _BY: Final = ("model", "probe", "method", "attribute")

@@ -20,7 +20,7 @@ from scipy import stats
 
 from raybias.errors import DataError
 from raybias.formats.harnesses import is_lm_eval_sample, lm_eval_pair
-from raybias.measures.kind import ALL, Items, Kind, ReadFile, Rules, Table, kind
+from raybias.measures.kind import Items, Kind, ReadFile, Rules, Table, kind
 from raybias.measures.pair_means import (
     AVERAGES,
     ORIGINAL,
@@ -31,7 +31,7 @@ from raybias.measures.pair_means import (
 )
 from raybias.measures.paired import check_styles, effect_rows, paired_rows, score_rows
 from raybias.measures.reading import model_of, typed
-from raybias.schema import DIRECTIONS, PAIR_SCORES
+from raybias.schema import ALL, DIRECTIONS, PAIR_SCORES
 from raybias.stats.components import symmetric_sums
 from raybias.stats.predictions import Source
 

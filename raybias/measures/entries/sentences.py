@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
-from raybias.measures.kind import ALL, Kind, Sums, Table, kind, ratio
-from raybias.schema import SENTENCE_SCORES
+from raybias.measures.kind import Kind, Sums, Table, kind, ratio
+from raybias.schema import ALL, SENTENCE_SCORES
 from raybias.stats.components import Doubles
 
 _BY: Final = ("model", "probe", "attribute")

@@ -19,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter
 from raybias.errors import DataError
 from raybias.formats import parsed
 from raybias.formats.questions import ROLES, StereoSetTriple, stereoset_triples
-from raybias.measures.kind import ALL, Items, Kind, Least, ReadFile, Sums, Table, kind, ratio
+from raybias.measures.kind import Items, Kind, Least, ReadFile, Sums, Table, kind, ratio
 from raybias.measures.reading import content, file_source
-from raybias.schema import TRIPLE_SCORES
+from raybias.schema import ALL, TRIPLE_SCORES
+from raybias.stats.checks import StatisticsWarning
 from raybias.stats.components import Doubles
 from raybias.stats.predictions import Source
-from raybias.stats.reference_groups import StatisticsWarning
 
 _BY: Final = ("model", "probe", "attribute", "condition")
 _CURE: Final = "give it as StereoSet's authors published it"

@@ -1,13 +1,57 @@
-"""Rates of one class: how often a group is called it, by whether it is right.
+"""Rates of groups: of sentiment, of accuracy, and of one class.
 
-That is taken for a benefit, as being called positive is: the class of a study is `positive`.
+To be called the class is taken for a benefit, as being called positive is: the class of a study is
+`positive`.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from raybias.stats.metric_types import Share, metric
+from raybias.schema import Label
+from raybias.stats.metric import Share, metric
+
+
+@metric(
+    of="counts",
+    title="wrongly called negative",
+    about="the share of the group's neutral and positive sentences that are called negative",
+    words="called negative",
+    above="harm",
+    below="benefit",
+    source="Tian2023, Kohankhaki2024",
+)
+def negative_fpr(label: pl.Expr, pred: pl.Expr) -> Share:
+    """Count the neutral and positive sentences that are called negative."""
+    return Share(among=label != Label.NEGATIVE, holds=pred == Label.NEGATIVE)
+
+
+@metric(
+    of="counts",
+    title="wrongly called positive",
+    about="the share of the group's negative and neutral sentences that are called positive",
+    words="called positive",
+    above="benefit",
+    below="harm",
+    source="Tian2023, Kohankhaki2024",
+)
+def positive_fpr(label: pl.Expr, pred: pl.Expr) -> Share:
+    """Count the negative and neutral sentences that are called positive."""
+    return Share(among=label != Label.POSITIVE, holds=pred == Label.POSITIVE)
+
+
+@metric(
+    of="counts",
+    title="rightly classified",
+    about="the share of the group's sentences whose label is right",
+    words="rightly classified",
+    above="benefit",
+    below="harm",
+    source="Kohankhaki2024",
+)
+def accuracy(label: pl.Expr, pred: pl.Expr) -> Share:
+    """Count the sentences whose label is right."""
+    return Share(among=label.is_not_null(), holds=pred == label)
 
 
 @metric(

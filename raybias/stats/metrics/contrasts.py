@@ -1,10 +1,15 @@
-"""Rates of groups contrasted with a background, with one another and all at once."""
+"""Rates of groups contrasted: with a background, with one another, all at once.
+
+Demographic parity, equal opportunity and equalised odds are computed as fairlearn does.
+"""
 
 from __future__ import annotations
 
+import numpy as np
+
 from raybias.stats.components import Doubles
-from raybias.stats.examples import absolute, mean, pairs_mean, ratio, spread, total
-from raybias.stats.metric_types import Contrast, contrast
+from raybias.stats.examples import absolute, least_ratio, mean, pairs_mean, ratio, spread, total
+from raybias.stats.metric import Contrast, contrast
 
 
 def f1(tp: Doubles, fp: Doubles, fn: Doubles, tn: Doubles) -> Doubles:
@@ -50,4 +55,23 @@ for name, outcome, formula, source in (
         Contrast(outcomes=(outcome,), reduce=pairs_mean, bound=0.0),
         formula=f"mean over pairs of groups |phi - phi|, phi = {formula}",
         source=source,
+    )
+
+for criterion, outcomes, phi, source in (
+    ("demographic_parity", ("selection_rate",), "(TP + FP) / n", "Dwork2012, Bird2020"),
+    ("equal_opportunity", ("tpr",), "TPR", "Hardt2016, Bird2020"),
+    ("equalized_odds", ("tpr", "fpr"), "the worse of TPR and FPR", "Hardt2016, Bird2020"),
+):
+    contrast(
+        f"{criterion}_difference",
+        Contrast(outcomes=outcomes, reduce=spread, worst=np.max, bound=0.0),
+        formula=f"max phi - min phi, phi = {phi}",
+        source=source,
+    )
+    contrast(
+        f"{criterion}_ratio",
+        Contrast(outcomes=outcomes, reduce=least_ratio, worst=np.min, bound=1.0),
+        formula=f"min phi / max phi, phi = {phi}",
+        source=source,
+        above="benefit",
     )

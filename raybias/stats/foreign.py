@@ -1,0 +1,378 @@
+"""Read others' predictions: Kohankhaki2024's tab-separated files, and anyone's table.
+
+Kohankhaki2024's text is unquoted, and its format has no template column: templates are found again
+from the sentences. Sentences of one template differ in one run of words, the term. So a template is
+what is left and right of a term, and its sentences, which have one label, name every group of the
+attribute. Of the spans of a sentence for which that is so, the shortest is its term.
+
+Anyone's table has labels, predictions or scores, and groups. What is not there is filled in:
+`model` is the file's name, `attribute` is "group", an item is named by its place in its run. `pred`
+may be left out where there is a `score` of class 1: it is 1 from 0.5 on. Without templates, source
+examples are what could be drawn anew, else blocks of items.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import polars as pl
+
+from raybias import schema
+from raybias.errors import DataError
+from raybias.formats.openings import regard_opening
+from raybias.table_files import check_separator, refuse, unzipped
+
+#: Columns beside those of schema.PREDICTIONS: the score of class 1, and what names the source
+#: example of versions that differ in the group alone (else `template_id` does).
+EXTRA: Final = pl.Schema({"score": pl.Float64(), "source_id": pl.String()})
+#: Begins a `template_id` that is a block of items, which are drawn anew where no templates are
+#: known. A thousand blocks vary their mean as much as drawing items one by one.
+BLOCK: Final = "items "
+_BLOCKS: Final = 1_000
+#: Between the attributes and the groups of an intersection.
+CROSSED: Final = ", "
+_TYPES: Final = pl.Schema({**pl.Schema(schema.PREDICTIONS), **EXTRA})
+_TEXTS: Final = ("run_id", "method", "dataset", "probe")
+_CALLED: Final = 0.5
+#: Labels that a message names.
+_NAMED: Final = 5
+_CURE: Final = "mend the row or leave it out"
+_SENTIMENT: Final = {name: str(number) for number, name in enumerate(schema.LABELS)}
+_SAID: Final = {"true": "1", "false": "0"}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where a table of others has what predictions need."""
+
+    label: str = "label"
+    pred: str = "pred"
+    by: tuple[str, ...] = ()
+    """Columns of groups, each an attribute; several are also crossed. By default `group`, of the
+    attribute that a column `attribute` names."""
+    positive: str = ""
+    """The word of the class, where labels are words of one's own."""
+
+
+def plain_predictions(
+    table: pl.DataFrame, *, name: str, where: str, columns: Columns | None = None
+) -> pl.DataFrame:
+    """Make schema.PREDICTIONS, and the columns of `EXTRA`, of a table.
+
+    Parameters
+    ----------
+    table: `label`, `group`, and `pred` or `score`; other columns of both as far as they are known.
+    name: of its file.
+    where: the file's path, for messages.
+    columns: where these are, if not under their own names.
+
+    Raises
+    ------
+    DataError: a missing column, no rows, a label that is neither a number nor a word that is known,
+        a score that is no number, or an empty group.
+    """
+    columns = columns or Columns()
+    table = _named(table, columns, where)
+    _check_columns(table, where)
+    there = table.columns
+    found = _numbered(table, columns, where)
+    if "pred" not in there:
+        beyond = found["label"] > 1
+        refuse(beyond, table["label"], "is not 0 or 1, as beside a score", where, _CURE)
+        found = found.with_columns(pred=(pl.col("score") >= _CALLED).cast(pl.Int8))
+    stem = name.rpartition("/")[2].split(".")[0]
+    for column, default in (("model", stem), ("attribute", "group")):
+        if column not in there:
+            found = found.with_columns(pl.lit(default).alias(column))
+    for column in ("model", "attribute", "group"):
+        text = found[column].cast(pl.String)
+        refuse(text.is_null() | (text.str.strip_chars() == ""), text, "is empty", where, _CURE)
+    filled = [
+        pl.col(name).cast(pl.String).fill_null("") if name in there else pl.lit("").alias(name)
+        for name in _TEXTS
+    ]
+    style = pl.col("style") if "style" in there else pl.lit(None, pl.String)
+    found = found.with_columns(*filled, style=style.fill_null("original"), parsed=pl.lit(True))
+    own = [*schema.KEYS, "attribute"]
+    if "item_id" not in there:
+        place = pl.int_range(pl.len()).over([*own, "run_id"]).cast(pl.String).str.zfill(9)
+        found = found.with_columns(item_id=pl.col("attribute") + "." + place)
+    known = [unit for unit in ("template_id", "source_id") if unit in there]
+    found = found.with_columns(template_id=unit_of(own, known))
+    return found.select(
+        (pl.col(column) if column in found.columns else pl.lit(None)).cast(dtype).alias(column)
+        for column, dtype in _TYPES.items()
+    )
+
+
+def unit_of(own: Sequence[str], known: Sequence[str]) -> pl.Expr:
+    """Name what is drawn anew: the first of `known` that is whole, else blocks of items.
+
+    Parameters
+    ----------
+    own: columns within which it must be whole: those of a classifier on an attribute.
+    known: columns of text.
+    """
+    whole = [pl.when((pl.col(name).null_count() == 0).over(own)).then(name) for name in known]
+    block = (pl.col("item_id").rank("dense").over(own) % _BLOCKS).cast(pl.String)
+    return pl.coalesce(*whole, pl.lit(BLOCK) + block)
+
+
+def _named(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame:
+    """Give columns the names of predictions; of several attributes, below one another."""
+    asked = {columns.label: "label", columns.pred: "pred"}
+    wanted = [*(name for name, own in asked.items() if name != own), *columns.by]
+    if missing := [name for name in wanted if name not in table.columns]:
+        raise DataError(
+            f"has no column {missing[0]!r}",
+            where=where,
+            cure=f"its columns are {', '.join(table.columns)}",
+        )
+    own = [name for name, there in asked.items() if name != there]
+    table = table.drop([asked[name] for name in own], strict=False).rename(
+        {name: asked[name] for name in own}
+    )
+    if not columns.by:
+        return table
+    groups = {name: pl.col(name).cast(pl.String) for name in columns.by}
+    if len(columns.by) > 1:
+        # A missing group of one attribute is one of the crossed.
+        groups[CROSSED.join(columns.by)] = pl.concat_str(groups.values(), separator=CROSSED)
+    rows = table.with_row_index("row")
+    parts = []
+    for attribute, group in groups.items():
+        part = rows.with_columns(group=group, attribute=pl.lit(attribute))
+        if "item_id" in table.columns:
+            part = part.with_columns(item_id=pl.concat_str(pl.lit(f"{attribute}."), "item_id"))
+        parts.append(part)
+    return pl.concat(parts).sort("row", maintain_order=True).drop("row")
+
+
+def _check_columns(table: pl.DataFrame, where: str) -> None:
+    there = table.columns
+    missing = [column for column in ("label", "group") if column not in there]
+    if "pred" not in there and "score" not in there:
+        missing.append("pred (or score)")
+    if missing:
+        raise DataError(
+            f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
+            where=where,
+            cure="predictions need label, group, and pred or score; --label-column, --pred-column "
+            "and --by name columns that are called otherwise",
+        )
+    if not table.height:
+        raise DataError("holds no predictions", where=where, cure="leave it out")
+
+
+def _numbered(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame:
+    """Write labels as schema.Label, or as 0 and 1 where the class is a word."""
+    there = [name for name in ("label", "pred") if name in table.columns]
+    texts = {name: table[name].cast(pl.String).str.strip_chars() for name in there}
+    words = pl.concat(texts.values()).drop_nulls().unique().sort()
+    numbers = words.cast(pl.Float64, strict=False).is_not_null().all()
+    if columns.positive and columns.positive not in words:
+        raise DataError(
+            f"no label is {columns.positive!r}",
+            where=where,
+            cure=f"choose the class from {', '.join(words.head(_NAMED))}",
+        )
+    if columns.positive and not numbers:
+        codes: dict[str, str] = {word: str(int(word == columns.positive)) for word in words}
+    else:
+        codes = {**_SENTIMENT, **_SAID, **{each.title(): code for each, code in _SAID.items()}}
+    coded = []
+    for name, text in texts.items():
+        number = text.replace(codes).cast(pl.Float64, strict=False)
+        known = number.is_in([float(label) for label in schema.Label]).fill_null(False)
+        refuse(~known, table[name], "is not 0, 1 or 2", where, _cure(words, numbers=numbers))
+        coded.append(number.cast(pl.Int8).alias(name))
+    if "score" in table.columns:
+        given = table["score"]
+        score = given.cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
+        refuse(~score.is_finite().fill_null(False), given, "is not a number", where, _CURE)
+        coded.append(score)
+    return table.with_columns(coded)
+
+
+def _cure(words: pl.Series, *, numbers: bool) -> str:
+    if numbers or len(words) > _NAMED:
+        return _CURE
+    return f"say which of {', '.join(words)} is the class: --positive {words[-1]}"
+
+
+#: Kohankhaki2024's output columns, without the three accuracies that some of its files add.
+COLUMNS: Final = (
+    "y_true", "y_pred", "category", "group", "text", "model", "run_id", "dataset", "num_params",
+)  # fmt: skip
+
+#: Kohankhaki2024's files are named by the probe they hold; other names say nothing of it.
+_PROBE_NAME: Final = re.compile(r"^(amazon|regard|ns)[-_ ]", re.IGNORECASE)
+
+#: Begins the categories of attributes but `names_gender`.
+PREFIX: Final = "grouped_"
+
+
+def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
+    """Read one file of Kohankhaki2024's format into schema.PREDICTIONS.
+
+    `item_id` is the attribute and the row's place within its run; `probe` is told by a
+    file name such as `regard_opt-125m.tsv`, else empty; `method` is "published".
+
+    Parameters
+    ----------
+    data: the file's bytes, gzipped where `name` ends in .gz.
+    where: the file's path, for messages.
+
+    Raises
+    ------
+    DataError: not gzip, empty, a missing column, a line with another number of fields,
+        a label that is not 0, 1 or 2, or an empty field.
+    """
+    table = _numbers(_table(unzipped(data, name, where), where), where)
+    known = _PROBE_NAME.match(name)
+    runs = ("model", "dataset", "run_id", "category")
+    attribute = pl.col("category").str.strip_prefix(PREFIX)
+    place = pl.int_range(pl.len()).over(runs).cast(pl.String).str.zfill(6)
+    frame = table.with_columns(
+        attribute=attribute,
+        method=pl.lit("published"),
+        probe=pl.lit(known.group(1).lower() if known else ""),
+        style=pl.lit("original"),
+        item_id=attribute + "." + place,
+        label="y_true",
+        pred="y_pred",
+        scores=pl.lit(None, pl.List(pl.Float32)),
+        parsed=pl.lit(True),
+        unread=pl.lit(None, pl.String),
+        answer=pl.lit(None, pl.String),
+    )
+    frame = pl.concat([frame, recovered_templates(frame)], how="horizontal")
+    continued = pl.when(probe="regard").then(regard_opening("text"))
+    return frame.with_columns(family=continued).select(
+        pl.col(column).cast(dtype) for column, dtype in pl.Schema(schema.PREDICTIONS).items()
+    )
+
+
+def _table(data: bytes, where: str) -> pl.DataFrame:
+    # Published files leave out trailing fields; Polars would also fill the needed ones.
+    header, *lines = data.rstrip(b"\r\n").split(b"\n")
+    names = header.decode("utf-8", "replace").rstrip("\r").split("\t")
+    check_separator(names, "\t", where)
+    missing = [column for column in COLUMNS[:-1] if column not in names]
+    if missing:
+        raise DataError(
+            f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
+            where=where,
+            cure=f"Kohankhaki2024's header is {', '.join(COLUMNS)}",
+        )
+    if not lines:
+        raise DataError("has a header and no predictions", where=where, cure="leave it out")
+    needed = 1 + max(names.index(column) for column in COLUMNS[:-1])
+    for number, line in enumerate(lines, start=2):
+        fields = line.count(b"\t") + 1
+        if not needed <= fields <= len(names):
+            raise DataError(
+                f"has {fields} fields of the header's {len(names)}",
+                where=f"{where}, line {number}",
+                cure="fields are separated by single tabs and never quoted",
+            )
+    try:
+        return pl.read_csv(
+            io.BytesIO(data), separator="\t", quote_char=None, infer_schema=False
+        ).select(COLUMNS[:-1])
+    except pl.exceptions.PolarsError as error:
+        raise DataError(
+            f"cannot be read ({error})", where=where, cure="save it as UTF-8"
+        ) from error
+
+
+def _numbers(table: pl.DataFrame, where: str) -> pl.DataFrame:
+    for column in COLUMNS[2:4] + COLUMNS[5:7]:
+        empty = table[column].is_null() | (table[column].str.strip_chars() == "")
+        refuse(empty, table[column], "is empty", where, _CURE)
+    numbers = table.with_columns(pl.col("y_true", "y_pred").cast(pl.Float64, strict=False))
+    for column in COLUMNS[:2]:
+        wrong = ~numbers[column].is_in([float(label) for label in schema.Label]).fill_null(False)
+        refuse(wrong, table[column], "is not 0, 1 or 2", where, _CURE)
+    return numbers.with_columns(pl.col("dataset").fill_null(""), pl.col("text").fill_null(""))
+
+
+#: The most words of a term.
+_LONGEST: Final = 6
+#: Parts a term's last word from what does not belong to it: `Mary's`, `asian.`
+_END: Final = re.compile(r"(.*?)((?:'s)?\W*)$")
+#: Terms must stand in this share of the templates on average, else they are phrases, not words.
+_SHARED: Final = 0.5
+
+#: group, label, text
+_Sentence = tuple[str, int, str]
+#: The template and its term.
+_Parts = tuple[str, str | None]
+
+
+def recovered_templates(sentences: pl.DataFrame) -> pl.DataFrame:
+    """Find the template and the term of each sentence.
+
+    Parameters
+    ----------
+    sentences: attribute, group, label, text.
+
+    Returns
+    -------
+    template_id (the sentence with {term} in its place) and term (lower case), a row for each;
+    null for attributes that have a sentence without a template, one group or one template.
+    """
+    columns = ["attribute", "group", "label", "text"]
+    distinct = sentences.select(columns).unique(maintain_order=True)
+    rows = []
+    for (attribute,), part in distinct.group_by(["attribute"], maintain_order=True):
+        found = _recovered(tuple(part.select(columns[1:]).sort(columns[1:]).iter_rows()))
+        rows += [(attribute, *sentence, *parts) for sentence, parts in found.items()]
+    types = {**{name: sentences.schema[name] for name in columns},
+             "template_id": pl.String(), "term": pl.String()}  # fmt: skip
+    table = pl.DataFrame(rows, types, orient="row")
+    joined = sentences.join(table, on=columns, how="left", maintain_order="left")
+    return joined.select("template_id", "term")
+
+
+# Each model's file holds the same sentences.
+@lru_cache(maxsize=32)
+def _recovered(sentences: tuple[_Sentence, ...]) -> dict[_Sentence, _Parts]:
+    every = {group for group, _, _ in sentences}
+    groups: dict[tuple[int, str], set[str]] = defaultdict(set)
+    for group, label, text in sentences:
+        for template, _ in _spans(text):
+            groups[label, template].add(group)
+    found: dict[_Sentence, _Parts] = {}
+    for sentence in sentences:
+        _, label, text = sentence
+        named = (parts for parts in _spans(text) if groups[label, parts[0]] == every)
+        parts = next(named, None)
+        if parts is None:
+            return {}
+        found[sentence] = parts
+    templates, terms = ({parts[side] for parts in found.values()} for side in (0, 1))
+    if len(every) < 2 or len(templates) < 2:
+        return {}
+    share = len(set(found.values())) / len(templates) / len(terms)
+    return found if share >= _SHARED else {key: (t, None) for key, (t, _) in found.items()}
+
+
+def _spans(text: str) -> Iterator[tuple[str, str]]:
+    """Yield what is around a span and the span, without an article before it, short ones first."""
+    words = text.split(" ")
+    for size in range(1, _LONGEST + 1):
+        for start in range(len(words) - size + 1):
+            end = start + size
+            left = words[:start]
+            if left and left[-1].lower() in ("a", "an"):
+                left = left[:-1]
+            last, rest = _END.fullmatch(words[end - 1]).groups()  # type: ignore[union-attr]
+            term = " ".join([*words[start : end - 1], last])
+            yield " ".join([*left, f"{{term}}{rest}", *words[end:]]), term.lower()
