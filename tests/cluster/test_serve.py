@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,41 +85,41 @@ async def load(place: str, count: int) -> list[tuple[int, Any, Any]]:
     return list(await asyncio.gather(*calls))
 
 
-@pytest.mark.slow
-def test_serve_answers_refuses_and_stops(tmp_path: Path) -> None:
-    store, expected = finished(tmp_path / "out", save_model(tmp_path / "tiny"))
-    serve.shutdown()  # what other tests left has no HTTP
-    (tmp_path / "token").write_text(TOKEN + "\n")
+@contextmanager
+def serving(out: Path, *options: str) -> Iterator[str]:
+    """`raybias serve` on the session's cluster, until it is told to end; gives its URL."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    place = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-c", "from raybias.cli import main; main()", "serve", store.uri]
-    command += ["--port", str(port), "--token-file", str(tmp_path / "token"), "--max-queued", "2"]
-    command += ["--replicas", "2"]
-    log = tmp_path / "log"
-    with log.open("w") as stream:
-        address = ray.get_runtime_context().gcs_address
-        server = subprocess.Popen([*command, "--address", address], stderr=stream)
-    try:
-        for _ in range(2400):
-            if "serving" in log.read_text():
-                break
-            assert server.poll() is None, log.read_text()
-            time.sleep(0.1)
-        else:
-            raise AssertionError(f"not serving after four minutes\n{log.read_text()}")
+    token = out.parent / "token"
+    token.write_text(f"{TOKEN}\n")
+    command = [sys.executable, "-c", "from raybias.cli import main; main()", "serve", str(out)]
+    command += ["--port", str(port), "--token-file", str(token), *options]
+    command += ["--address", ray.get_runtime_context().gcs_address]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stderr is not None
+            line = server.stderr.readline()
+            assert line.startswith("serving"), line
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(30) == 128 + signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_serve_answers_refuses_and_stops(tmp_path: Path) -> None:
+    _, expected = finished(tmp_path / "out", save_model(tmp_path / "tiny"))
+    serve.shutdown()  # what other tests left has no HTTP
+    with serving(tmp_path / "out", "--max-queued", "2", "--replicas", "2") as place:
         check(place, expected)
         check_lost_replica(place)
-    finally:
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(30) == 128 + signal.SIGTERM, log.read_text()
     for _ in range(300):  # its replicas end by themselves
         if not serve.status().applications:
             break
         time.sleep(0.1)
     assert not serve.status().applications
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port))
+        socket.create_connection(("127.0.0.1", int(place.rpartition(":")[2])))
 
 
 def check_lost_replica(place: str) -> None:

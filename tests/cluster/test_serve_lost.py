@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
 import aiohttp
 import psutil
 import pytest
-import ray
 from ray import serve
-from test_serve import RUN_IDS, TEXTS, TOKEN, asked, finished, titled
+from test_serve import RUN_IDS, TEXTS, TOKEN, asked, finished, serving, titled
 
 from raybias.runtime.serve.app import TOKEN_VARIABLE, Serving, app
 from support.tiny import save_model
@@ -87,33 +81,11 @@ def lost(place: str, title: str, replicas: int) -> set[int | str]:
     return set(codes)
 
 
-@contextmanager
-def serving(out: Path, replicas: int) -> Iterator[str]:
-    """`raybias serve` on the session's cluster."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    (out.parent / "token").write_text(TOKEN)
-    command = [sys.executable, "-c", "from raybias.cli import main; main()", "serve", str(out)]
-    command += ["--port", str(port), "--token-file", str(out.parent / "token")]
-    command += ["--replicas", str(replicas), "--address", ray.get_runtime_context().gcs_address]
-    begun = time.monotonic()
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stderr is not None
-            line = server.stderr.readline()
-            assert line.startswith("serving"), line
-            print(f"\n{replicas} replicas: {time.monotonic() - begun:.1f} s until it serves")
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.send_signal(signal.SIGTERM)
-            assert server.wait(30) == 128 + signal.SIGTERM
-
-
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_parts_of_raybias_serve_are_lost(tmp_path: Path, replicas: int) -> None:
     """Its ingress is the command itself, and there is no proxy."""
     finished(tmp_path / "out", save_model(tmp_path / "tiny"))
-    with serving(tmp_path / "out", replicas) as place:
+    with serving(tmp_path / "out", "--replicas", str(replicas)) as place:
         codes = lost(place, "ServeReplica:raybias-serve", replicas)
         assert codes == ({200} if replicas == 2 else {200, 503})
         # Another controller first asks the replicas whether they live, and there may be one alone.
