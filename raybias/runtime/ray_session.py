@@ -244,6 +244,12 @@ def _quiet() -> None:
             handler.setLevel(logging.CRITICAL + 1)
     for name in ("ray.serve", "ray.train", "ray.tune"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("asyncio").addFilter(_says_more_than_a_lost_replica)
+
+
+def _says_more_than_a_lost_replica(record: logging.LogRecord) -> bool:
+    """Drop what Serve's handle leaves of its question to a replica that was lost meanwhile."""
+    return "RunningReplica.get_queue_len" not in record.getMessage()
 
 
 def is_loopback(host: str) -> bool:

@@ -11,7 +11,7 @@ from support.documents import ROOT
 #: Lines and files. `raybias` is the whole package, `raybias/*.py` its modules beside the rooms.
 BUDGET = {
     "benchmarks": (7_083, 35),
-    "raybias": (52_749, 250),
+    "raybias": (52_755, 250),
     "raybias/*.py": (2_035, 13),
     "raybias/api": (688, 3),
     "raybias/cli": (1_444, 8),
@@ -24,9 +24,9 @@ BUDGET = {
     "raybias/probes": (4_541, 24),
     "raybias/providers": (1_300, 6),
     "raybias/report": (4_896, 22),
-    "raybias/runtime": (6_745, 36),
+    "raybias/runtime": (6_751, 36),
     "raybias/stats": (7_181, 29),
-    "tests": (33_630, 215),
+    "tests": (33_604, 215),
 }
 
 
