@@ -43,12 +43,12 @@ from raybias.engine.attention import takes_groups
 from raybias.engine.backbone import ModelContext, empty_model
 from raybias.engine.context import Execution
 from raybias.engine.encoder import load_tokenizer
-from raybias.engine.generation.generator import TextGenerator
-from raybias.engine.generation.sampling import Sampling
 from raybias.engine.keyed_draws import kept, keys
 from raybias.engine.memory import total
 from raybias.engine.model_shape import shape_of
+from raybias.engine.sampling import Sampling
 from raybias.engine.scoring.causal import LabelScorer
+from raybias.engine.text_generator import TextGenerator
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import FewShot, Lora, SoftPrompt
 from raybias.methods.base import Inputs

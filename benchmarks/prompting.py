@@ -33,10 +33,9 @@ from tokenizers.decoders import ByteLevel
 from workload import plain
 
 from raybias.engine.backbone import LoadedBackbone
-from raybias.engine.generation.decode_loop import Continuation
-from raybias.engine.generation.generator import TextGenerator
-from raybias.engine.generation.sampling import Sampling
+from raybias.engine.sampling import Sampling
 from raybias.engine.scoring.causal import LabelScorer
+from raybias.engine.text_generator import TextGenerator
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import ChainOfThought, FewShot, ZeroShot
 from raybias.probes.published.winobias import coreference_prompts
@@ -78,27 +77,17 @@ class Ours:
             sampling=self.sampling,
             max_new_tokens=new,
         )
-        return self._texts([each.tokens for each in found])
+        tokens = [each.tokens for each in found]
+        return list(self.backbone.tokenizer.batch_decode(tokens, skip_special_tokens=True))
 
     def reason(self, texts: Sequence[str]) -> list[str]:
         """Answers after reasonings."""
         prompts = [plain(COT).first(text, LABELS) for text in texts]
 
-        def conclusions(numbers: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[list[int]]:
-            pairs = zip(numbers, self._texts(tokens), strict=True)
-            return self.backbone.encode([_concluding(texts[n], said) for n, said in pairs])
-
-        _, found = self.generator.generate_twice(
-            self.backbone.encode(prompts),
-            _keys(prompts, REASONING),
-            then=Continuation(conclusions, _keys(prompts, ANSWER), ANSWER),
-            sampling=self.sampling,
-            max_new_tokens=REASONING,
+        said = self(prompts, REASONING)
+        return self(
+            [_concluding(text, each) for text, each in zip(texts, said, strict=True)], ANSWER
         )
-        return self._texts([each.tokens for each in found])
-
-    def _texts(self, tokens: Sequence[Sequence[int]]) -> list[str]:
-        return list(self.backbone.tokenizer.batch_decode(tokens, skip_special_tokens=True))
 
 
 def _concluding(text: str, reasoning: str) -> str:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from raybias.engine.answers import Answers, Key, Second, Writing, Written
+from raybias.engine.answers import Answers, Key, Writing, Written
 from raybias.engine.backbone import LoadedBackbone
-from raybias.engine.encoder import TextEncoder
-from raybias.engine.generation.decode_loop import Continuation, Generated
-from raybias.engine.generation.generator import TextGenerator
-from raybias.engine.generation.sampling import Sampling
+from raybias.engine.sampling import Sampling
 from raybias.engine.scoring.causal import TokenScorer
 from raybias.engine.scoring.continuations import added_up, continuation_rows
+from raybias.engine.text_generator import TextGenerator
 from raybias.engine.verbalizer import summed
-
-if TYPE_CHECKING:
-    from raybias.engine.packing import Row
 
 
 class EngineAnswers(Answers):
@@ -48,48 +42,26 @@ class EngineAnswers(Answers):
         self, prompts: Sequence[str], keys: Sequence[Key], how: Writing
     ) -> Callable[[], list[Written]]:
         """Tokenise prompts; return what does the rest of `write`."""
-        rows = self._reader(how).encode(prompts)
+        rows = (self.encoder.for_chat if how.chat else self.encoder).encode(prompts)
+        sampling = Sampling.of(self.backbone.model, temperature=how.temperature)
 
         def write() -> list[Written]:
             made = self._writer.generate(
                 rows,
                 keys,
-                sampling=self._sampling(how),
+                sampling=sampling,
                 max_new_tokens=how.most,
                 label_ids=how.label_ids,
             )
-            return self._written(rows, made, how)
-
-        return write
-
-    def write_twice(
-        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
-    ) -> tuple[list[Written], list[Written]]:
-        """Write after each prompt, and after the second one; what both begin with is read once."""
-        return self.begin_write_twice(prompts, keys, how, then)()
-
-    def begin_write_twice(
-        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
-    ) -> Callable[[], tuple[list[Written], list[Written]]]:
-        """Tokenise the first prompts; return what does the rest of `write_twice`."""
-        reader = self._reader(how)
-
-        def second(numbers: Sequence[int], written: Sequence[Sequence[int]]) -> list[Row]:
-            texts = zip(numbers, map(self._decode, written), strict=True)
-            return [*reader.encode([then.prompt(number, text) for number, text in texts])]
-
-        rows = reader.encode(prompts)
-
-        def write() -> tuple[list[Written], list[Written]]:
-            first, last = self._writer.generate_twice(
-                rows,
-                keys,
-                then=Continuation(second, then.keys, then.most),
-                sampling=self._sampling(how),
-                max_new_tokens=how.most,
-                label_ids=how.label_ids,
-            )
-            return self._written(rows, first, how), self._written([()] * len(rows), last, how)
+            decode = self.backbone.tokenizer.decode
+            return [
+                Written(
+                    str(decode([*each.tokens], skip_special_tokens=True)),
+                    summed(each.label_log_probs, how.labels),
+                    len(row) + len(each.tokens),
+                )
+                for row, each in zip(rows, made, strict=True)
+            ]
 
         return write
 
@@ -106,26 +78,3 @@ class EngineAnswers(Answers):
         rows = continuation_rows(self.encoder.for_chat if chat else self.encoder, texts)
         read, tokens = self._scorer.prepare(rows), sum(len(row) for row, _ in rows)
         return lambda: (added_up(read()), tokens)
-
-    def _reader(self, how: Writing) -> TextEncoder:
-        """Return the tokenizer; chat templates write special tokens by themselves."""
-        return self.encoder.for_chat if how.chat else self.encoder
-
-    def _sampling(self, how: Writing) -> Sampling:
-        return Sampling.of(self.backbone.model, temperature=how.temperature)
-
-    def _decode(self, tokens: Sequence[int]) -> str:
-        """Decode generated tokens, special ones left out."""
-        return str(self.backbone.tokenizer.decode(list(tokens), skip_special_tokens=True))
-
-    def _written(
-        self, rows: Sequence[Row], made: Sequence[Generated], how: Writing
-    ) -> list[Written]:
-        return [
-            Written(
-                self._decode(each.tokens),
-                summed(each.label_log_probs, how.labels),
-                len(row) + len(each.tokens),
-            )
-            for row, each in zip(rows, made, strict=True)
-        ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -55,15 +55,6 @@ class Written(NamedTuple):
     tokens: int
 
 
-@dataclass(frozen=True)
-class Second:
-    """A second prompt for each row, made of its number and of what was written after the first."""
-
-    prompt: Callable[[int, str], str]
-    keys: Sequence[Key]
-    most: int
-
-
 class Answers(ABC):
     """What answers for one backbone.
 
@@ -94,25 +85,11 @@ class Answers(ABC):
         """
         raise NotImplementedError
 
-    def write_twice(
-        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
-    ) -> tuple[list[Written], list[Written]]:
-        """Write after each prompt, and then after the second prompt made of that."""
-        first = self.write(prompts, keys, how)
-        second = [then.prompt(number, each.text) for number, each in enumerate(first)]
-        return first, self.write(second, then.keys, replace(how, most=then.most))
-
     def begin_write(
         self, prompts: Sequence[str], keys: Sequence[Key], how: Writing
     ) -> Callable[[], list[Written]]:
         """Begin `write`."""
         return partial(self.write, prompts, keys, how)
-
-    def begin_write_twice(
-        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing, then: Second
-    ) -> Callable[[], tuple[list[Written], list[Written]]]:
-        """Begin `write_twice`."""
-        return partial(self.write_twice, prompts, keys, how, then)
 
     def begin_likelihoods(
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False

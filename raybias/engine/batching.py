@@ -94,10 +94,14 @@ class Batcher:
         *,
         prompt_length: int = 0,
         full: float = FULL,
+        even: bool = False,
     ) -> Iterator[tuple[Batch, Result]]:
         """Do `work` on each batch of the sequences, or on this rank's share of them.
 
-        Sequences shorter than the share `full` of a batch's longest wait for the next one.
+        Parameters
+        ----------
+        full: sequences shorter than this share of a batch's longest wait for the next one.
+        even: whether batches have about equally many sequences, as where each takes many passes.
 
         Raises
         ------
@@ -107,49 +111,17 @@ class Batcher:
         if self.group is not None:
             yield from self._share(self.group, work, waiting, prompt_length)
             return
+        most = len(waiting)
+        if even and waiting:
+            tokens = most * (len(waiting[0].sequence.tokens) + prompt_length)
+            batches = max(self.pipeline.depth, math.ceil(tokens / self.tokens_per_batch))
+            most = math.ceil(most / batches)
 
         def cut(waiting: Sequence[Placed]) -> tuple[Batch, int]:
-            count = self._fitting(waiting, prompt_length, full=full)
+            count = min(most, self._fitting(waiting, prompt_length, full=full))
             return stack(waiting[:count]), count
 
         yield from self._walk(work, waiting, cut)
-
-    def with_rest(
-        self,
-        work: Callable[[list[Placed], Batch], Result],
-        sequences: Sequence[PackedSequence],
-        *,
-        more: int,
-        full: float = FULL,
-    ) -> Iterator[Result]:
-        """Do `work` on each batch beside the sequences that wait, in batches of about equal counts.
-
-        What `work` takes out of the list of sequences that wait, longest first, gets no batch. Of
-        several batches under way each has its own part of the sequences.
-
-        Parameters
-        ----------
-        more: tokens that come on top of each sequence's.
-
-        Raises
-        ------
-        WorkFailed: a single sequence does not fit the device's memory.
-        """
-        waiting = longest_first([Placed(0, 0, each) for each in sequences])
-        walk = partial(self._with_rest, work, more=more, full=full)
-        depth = min(self.pipeline.depth, len(waiting))
-        if depth < 2:
-            yield from walk(waiting)
-            return
-        parts = [waiting[n::depth] for n in range(depth)]
-        begun = [self.pipeline.start(partial(list[Result], walk(part))) for part in parts]
-        self.pipeline.drain()
-        for part, results in zip(parts, begun, strict=True):
-            try:
-                yield from results()
-            except WorkFailed:
-                # Beside others it did not fit.
-                yield from walk(part)
 
     def each_adapter(
         self,
@@ -190,12 +162,17 @@ class Batcher:
         work: Callable[[Batch], Iterable[Result]],
         sequences: Sequence[PackedSequence],
         *,
-        prompt_length: int = 0,
         full: float = FULL,
+        even: bool = False,
     ) -> dict[int, Result]:
-        """Do `work`, whose results are in the order of `batch.rows`, on all rows of sequences."""
+        """Do `work`, whose results are in the order of `batch.rows`, on all rows of sequences.
+
+        Parameters
+        ----------
+        full, even: as for `each`.
+        """
         placed = [Placed(0, 0, each) for each in sequences]
-        done = self.each(work, placed, prompt_length=prompt_length, full=full)
+        done = self.each(work, placed, full=full, even=even)
         return {
             row: result
             for batch, results in done
@@ -278,31 +255,6 @@ class Batcher:
                     yield batch, found
         finally:
             self.pipeline.drain()
-
-    def _with_rest(
-        self,
-        work: Callable[[list[Placed], Batch], Result],
-        waiting: list[Placed],
-        *,
-        more: int,
-        full: float,
-    ) -> Iterator[Result]:
-        while waiting:
-            longest = max(1, len(waiting[0].sequence.tokens)) + more
-            batches = math.ceil(len(waiting) * longest / self.tokens_per_batch)
-            even = math.ceil(len(waiting) / batches)
-            count = min(even, self._fitting(waiting, more, full=full))
-            rest = waiting[count:]
-            batch = stack(waiting[:count])
-            try:
-                found = work(rest, batch)
-            except RuntimeError as error:
-                if not out_of_memory(error):
-                    raise
-                self._halve(batch, error)
-            else:
-                yield found
-                waiting = rest
 
     def _share(
         self,

@@ -193,13 +193,10 @@ def activations(shape: ModelShape, tokens: int, item: int, what: str) -> MemoryT
     return term(what, _tokens(tokens), alive, of_bytes(item))
 
 
-def keys_and_values(
-    shape: ModelShape, tokens: Factor, item: int, *, copies: int = 1, note: str = ""
-) -> MemoryTerm:
-    """Count the keys and values of `tokens` in all layers, stored `copies` times."""
-    times = (copies,) if copies > 1 else ()
+def keys_and_values(shape: ModelShape, tokens: Factor, item: int, *, note: str = "") -> MemoryTerm:
+    """Count the keys and values of `tokens` in all layers."""
     each = (shape.layers, "{} layers"), 2, shape.keys, of_bytes(item)
-    return term(f"keys and values{note}", _tokens(tokens), *each, *times)
+    return term(f"keys and values{note}", _tokens(tokens), *each)
 
 
 def _tokens(count: Factor) -> Factor:

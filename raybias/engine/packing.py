@@ -106,6 +106,13 @@ def pack(
     return sequences
 
 
+def common_length(rows: Sequence[Row]) -> int:
+    """Count the tokens that all rows begin with."""
+    first, last = min(map(tuple, rows)), max(map(tuple, rows))
+    pairs = enumerate(zip(first, last, strict=False))
+    return next((n for n, (one, other) in pairs if one != other), min(len(first), len(last)))
+
+
 class _Tree:
     """A sequence that is being written."""
 

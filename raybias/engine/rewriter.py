@@ -21,16 +21,14 @@ import torch
 from torch import Tensor
 
 from raybias.config import Adequacy, Rewriting
-from raybias.engine import keyed_draws
 from raybias.engine.backbone import empty_model, load_pretrained
 from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import check_lengths, load_tokenizer
-from raybias.engine.generation.sampling import Sampler, Sampling
 from raybias.engine.model_shape import ModelShape, shape_of
 from raybias.engine.packing import Batch, pack
+from raybias.engine.sampling import KeyedDraw, Sampler, Sampling
 from raybias.errors import ConfigError, ModelError
-from raybias.seeding import key
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -276,10 +274,12 @@ class Rewriter:
         hidden_RTH = self._model.get_encoder()(
             input_ids=tokens_RT, attention_mask=mask_RT
         ).last_hidden_state
-        drawn_N2 = keyed_draws.keys(
-            [key(*each, c) for each in keys for c in range(count)], torch.device(device)
+        draw = KeyedDraw(
+            self._sampler,
+            [(*each, c) for each in keys for c in range(count)],
+            self.options.max_length,
+            torch.device(device),
         )
-        draw = _KeyedDraw(self._sampler, drawn_N2, self.options.max_length)
         made_NT = self._model.generate(
             encoder_outputs=BaseModelOutput(
                 last_hidden_state=hidden_RTH.repeat_interleave(count, dim=0)
@@ -292,19 +292,6 @@ class Rewriter:
         texts = self._tokenizer.batch_decode(made_NT, skip_special_tokens=True)
         whole = [text if ended else "" for text, ended in zip(texts, ended_N, strict=True)]
         return [whole[r : r + count] for r in range(0, len(whole), count)]
-
-
-class _KeyedDraw:
-    """Leave `generate` one token per row: the one that the row's random number draws."""
-
-    def __init__(self, sampler: Sampler, keys_N2: Tensor, length: int) -> None:
-        self._sampler = sampler
-        self._uniforms_NT = keyed_draws.uniforms(keys_N2, length)
-
-    def __call__(self, tokens_NT: Tensor, logits_NV: Tensor) -> Tensor:
-        uniforms_N = self._uniforms_NT[:, tokens_NT.shape[1] - 1]
-        chosen_N = self._sampler.choose(logits_NV.float(), history_NT=None, uniforms_N=uniforms_N)
-        return torch.full_like(logits_NV, -torch.inf).scatter(1, chosen_N[:, None], 0.0)
 
 
 def _instruction(options: Rewriting, style: str) -> str:

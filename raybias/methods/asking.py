@@ -221,11 +221,13 @@ class ItemMethod(AskingMethod):
 
     def work(self, inputs: Inputs) -> Work:
         """Count requests and their tokens, from a sample of the items."""
-        form, tokens, asks = self.form(inputs.encoder), {}, {}
+        form, tokens, asks, held = self.form(inputs.encoder), {}, {}, 1.0
         for name, frame in inputs.items.items():
             items = sample(frame.rows(named=True))
             asked = [each for item in items for each in self.requests(item, chat=form.chat)]
-            mean = form.counts(inputs.tokens).mean(self._prompts(asked, form)) + self.new_tokens
+            prompts, counts = self._prompts(asked, form), form.counts(inputs.tokens)
+            mean = counts.mean(prompts) + self.new_tokens
+            held = max(held, 1 + self.new_tokens / min(counts.lengths(prompts), default=1))
             times = sum(len(each.options) for each in asked) if self.follows else len(asked)
             each = times / max(1, len(items))
             tokens[name] = mean * each
@@ -241,7 +243,7 @@ class ItemMethod(AskingMethod):
             tokens=tokens,
             asks=asks,
             new_tokens=self.new_tokens,
-            key_copies=3 if self.new_tokens else 1,
+            held_tokens=held,
         )
 
     def reader(self, context: ModelContext, store: Store) -> ItemReader:

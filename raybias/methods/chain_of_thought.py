@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Final, Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -32,8 +32,6 @@ class ChainOfThought(Prompted):
     `{text}` and `{choices}`; in a chat it belongs to the same turn of the model's."""
     reasoning_tokens: Count | None = Field(None, ge=1)
     """Most tokens of the reasoning: 256 in a chat, 64 after plain text by default."""
-
-    key_copies: ClassVar[int] = 3
 
     @property
     def shown_first(self) -> str:

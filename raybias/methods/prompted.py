@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import polars as pl
 from pydantic import Field, model_validator
@@ -81,9 +81,6 @@ class Prompted(AskingMethod):
     """What an answer without a label word counts as: a random label, the label with the highest
     likelihood, or none. How many there are is reported in any case, and
     where most are, nothing is called significant."""
-
-    key_copies: ClassVar[int] = 1
-    """Copies of a batch's keys and values; decoding in two steps makes them."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -220,8 +217,8 @@ class Prompted(AskingMethod):
         """
         from transformers import GenerationConfig
 
-        from raybias.engine.generation.sampling import Sampling
         from raybias.engine.model_files import read_config, read_generation
+        from raybias.engine.sampling import Sampling
 
         if not backbone.is_checkpoint:
             return {"temperature": self.temperature}
@@ -275,16 +272,22 @@ class Prompted(AskingMethod):
         counts, new = form.counts(inputs.tokens), self.answer_room + self.reasoning_room
         dataset = next(iter(inputs.sentences), "none")
         shots = self.draw_shots(inputs.sentences, dataset, self.seeds[0])
-        opening = 0.0
+        opening, held = 0.0, 1.0
         if shots:
-            # A replica reads it once for all rows of a run.
+            # A replica reads it once for all rows of a run, and copies it to each.
             shown, bare = (counts.mean([form.last("", words, each)]) for each in (shots, ()))
             opening = shown - bare
         tokens, asks = {}, {}
         for name, frame in inputs.items.items():
             some, rows = sample(frame["text"].to_list()), max(1, frame.height)
-            length = counts.mean([form.last(each, words) for each in some])
-            length += opening / rows
+            asked = [form.first(each, words) for each in some]
+            shortest = min(counts.lengths(asked), default=1)
+            written = self.reasoning_room or max(1, self.answer_room)
+            held = max(held, 1 + (opening + written) / shortest)
+            length = counts.mean([form.last(each, words) for each in some]) + opening / rows
+            if self.reasoning_room:
+                # What is written is read again, behind the first prompt.
+                length += counts.mean(asked) + self.reasoning_room
             # Texts that a run reads for an item, those of the calibration counted.
             times = 1.0 + self.calibration * (self.read == "calibrated") / rows
             tokens[name] = (length + new) * times
@@ -294,15 +297,15 @@ class Prompted(AskingMethod):
             if self.reasoning_room:
                 first = inputs.tokens.mean([form.first(each, words, shots) for each in some])
                 read += first + self.reasoning_room
-            asked = 2.0 if self.reasoning_room else 1.0
-            asks[name] = Asks(asked * times, read * times, new * times)
+            requests = 2.0 if self.reasoning_room else 1.0
+            asks[name] = Asks(requests * times, read * times, new * times)
         return Work(
             runs=self.n_runs * (len(inputs.sentences) if self.needs_training_set else 1),
             items=inputs.counted(),
             tokens=tokens,
             asks=asks,
             new_tokens=new,
-            key_copies=self.key_copies,
+            held_tokens=held,
         )
 
     def reader(self, context: ModelContext, store: Store) -> Reader:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from raybias.engine.answers import Answers, Second, Writing, Written
+from raybias.engine.answers import Answers, Writing, Written
 from raybias.errors import WorkFailed
 from raybias.methods import prompts
 from raybias.methods.base import Answered, Compute, Reader, predictions
@@ -104,25 +104,26 @@ class PromptedReader(Reader):
         self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]
     ) -> Callable[[], tuple[list[Written], list[Written]]]:
         """Write first prompts; return what gives reasonings, if there are any, and answers."""
-        method, asked = (
-            self.method,
-            [self.form.first(each, self.words, run.shots) for each in texts],
-        )
-        how = Writing(method.answer_room, method.temperature, self.form.chat, self.label_ids)
+        method, form = self.method, self.form
+        asked = [form.first(each, self.words, run.shots) for each in texts]
+        how = Writing(method.answer_room, method.temperature, form.chat, self.label_ids)
         keys = run.keys(item_ids, "answer")
         if not method.reasoning_room:
             write = self.answers.begin_write(asked, keys, how)
             return lambda: ([], write())
-
-        def conclusion(number: int, reasoning: str) -> str:
-            return self.form.last(texts[number], self.words, reasoning=reasoning)
-
-        return self.answers.begin_write_twice(
+        reason = self.answers.begin_write(
             asked,
             run.keys(item_ids, "reasoning"),
-            replace(how, most=method.reasoning_room),
-            Second(conclusion, keys, method.answer_room),
+            replace(how, most=method.reasoning_room, labels=()),
         )
+
+        def conclude() -> tuple[list[Written], list[Written]]:
+            reasoned = reason()
+            pairs = zip(texts, reasoned, strict=True)
+            last = [form.last(text, self.words, reasoning=each.text) for text, each in pairs]
+            return reasoned, self.answers.write(last, keys, how)
+
+        return conclude
 
     def _means(self, run: PromptedRun) -> npt.NDArray[np.float64]:
         """Compute each label's mean score over a run's calibration sentences, once for a run."""

@@ -300,8 +300,9 @@ class Work:
     """Whether a replica loads the backbone."""
     vocabulary: bool = True
     """Whether logits of the whole vocabulary are needed."""
-    key_copies: int = 1
-    """Copies of a batch's keys and values; decoding makes them where rows are left out."""
+    held_tokens: float = 1.0
+    """Tokens whose keys and values are held for each token of a pass: itself, and the share that a
+    row's opening and new tokens are of its shortest prompt."""
     beside: tuple[Beside, ...] = ()
     """Models that workers load beside the backbone."""
     can_shard: bool = True
@@ -346,11 +347,12 @@ class Work:
         if self.copies > 1:
             what = "weights of the backbone and of tuned models"
             held = (memory.weights(what, shape.parameters, item, copies=self.copies),)
-        note = ", decoded tokens too" if self.new_tokens else ""
+        note = ", of openings and new tokens too" if self.held_tokens > 1 else ""
+        kept = math.ceil(tokens * self.held_tokens)
         return (
             *held,
             memory.activations(shape, tokens, item, "activations of the forward pass"),
-            memory.keys_and_values(shape, tokens, item, copies=self.key_copies, note=note),
+            memory.keys_and_values(shape, kept, item, note=note),
             *([memory.vocabulary_logits(shape, tokens)] if self.vocabulary else []),
             memory.process(device),
             *(

@@ -26,8 +26,8 @@ _UNBOUNDED: Final = 20
 _BOTH_WAYS: Final = 2.2
 #: Shards for each replica, where there is little to read.
 _PARTS: Final = 4
-#: Passes' worth of prompts in a shard of answers, where there is much.
-_REFILLS: Final = 4
+#: Batches in a shard of answers, where there is much to read.
+_BATCHES: Final = 4
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class ReadingWork:
         A few seconds, so that a driver feeds hundreds of replicas and a lost one repeats little;
         less where few are left for each replica. Answers are written after as many prompts at a
         time as a pass holds, so never fewer; and where there are enough of them for each replica,
-        a few times as many wait to take the places of those that end early.
+        a few times as many, whose opening is read once and whose batches are of like lengths.
         """
         alone = self.seconds(speed, layout, ROWS) * layout.ranks
         if not alone:
@@ -293,7 +293,7 @@ class ReadingWork:
         wanted = min(most, max(least, share))
         if self.whole.new_tokens:
             full = each * self.together(layout)
-            wanted = max(wanted, full, min(share, _REFILLS * full))
+            wanted = max(wanted, full, min(share, _BATCHES * full))
         return rows_in(wanted, each)
 
 

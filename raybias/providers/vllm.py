@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from raybias.engine.backbone import ModelContext
     from raybias.engine.context import Execution
     from raybias.engine.encoder import TextEncoder
-    from raybias.engine.generation.sampling import Sampling
     from raybias.engine.packing import Row
+    from raybias.engine.sampling import Sampling
 
 
 @provider
@@ -151,7 +151,7 @@ class VLLMAnswers(Answers):
         ------
         ModelError: a prompt that leaves no room for its answer.
         """
-        from raybias.engine.generation.sampling import Sampling
+        from raybias.engine.sampling import Sampling
 
         rows = (self.encoder.for_chat if how.chat else self.encoder).encode(prompts)
         sampling = Sampling.of(self._model, temperature=how.temperature)

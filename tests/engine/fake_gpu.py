@@ -27,18 +27,17 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 from raybias.config import Backbone
-from raybias.engine import keyed_draws
 from raybias.engine.adapters.base import TrainingBatch, stack_weights
 from raybias.engine.adapters.full import FullTrainer
 from raybias.engine.adapters.lora import LoraTrainer
 from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
 from raybias.engine.devices import to_device
-from raybias.engine.generation.packed_rows import PackedRows
-from raybias.engine.generation.sampling import PlainRows, PrefixCache, Sampler, Sampling, rectangle
-from raybias.engine.packing import PackedSequence, Placed, pack, stack
+from raybias.engine.packing import PackedSequence, Placed, stack
 from raybias.engine.pipelining import layer_split
+from raybias.engine.sampling import KeyedDraw, Sampler, Sampling
 from raybias.engine.scoring.causal import LabelScorer, TokenScorer
 from raybias.engine.scoring.masked import MaskedScorer, load_masked
+from raybias.engine.text_generator import Opening
 from raybias.methods import Full, Lora, SoftPrompt
 from raybias.methods.tuned import options_for
 from support import backbones, classifiers, pair_models
@@ -202,34 +201,23 @@ def classifier(
 
 @torch.no_grad()
 def decoding(folder: Path, devices: int = 1) -> None:
+    """What stands around transformers' `generate`, which asks a device for values by itself."""
     loaded = backbones.load("llama", folder)
     sampler = Sampler(Sampling(0.8, 5, 0.9, 0.01, 1.3, (1,)))
-    stems = pack([row[1:-1] for row in ROWS], max_tokens=99)
-    made, others = _held(stems), _held(pack([row[1:-1] for row in ROWS[:2]], max_tokens=99))
     with faked() as device:
         moved(loaded.model, device, devices)
         loaded.device = device
-        prefix = PrefixCache(loaded)
-        prefix.set([1])
-        cache = prefix.cache(count=len(stems), capacity=99)
-        packed = PackedRows(loaded, made, cache)
-        uniforms_NT = keyed_draws.uniforms(keyed_draws.keys([7, 8, 9, 10], device), 3)
-        for rows in (packed, PlainRows(loaded, [row[:3] for row in ROWS])):
-            history_NT, tokens_n = rectangle(ROWS, device), torch.full((4,), 3, device=device)
-            for t in range(3):
-                # Before the last step two rows have ended.
-                live = np.arange(4) if t < 2 else np.array([0, 3])
-                at = to_device(live, device)
-                logits_nV = rows.step(live, tokens_n if t < 2 else tokens_n[at])
-                tokens_n = sampler.choose(
-                    logits_nV, history_NT=history_NT[at], uniforms_N=uniforms_NT[at, t]
-                )
-                assert (tokens_n.device.type, len(tokens_n)) == (GPU, len(live))
-        packed.leave([1, 2])
-        packed.replace([1, 2], others, prefix.cache(count=1, capacity=9))
-        packed.fork([0, 3], [[1, 5, 30, 31, 32], [1, 40, 41]], [2, 1], np.full(4, 30))
-        logits_nV = packed.step(np.arange(4), torch.full((4,), 3, device=device))
-        assert (logits_nV.device.type, len(logits_nV)) == (GPU, 4)
+        opening = Opening(loaded)
+        opening.set([1, 5])
+        cache = opening.cache(len(ROWS), 9)
+        draw = KeyedDraw(sampler, [(n,) for n in range(len(ROWS))], 3, device, (2, 3, 4))
+        tokens_NT = to_device([row[:3] for row in ROWS], device)
+        for _ in range(3):
+            logits_NV = loaded.model(
+                input_ids=tokens_NT[:, -1:], past_key_values=cache, use_cache=True
+            ).logits[:, -1]
+            assert draw(tokens_NT, logits_NV).device.type == GPU
+        assert (draw.labels_NL.device.type, draw.labels_NL.shape) == (GPU, (4, 3))
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import torch
 
 from raybias.engine.context import Execution
 from raybias.engine.devices import SumsOnCpu, as_found
-from raybias.engine.generation.sampling import Sampler, Sampling
+from raybias.engine.sampling import Sampler, Sampling
 from support.deterministic import settings
 
 IN_FORCE = {

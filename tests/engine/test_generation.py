@@ -10,12 +10,10 @@ import pytest
 import torch
 import transformers
 
+from raybias.engine import text_generator
 from raybias.engine.backbone import LoadedBackbone
-from raybias.engine.generation import sampling as decoding
-from raybias.engine.generation.decode_loop import LOOK, Continuation, Generated
-from raybias.engine.generation.generator import TextGenerator, check_room
-from raybias.engine.generation.packed_rows import PackedRows
-from raybias.engine.generation.sampling import Sampler, Sampling
+from raybias.engine.sampling import Sampler, Sampling
+from raybias.engine.text_generator import Generated, TextGenerator, check_room
 from raybias.errors import ModelError, WorkFailed
 from support import backbones, prompting
 
@@ -88,22 +86,19 @@ def assert_alike(found: list[Generated], expected: list[Generated]) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", backbones.CONFIGS)
+@pytest.mark.parametrize("kind", [*backbones.CONFIGS, *backbones.WRITERS])
 @pytest.mark.parametrize("opening", [9, 0])
 def test_tokens_are_those_of_each_row_alone(
-    kind: str,
-    opening: int,
-    backbone: Callable[[str], LoadedBackbone],
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, opening: int, backbone: Callable[[str], LoadedBackbone]
 ) -> None:
     model, rows = backbone(kind), prompts(seed=1, opening=opening)
     # A few tokens that end rows, so that rows end at different times.
-    values = sampling(model, eos_ids=(EOS, *range(50, 70)))
+    values = sampling(model, eos_ids=(EOS, *range(50, 70)), repetition_penalty=1.3)
     plain = [alone(model, row, key, values) for row, key in zip(rows, keys(rows), strict=True)]
     expected = [Generated(tokens, tuple(labels_L.tolist())) for tokens, labels_L in plain]
     assert len({len(each.tokens) for each in expected}) > 2
     generator = TextGenerator(model)
-    assert generator.packs == (kind != "bloom")
+    assert generator.shares == (kind != "mpt")
 
     def generate(numbers: Sequence[int]) -> list[Generated]:
         found = generator.generate(
@@ -116,179 +111,19 @@ def test_tokens_are_those_of_each_row_alone(
         return [found[numbers.index(n)] for n in sorted(numbers)]
 
     everything = list(range(len(rows)))
-    # As on a GPU, rows that have ended go on for some steps.
-    with monkeypatch.context() as patched:
-        patched.setitem(LOOK, "cpu", 4)
-        assert_alike(generate(everything), expected)
     # Budgets whose batches hold about one row, a few, and all of them.
     for budget in (1, 60, 4096):
         generator.batcher.tokens_per_batch = budget
         assert_alike(generate(everything), expected)
-    assert_alike(generate(np.random.default_rng(2).permutation(everything).tolist()), expected)
+    shuffled = np.random.default_rng(2).permutation(everything).tolist()
+    assert_alike(generate(shuffled), expected)
+    assert generate(everything) == generate(everything)
     for size in (1, 5, 16):
         cut = [generate(everything[n : n + size]) for n in everything[::size]]
         assert_alike([each for part in cut for each in part], expected)
 
 
-@pytest.mark.parametrize("kind", ["opt", "gpt2", "llama"])
-def test_answers_are_to_the_bit_what_they_are_without_earlier_requests(
-    kind: str, backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decoding, "BLOCK", 8)
-    model, opening = backbone(kind), np.random.default_rng(4).integers(5, 90, 30).tolist()
-    values = sampling(model)
-    # Openings that go on, stop within a block or between two, part from each other, or are none.
-    requests = [
-        [[*opening[:length], *other, *row] for row in prompts(seed=length, count=7, opening=0)]
-        for length, other in ((30, []), (8, []), (19, []), (19, [60, 61]), (0, []), (27, []))
-    ]
-
-    def answer(generator: TextGenerator, rows: list[list[int]]) -> list[Generated]:
-        return generator.generate(
-            rows, keys(rows), sampling=values, max_new_tokens=2, label_ids=LABEL_IDS
-        )
-
-    alone = [answer(TextGenerator(model), rows) for rows in requests]
-    together = TextGenerator(model)
-    for order in ([0, 1, 2, 3, 4, 5], [5, 0, 4, 2, 3, 1, 1, 0]):
-        for n in order:
-            assert answer(together, requests[n]) == alone[n]
-
-
-def second_prompt(n: int, row: list[int], tokens: Sequence[int]) -> list[int]:
-    """What re-encoded text may be: the path with more behind it, parted from it, or foreign."""
-    question = [7, 40 + n, 9]
-    half = len(tokens) // 2
-    return [
-        [*row, *tokens, *question],
-        [*row, *tokens[:half], 33, *tokens[half:], *question],
-        [88, 30 + n, *question],
-        [*row, *tokens],
-        [*row[: len(row) // 2], *question[: n % 3], 11],
-        row,
-    ][n % 6]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["opt", "gpt2", "llama", "mistral", "bloom"])
-def test_a_second_prompt_is_read_as_in_a_call_of_its_own(
-    kind: str, backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, rows = backbone(kind), prompts(seed=8, count=41)
-    generator = TextGenerator(model)
-    # Rows end at different times, whole sequences before others.
-    values = sampling(model, eos_ids=(EOS, *range(50, 70)))
-    options = {"sampling": values, "label_ids": LABEL_IDS}
-    later = [(2024, "run", n, "second") for n in range(len(rows))]
-    first = generator.generate(rows, keys(rows), max_new_tokens=NEW, **options)
-    seconds = [second_prompt(n, rows[n], each.tokens) for n, each in enumerate(first)]
-    second = generator.generate(seconds, later, max_new_tokens=3, **options)
-    assert len({len(each.tokens) for each in first}) > 2
-
-    def check(numbers: Sequence[int]) -> None:
-        def ask(places: Sequence[int], found: Sequence[tuple[int, ...]]) -> list[list[int]]:
-            known = [(numbers[place], rows[numbers[place]]) for place in places]
-            return [second_prompt(*each, tokens) for each, tokens in zip(known, found, strict=True)]
-
-        both = generator.generate_twice(
-            [rows[n] for n in numbers],
-            [keys(rows)[n] for n in numbers],
-            then=Continuation(ask, [later[n] for n in numbers], 3),
-            max_new_tokens=NEW,
-            **options,
-        )
-        for found, expected in zip(both, (first, second), strict=True):
-            assert_alike(found, [expected[n] for n in numbers])
-
-    everything = list(range(len(rows)))
-    for budget in (1, 60, 4096):
-        generator.batcher.tokens_per_batch = budget
-        check(everything)
-    check(np.random.default_rng(3).permutation(everything).tolist())
-    check(everything[5:12])
-    monkeypatch.setitem(LOOK, "cpu", 4)
-    check(everything)
-
-
-@pytest.mark.parametrize(("kind", "opening"), [("opt", 9), ("gpt2", 0), ("llama", 9)])
-def test_waiting_rows_take_the_places_of_ended_ones(
-    kind: str,
-    opening: int,
-    backbone: Callable[[str], LoadedBackbone],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model, rows = backbone(kind), prompts(seed=11, count=90, opening=opening)
-    generator = TextGenerator(model)
-    values = sampling(model, eos_ids=(EOS, *range(40, 70)))
-    options = {"sampling": values, "label_ids": LABEL_IDS}
-    later = [(2024, "run", n, "second") for n in range(len(rows))]
-    numbered = list(zip(rows, keys(rows), later, strict=True))
-    expected = [
-        generator.generate([row], [key], max_new_tokens=NEW, **options)[0]
-        for row, key, _ in numbered
-    ]
-    seconds = [second_prompt(n % 41, rows[n], each.tokens) for n, each in enumerate(expected)]
-    after = [
-        generator.generate([row], [key], max_new_tokens=3, **options)[0]
-        for row, key in zip(seconds, later, strict=True)
-    ]
-    filled, capacities = list[int](), set[int]()
-    real = PackedRows.replace
-
-    def counted(self: PackedRows, slots: Sequence[int], *args: object) -> None:
-        filled.extend(slots)
-        capacities.add(self.cache.capacity)
-        real(self, slots, *args)
-        capacities.add(self.cache.capacity)
-
-    monkeypatch.setattr(PackedRows, "replace", counted)
-    generator.batcher.tokens_per_batch = 600
-
-    def ask(numbers: Sequence[int], found: Sequence[tuple[int, ...]]) -> list[list[int]]:
-        pairs = zip(numbers, found, strict=True)
-        return [second_prompt(n % 41, rows[n], tokens) for n, tokens in pairs]
-
-    for look in (1, 4):
-        monkeypatch.setitem(LOOK, "cpu", look)
-        filled.clear()
-        capacities.clear()
-        assert_alike(generator.generate(rows, keys(rows), max_new_tokens=NEW, **options), expected)
-        assert len(filled) > len(rows) / 3
-        # What the first rows of a batch have room for is enough.
-        assert len(capacities) == 1
-        filled.clear()
-        then = Continuation(ask, later, 3)
-        both = generator.generate_twice(rows, keys(rows), then=then, max_new_tokens=NEW, **options)
-        assert_alike(both[0], expected)
-        assert_alike(both[1], after)
-        assert len(filled) > len(rows) / 3
-
-
-def test_a_second_prompt_costs_its_new_tokens(
-    backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, rows = backbone("opt"), prompts(seed=9, count=4)
-    generator, read = TextGenerator(model), list[int]()
-    real = model.model.base_model.forward
-
-    def counted(*args: object, **options: torch.Tensor) -> object:
-        read.append(options["input_ids"].numel())
-        return real(*args, **options)
-
-    def ask(numbers: Sequence[int], found: Sequence[tuple[int, ...]]) -> list[list[int]]:
-        read.clear()
-        return [[*rows[n], *tokens, *[20] * 5] for n, tokens in zip(numbers, found, strict=True)]
-
-    monkeypatch.setattr(model.model.base_model, "forward", counted)
-    generator.generate_twice(
-        rows, keys(rows), then=Continuation(ask, keys(rows), 1),
-        sampling=sampling(model, eos_ids=()), max_new_tokens=NEW,
-    )  # fmt: skip
-    # Passes over prompts; the last token of a prompt is read by a step.
-    assert read == [4 * 5]
-
-
-@pytest.mark.parametrize("kind", ["opt", "gpt2", "llama", "cohere", "bloom"])
+@pytest.mark.parametrize("kind", ["opt", "gpt2", "llama", "mistral", "gpt_neox", "mpt", "bloom"])
 def test_greedy_tokens_are_those_of_transformers(
     kind: str, backbone: Callable[[str], LoadedBackbone]
 ) -> None:
@@ -303,6 +138,59 @@ def test_greedy_tokens_are_those_of_transformers(
         )[0, len(row) :].tolist()  # fmt: skip
         ended = written.index(EOS) if EOS in written else len(written)
         assert list(each.tokens) == written[:ended]
+
+
+@pytest.mark.parametrize("kind", ["opt", "gpt2", "llama"])
+def test_answers_are_to_the_bit_what_they_are_without_earlier_requests(
+    kind: str, backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_generator, "BLOCK", 8)
+    model, opening = backbone(kind), np.random.default_rng(4).integers(5, 90, 30).tolist()
+    values = sampling(model)
+    # Openings that go on, stop within a block or between two, part from each other, or are none.
+    requests = [
+        [[*opening[:length], *other, *row] for row in prompts(seed=length, count=7, opening=0)]
+        for length, other in ((30, []), (8, []), (19, []), (19, [60, 61]), (0, []), (27, []))
+    ]
+
+    def answer(generator: TextGenerator, rows: list[list[int]]) -> list[Generated]:
+        return generator.generate(
+            rows, keys(rows), sampling=values, max_new_tokens=2, label_ids=LABEL_IDS
+        )
+
+    separate = [answer(TextGenerator(model), rows) for rows in requests]
+    together = TextGenerator(model)
+    for order in ([0, 1, 2, 3, 4, 5], [5, 0, 4, 2, 3, 1, 1, 0]):
+        for n in order:
+            assert answer(together, requests[n]) == separate[n]
+
+
+def test_an_opening_is_computed_once(
+    backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_generator, "BLOCK", 16)
+    model = backbone("opt")
+    generator, read = TextGenerator(model), list[int]()
+    real = model.model.base_model.forward
+
+    def counted(*args: object, **options: torch.Tensor) -> object:
+        read.append(options["input_ids"].numel())
+        return real(*args, **options)
+
+    monkeypatch.setattr(model.model.base_model, "forward", counted)
+    shared = list(range(5, 45))
+    # Tokens of the opening's blocks that are new in each call; `generate` calls what is inside.
+    for rest, expected in (
+        ([[50], [51, 52]], [16, 16, 8]),
+        ([[53], [54, 55], [56]], []),
+        ([[50, 57], [50, 58, 59]], [9]),
+        ([[60], [61, 62, 63]], [8]),
+    ):
+        rows = [[*shared, *tail] for tail in rest]
+        read.clear()
+        generator.generate(rows, keys(rows), sampling=sampling(model), max_new_tokens=1)
+        assert read == expected
+    assert generator.opening.tokens == tuple(shared)
 
 
 def test_a_generation_config_is_followed_and_recorded(
@@ -349,34 +237,6 @@ def test_a_draw_is_that_over_the_whole_vocabulary(top_k: int, dtype: torch.dtype
         assert before - 1e-12 <= u * total_V[-1] <= after + 1e-12
 
 
-def test_an_opening_is_computed_once(
-    backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decoding, "BLOCK", 16)
-    model = backbone("opt")
-    generator, read = TextGenerator(model), list[int]()
-    real = model.model.base_model.forward
-
-    def counted(*args: object, **options: torch.Tensor) -> object:
-        read.append(options["input_ids"].numel())
-        return real(*args, **options)
-
-    monkeypatch.setattr(model.model.base_model, "forward", counted)
-    shared = list(range(5, 45))
-    # Passes of each call: the blocks of the opening that are new, then the stems behind it.
-    for rest, expected in (
-        ([[50], [51, 52]], [16, 16, 8, 1]),
-        ([[53], [54, 55], [56]], [1]),
-        ([[50, 57], [50, 58, 59]], [9, 1]),
-        ([[60], [61, 62, 63]], [8, 2]),
-    ):
-        rows = [[*shared, *tail] for tail in rest]
-        read.clear()
-        generator.generate(rows, keys(rows), sampling=sampling(model), max_new_tokens=1)
-        assert read == expected
-    assert generator.prefix.tokens == tuple(shared)
-
-
 def test_windows_are_respected(tmp_path: object) -> None:
     """Mistral's layers see a window; prompts beyond it are read as the model reads them."""
     model = backbones.load("mistral", tmp_path)
@@ -406,17 +266,17 @@ def test_exhausted_memory_halves_the_batch_and_goes_on(
     model, rows = backbone("opt"), prompts(seed=6, count=120)
     generator, values = TextGenerator(model), sampling(model)
     expected = generator.generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)
-    real, limit = PackedRows.step, 20
+    real, limit = model.model.forward, 20
 
-    def limited(self: PackedRows, *args: np.ndarray) -> torch.Tensor:
-        if len(args[0]) > limit:
+    def limited(*args: object, **options: torch.Tensor) -> object:
+        if len(options["input_ids"]) > limit:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return real(self, *args)
+        return real(*args, **options)
 
-    monkeypatch.setattr(PackedRows, "step", limited)
+    monkeypatch.setattr(model.model, "forward", limited)
     found = generator.generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)
     assert generator.batcher.tokens_per_batch < 4096
-    assert found == expected
+    assert [each.tokens for each in found] == [each.tokens for each in expected]
     limit = 0
     with pytest.raises(WorkFailed, match="does not fit the memory of cpu"):
         generator.generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)

@@ -9,7 +9,7 @@ import pytest
 
 from raybias.config import Backbone
 from raybias.engine.answering import EngineAnswers
-from raybias.engine.answers import Answers, Key, Second, Writing, Written
+from raybias.engine.answers import Answers, Key, Writing, Written
 from raybias.engine.backbone import load_backbone
 from raybias.engine.encoder import TextEncoder
 from raybias.errors import DataError
@@ -118,19 +118,6 @@ def test_another_way_to_read_the_model_is_asked_anew(
     other.likelihoods(texts)
     # A folder has no revisions.
     assert asked.asked == ([] if "revision" in change else texts)
-
-
-def test_second_prompts_are_remembered_with_what_they_follow(
-    engine: EngineAnswers, tmp_path: Path
-) -> None:
-    texts, how = prompting.texts(4), Writing(5, temperature=0.7)
-    then = Second(lambda n, text: f"{texts[n]}{text} so", keys(4, "then"), 3)
-    first, last = remembered(engine, tmp_path)[0].write_twice(texts, keys(4), how, then)
-    both = engine.write_twice(texts, keys(4), how, then)
-    assert [each.text for each in (*first, *last)] == [e.text for part in both for e in part]
-    again, asked = remembered(engine, tmp_path)
-    again.write_twice(texts, keys(4), how, then)
-    assert not asked.asked
 
 
 def test_a_damaged_file_of_answers_is_named(engine: EngineAnswers, tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from raybias.engine.backbone import ModelContext, load_backbone
 from raybias.engine.classifier import load_classifier
 from raybias.engine.context import Execution
 from raybias.engine.devices import as_found
-from raybias.engine.generation.generator import TextGenerator
-from raybias.engine.generation.sampling import Sampling
+from raybias.engine.sampling import Sampling
 from raybias.engine.scoring.causal import LabelScorer
+from raybias.engine.text_generator import TextGenerator
 from raybias.methods import Full, Lora, SoftPrompt
 from raybias.methods.tuned import options_for
 from raybias.schema import LABELS
@@ -71,7 +71,7 @@ def test_labels_and_answers(
         model = load_backbone(spec, Execution(device=where))
         logits.append(LabelScorer(model, (2, 3, 4)).score(ROWS))
         generator = TextGenerator(model)
-        assert generator.packs
+        assert generator.shares
         greedy = Sampling(0.0, 50, 1.0, 0.0, 1.1, (1,))
         drawn = Sampling(0.8, 20, 0.9, 0.0, 1.0, (1,))
         for values in (greedy, drawn):

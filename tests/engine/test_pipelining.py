@@ -18,12 +18,12 @@ from raybias.engine.adapters.base import TrainingBatch
 from raybias.engine.backbone import LoadedBackbone, ModelContext, load_backbone
 from raybias.engine.batching import Batcher
 from raybias.engine.context import Execution
-from raybias.engine.generation.generator import Continuation, TextGenerator
-from raybias.engine.generation.sampling import Sampling
 from raybias.engine.packing import Batch, Placed, pack
 from raybias.engine.pipelining import Pipeline
+from raybias.engine.sampling import Sampling
 from raybias.engine.scoring.causal import TokenScorer
 from raybias.engine.scoring.masked import MaskedScorer, load_masked
+from raybias.engine.text_generator import TextGenerator
 from raybias.errors import WorkFailed
 from raybias.methods import Lora, SoftPrompt
 from raybias.schema import LABELS
@@ -101,28 +101,21 @@ def test_log_probabilities_of_masked_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["opt", "llama", "bloom"])
 def test_texts(kind: str, both: Callable[[str], Iterator[LoadedBackbone]]) -> None:
-    def more(numbers: Any, written: Any) -> list[tuple[int, ...]]:
-        return [(*ROWS[n], *tokens, 5) for n, tokens in zip(numbers, written, strict=True)]
-
     keys = [(1, n) for n in range(len(ROWS))]
-    found = []
-    for model in both(kind):
-        generator = TextGenerator(model)
-        sampled = Sampling(0.9, 20, 0.9, 0.0, 1.2, (1,))
-        then = Continuation(more, [(2, n) for n in range(len(ROWS))], 3)
-        found.append(
-            generator.generate_twice(
-                ROWS, keys, then=then, sampling=sampled, max_new_tokens=9, label_ids=(2, 3, 4)
-            )
+    sampled = Sampling(0.9, 20, 0.9, 0.0, 1.2, (1,))
+    ours, theirs = (
+        TextGenerator(model).generate(
+            ROWS, keys, sampling=sampled, max_new_tokens=9, label_ids=(2, 3, 4)
         )
-    for ours, theirs in zip(*found, strict=True):
-        assert [each.tokens for each in ours] == [each.tokens for each in theirs]
-        # Prompts of other batches share other tokens, which moves the last bits of a logit.
-        assert np.allclose(
-            [each.label_log_probs for each in ours],
-            [each.label_log_probs for each in theirs],
-            atol=1e-5,
-        )
+        for model in both(kind)
+    )
+    assert [each.tokens for each in ours] == [each.tokens for each in theirs]
+    # Rows of other batches are padded otherwise, which moves the last bits of a logit.
+    assert np.allclose(
+        [each.label_log_probs for each in ours],
+        [each.label_log_probs for each in theirs],
+        atol=1e-5,
+    )
 
 
 def test_a_split_model_has_several_batches_under_way(tmp_path: Path) -> None:
@@ -178,8 +171,6 @@ def test_running_out_of_memory_beside_others(alone: bool) -> None:
 
     with pytest.raises(WorkFailed, match="does not fit the memory"):
         list(batcher().each(never, placed()))
-    with pytest.raises(WorkFailed, match="does not fit the memory"):
-        list(batcher().with_rest(lambda rest, batch: never(batch), pack(ROWS), more=2))
 
 
 def test_an_error_ends_the_walk_when_nothing_is_under_way() -> None:

@@ -12,7 +12,7 @@ import transformers
 from raybias.config import Backbone
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
-from raybias.engine.generation.sampling import Sampler, Sampling
+from raybias.engine.sampling import Sampler, Sampling
 from raybias.methods import ChainOfThought, FewShot, Prompted, SoftPrompt, ZeroShot
 from raybias.methods.prompted_reader import PromptedReader, PromptedRun
 from raybias.runtime.predict.worker import ShardWorker

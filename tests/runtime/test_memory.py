@@ -125,8 +125,8 @@ def _tune(spec: Backbone, method: Any, count: int) -> None:
 def _read(spec: Backbone, method: Any, count: int) -> None:
     from raybias.engine.backbone import ModelContext, load_backbone
     from raybias.engine.context import Execution
-    from raybias.engine.generation.generator import TextGenerator
-    from raybias.engine.generation.sampling import Sampling
+    from raybias.engine.sampling import Sampling
+    from raybias.engine.text_generator import TextGenerator
 
     if isinstance(method, Tuned):
         trainer = method.trainer(ModelContext(spec, LABELS, Execution(TOKENS)))

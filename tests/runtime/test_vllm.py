@@ -20,7 +20,7 @@ from transformers import LlamaConfig
 
 from raybias.config import Backbone, parse_study
 from raybias.engine.answering import EngineAnswers
-from raybias.engine.answers import Second, Writing
+from raybias.engine.answers import Writing
 from raybias.engine.backbone import ModelContext, load_backbone
 from raybias.engine.context import Execution
 from raybias.engine.memory import MemoryTerm, total, within_share
@@ -84,15 +84,6 @@ def test_greedy_answers_and_label_scores_are_those_of_the_engine(
         assert [each.tokens for each in theirs] == [each.tokens for each in ours]
         scores = [np.array([each.label_scores for each in who]) for who in (ours, theirs)]
         np.testing.assert_allclose(*scores, atol=1e-4)
-
-    def second(number: int, written: str) -> str:
-        return f"{texts[number]} {written} so it is"
-
-    then = Second(second, keys, 3)
-    ours, theirs = (who.write_twice(texts, keys, Writing(5), then) for who in (engine, answers))
-    assert [[each.text for each in part] for part in theirs] == [
-        [each.text for each in part] for part in ours
-    ]
 
 
 def test_likelihoods_are_those_of_the_engine(engine: EngineAnswers, answers: VLLMAnswers) -> None:

@@ -58,6 +58,13 @@ CONFIGS = {
     ),
     "cohere": lambda: transformers.CohereConfig(**SIZES, **GROUPED, logit_scale=0.5),
 }
+#: Further ones that text is generated with. MPT's ALiBi counts places, padding too.
+WRITERS = {
+    "gpt_neox": lambda: transformers.GPTNeoXConfig(
+        **SIZES, **{name: size for name, size in GROUPED.items() if name != "num_key_value_heads"}
+    ),
+    "mpt": lambda: transformers.MptConfig(**SIZES, d_model=32, n_heads=4, n_layers=2),
+}
 #: The architectures that the issue of packed tuning names.
 TUNED = ("opt", "opt_projected", "gpt2", "llama", "qwen2", "mistral")
 
@@ -71,7 +78,9 @@ def save(kind: str, folder: Path) -> Path:
         VOCABULARY, bos_token="</s>", eos_token="</s>", pad_token="<pad>"
     ).save_pretrained(folder)
     torch.manual_seed(0)
-    transformers.AutoModelForCausalLM.from_config(CONFIGS[kind]()).save_pretrained(folder)
+    transformers.AutoModelForCausalLM.from_config((CONFIGS | WRITERS)[kind]()).save_pretrained(
+        folder
+    )
     return folder
 
 

@@ -29,8 +29,15 @@ from raybias.engine.attention import attention_window, states_at
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.context import Way
 from raybias.engine.devices import to_device
-from raybias.engine.generation.sampling import common_length
-from raybias.engine.packing import MAX_TOKENS, Batch, PackedSequence, Placed, Row, pack
+from raybias.engine.packing import (
+    MAX_TOKENS,
+    Batch,
+    PackedSequence,
+    Placed,
+    Row,
+    common_length,
+    pack,
+)
 from raybias.engine.self_check import fastest, in_words, read_samples, sample_tokens
 
 Values = NDArray[np.float32]

@@ -5,16 +5,8 @@ transformers' `generate`. The draw is the inverse of the cumulative distribution
 float64 in the order of token ids, at a number that the caller derives from the request's key;
 so neither batch nor order nor worker changes a token.
 
-Shapes: N rows, V vocabulary, B blocks of token ids, M candidates, T tokens of a history.
-
-Rows are decoded token by token, packed behind a shared prefix (tree attention) or plainly. A row's
-stem is all of its prompt but the last token. Stems are read first, without any logits; then every
-step feeds one token per live row, the last prompt token to begin with, through the model's own
-forward pass and head. So logits are the model's own whatever it does after its head, and they exist
-for the tokens that are needed only.
-
-Shapes: R sequences, N rows, n live rows, K columns, C cache places, T or t
-tokens, V vocabulary.
+Shapes: N rows, V vocabulary, B blocks of token ids, M candidates, T tokens of a row so far, L label
+ids.
 """
 
 from __future__ import annotations
@@ -22,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from operator import index
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import (
+    LogitsProcessor,
     LogitsProcessorList,
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
@@ -36,12 +28,10 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from raybias.engine.backbone import LoadedBackbone
+from raybias import seeding
+from raybias.engine import keyed_draws
+from raybias.engine.answers import Key
 from raybias.engine.devices import repeatable_sums, to_device
-from raybias.engine.generation.kv_cache import BufferCache, KeysValues, layer_count
-from raybias.engine.generation.packed_rows import Numbers, PackedRows
-from raybias.engine.packing import Placed, Row, pack, stack
-from raybias.engine.self_check import TOLERANCE, agrees, sample_tokens
 from raybias.errors import ModelError
 
 #: What `generate` takes where a generation_config says nothing.
@@ -148,11 +138,6 @@ class Sampler:
         """Whether no random number is needed."""
         return self.sampling.temperature == 0
 
-    @property
-    def needs_history(self) -> bool:
-        """Whether earlier tokens of a row change its next one."""
-        return self.sampling.repetition_penalty != 1
-
     def choose(
         self, logits_NV: Tensor, *, history_NT: Tensor | None, uniforms_N: Tensor | None
     ) -> Tensor:
@@ -161,11 +146,11 @@ class Sampler:
         Parameters
         ----------
         logits_NV: float32.
-        history_NT: all tokens of each row so far, as `rectangle` has them; read where
-            `needs_history`.
+        history_NT: all tokens of each row so far; read where there is a repetition penalty, which
+            acts once on a token however often it is named.
         uniforms_N: a number in [0, 1) per row, float64; not read where `is_greedy`.
         """
-        if self.needs_history:
+        if self.sampling.repetition_penalty != 1:
             logits_NV = self._penalty(history_NT, logits_NV)
         if self.is_greedy or uniforms_N is None:
             return logits_NV.argmax(-1)
@@ -180,14 +165,53 @@ class Sampler:
         return ids_NM.gather(1, at_N1)[:, 0]
 
 
-def rectangle(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """Lay rows of tokens out as a tensor [N, T], filled up with each row's own first token.
+class KeyedDraw(LogitsProcessor):  # type: ignore[misc]
+    """Leave `generate` one token a row: the one that the row's random number draws.
 
-    A token is penalised once, however often it is named.
+    Token t of a row is drawn by number t of its key. It serves one call of `generate`.
+
+    Parameters
+    ----------
+    keys: of each row.
+    length: most tokens of a row.
+    label_ids: tokens whose log-probabilities are kept at the first step.
+
+    Attributes
+    ----------
+    labels_NL: natural log-probabilities [N, L] behind the prompts, float32.
     """
-    width = max(map(len, rows))
-    filled = [[*row, *[row[0]] * (width - len(row))] for row in rows]
-    return to_device(filled, device)
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        keys: Sequence[Key],
+        length: int,
+        device: torch.device,
+        label_ids: Sequence[int] = (),
+    ) -> None:
+        self._sampler, self._step = sampler, 0
+        self._label_ids_L = to_device(torch.tensor([*label_ids], dtype=torch.long), device)
+        self._uniforms_NT: Tensor | None = None
+        if not sampler.is_greedy:
+            keys_N2 = keyed_draws.keys([seeding.key(*each) for each in keys], device)
+            self._uniforms_NT = keyed_draws.uniforms(keys_N2, length)
+        self.labels_NL = torch.empty(len(keys), 0, device=device)
+
+    def __call__(self, tokens_NT: Tensor, logits_NV: Tensor) -> Tensor:
+        """Draw the next token of each row; the logits, which are overwritten, allow no other."""
+        logits_NV = logits_NV.float()
+        if self._step == 0 and len(self._label_ids_L):
+            self.labels_NL = logits_NV.log_softmax(-1)[:, self._label_ids_L]
+        drawn_NT = self._uniforms_NT
+        uniforms_N = None if drawn_NT is None else drawn_NT[:, self._step]
+        self._step += 1
+        chosen_N = self._sampler.choose(logits_NV, history_NT=tokens_NT, uniforms_N=uniforms_N)
+        return only(chosen_N, logits_NV)
+
+
+def only(tokens_N: Tensor, logits_NV: Tensor) -> Tensor:
+    """Overwrite logits so that one token of each row is left."""
+    return logits_NV.fill_(-torch.inf).scatter_(1, tokens_N[:, None], 0.0)
 
 
 def _filters(sampling: Sampling) -> LogitsProcessorList:
@@ -229,134 +253,3 @@ def _candidates(logits_NV: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     rest_T = torch.arange(blocks * _BLOCK, size, device=logits_NV.device)
     ids_NM = torch.cat([ids_NM, rest_T.expand(count, -1)], dim=1)
     return ids_NM, torch.cat([scores_NM, logits_NV[:, blocks * _BLOCK :]], dim=1)
-
-
-class Rows(Protocol):
-    """A batch that is being extended."""
-
-    device: torch.device
-
-    def step(self, live_n: Numbers, tokens_n: Tensor) -> Tensor:
-        """Compute the logits [n, V] float32 after one more token of each live row.
-
-        `live_n` are places in the batch, ascending; a row may be left out for some steps.
-        """
-
-    def leave(self, rows: Sequence[int]) -> None:
-        """Forget rows that have ended."""
-
-
-#: Tokens of one pass over a prefix.
-BLOCK: Final = 64
-
-
-class PrefixCache:
-    """The keys and values of the tokens that all rows begin with.
-
-    They are computed block by block. Another prefix reuses whole blocks that it has in common with
-    this one, so its values are, on a CPU to the bit, what they are where nothing was held before.
-    """
-
-    def __init__(self, backbone: LoadedBackbone) -> None:
-        self.backbone = backbone
-        self.tokens: tuple[int, ...] = ()
-        self.keys_values: list[KeysValues] = []
-
-    def set(self, tokens: Sequence[int]) -> None:
-        """Hold exactly these tokens, computing those that are new."""
-        new = tuple(tokens)
-        if new == self.tokens:
-            return
-        held = common_length([self.tokens, new]) // BLOCK * BLOCK
-        self.tokens = new[:held]
-        self.keys_values = [
-            (keys[:, :, :held], values[:, :, :held]) for keys, values in self.keys_values if held
-        ]
-        device = self.backbone.device
-        for first in range(held, len(new), BLOCK):
-            end = min(first + BLOCK, len(new))
-            cache = self.cache(count=1, capacity=end)
-            self.backbone.model.base_model(
-                input_ids=to_device([new[first:end]], device),
-                position_ids=torch.arange(first, end, device=device)[None],
-                past_key_values=cache,
-                use_cache=True,
-            )
-            self.tokens, self.keys_values = new[:end], cache.first(end)
-
-    def cache(self, *, count: int, capacity: int) -> BufferCache:
-        """Allocate a key-value cache for `count` sequences that begin with the prefix."""
-        layers = layer_count(self.backbone.model)
-        return BufferCache(self.keys_values, layers=layers, count=count, capacity=capacity)
-
-
-class PlainRows:
-    """Rows of one length, read as the model reads a batch without padding.
-
-    A model that hands out no keys and values reads its rows from the start at every step.
-    """
-
-    def __init__(self, backbone: LoadedBackbone, rows: Sequence[Row]) -> None:
-        self.model: Any = backbone.model
-        self.device = backbone.device
-        self.tokens_NT = to_device([row[:-1] for row in rows], self.device).long()
-        self.cache: Any = None
-        if self.tokens_NT.shape[1]:
-            read = self.model.base_model(input_ids=self.tokens_NT, use_cache=True)
-            self.cache = getattr(read, "past_key_values", None)
-
-    def step(self, live_n: Numbers, tokens_n: Tensor) -> Tensor:
-        """See `Rows.step`; a row that is left out is left for good: it is read on unseen."""
-        live = to_device(live_n, self.device)
-        new_N1 = torch.zeros(len(self.tokens_NT), 1, dtype=torch.long, device=self.device)
-        new_N1[live, 0] = tokens_n
-        self.tokens_NT = torch.cat([self.tokens_NT, new_N1], dim=1)
-        read = self.model(
-            input_ids=self.tokens_NT if self.cache is None else new_N1,
-            past_key_values=self.cache,
-            use_cache=True,
-        )
-        self.cache = getattr(read, "past_key_values", None)
-        logits_nV: Tensor = read.logits[live, -1].float()
-        return logits_nV
-
-    def leave(self, rows: Sequence[int]) -> None:
-        """See `Rows.leave`; rows that have ended keep their places."""
-
-
-def reads_packed(backbone: LoadedBackbone) -> bool:
-    """Check whether a model reads packed rows, step by step, as it reads each of them alone."""
-    token = sample_tokens(backbone.model, 15)
-    rows = [token[:5], token[:3] + token[6:9], token[:2] + token[9:12], token[:2] + token[11:12]]
-    batch = stack([Placed(0, 0, each) for each in pack([row[2:-1] for row in rows])])
-    order = [rows[n] for _, n in batch.rows]
-
-    def packed() -> Tensor:
-        prefix = PrefixCache(backbone)
-        prefix.set(token[:2])
-        cache = prefix.cache(count=1, capacity=64)
-        stems = PackedRows(backbone, batch, cache)
-        return _forced(stems, len(rows), token)
-
-    with torch.no_grad():
-        alone = [_forced(PlainRows(backbone, [row]), 1, token) for row in order]
-    tolerance = TOLERANCE[backbone.model.dtype]
-    return agrees(packed, torch.cat(alone), tolerance=tolerance)
-
-
-def _forced(rows: Rows, count: int, tokens: Sequence[int]) -> Tensor:
-    """Compute the logits [N, steps, V] of steps whose tokens are given."""
-    every_N = np.arange(count)
-    forced = [torch.full((count,), token, device=rows.device) for token in tokens[:3]]
-    return torch.stack([rows.step(every_N, tokens_N) for tokens_N in forced], dim=1)
-
-
-def common_length(rows: Sequence[Row]) -> int:
-    """Count the tokens that all rows begin with."""
-    first, last = min(map(tuple, rows)), max(map(tuple, rows))
-    shared = 0
-    for one, other in zip(first, last, strict=False):
-        if one != other:
-            break
-        shared += 1
-    return shared

@@ -1,1 +1,0 @@
-"""Write text after prompts, each token drawn under its request's own key."""

@@ -1,0 +1,312 @@
+"""Generate text after many prompts with transformers' `generate`, each sampled under its own key.
+
+What all prompts of a call begin with, such as nine demonstrations, is computed once and copied to
+the keys and values of every row. The rests of the prompts follow, sorted by length and padded on
+their left, in batches under a token budget. A token is drawn by number t of its row's key, so what
+a row gets depends on its key, its prompt and the model, and on no other row.
+
+Some architectures read a padded row otherwise than the row alone. They are given batches of one
+length and no opening; which way is right is measured when a backbone is taken into use.
+
+Shapes: N rows, T tokens, V vocabulary, H heads, E width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache, GenerationConfig, LogitsProcessorList
+from transformers.cache_utils import DynamicLayer
+
+from raybias.engine.answers import Key
+from raybias.engine.attention import attention_window
+from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.context import Way
+from raybias.engine.devices import to_device
+from raybias.engine.packing import FULL, Batch, PackedSequence, Row, common_length, pack
+from raybias.engine.sampling import KeyedDraw, Sampler, Sampling, only
+from raybias.engine.self_check import fastest, sample_tokens
+from raybias.errors import ModelError
+
+#: Keys and values [N, H, T, E] of one layer.
+KeysValues = tuple[Tensor, Tensor]
+
+#: Tokens of one pass over an opening.
+BLOCK: Final = 64
+#: A decoding step of few rows is memory-bound; it costs about as much as to prefill this many
+#: tokens.
+STEP: Final = 32
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Text generated after one prompt.
+
+    Attributes
+    ----------
+    tokens: new tokens, without the one that ended the row.
+    label_log_probs: natural log-probabilities of the label ids behind the prompt, float32.
+    """
+
+    tokens: tuple[int, ...]
+    label_log_probs: tuple[float, ...]
+
+
+class TextGenerator:
+    """Generate text after prompts with one backbone.
+
+    The token budget bounds the rests of the prompts in a batch. Keys and values of the opening and
+    of new tokens come on top (`methods.work.Work.held_tokens`).
+
+    Attributes
+    ----------
+    shares: whether rows stand padded behind a common opening.
+    """
+
+    def __init__(self, backbone: LoadedBackbone) -> None:
+        self.backbone = backbone
+        self.batcher = backbone.batcher(side_by_side=True)
+        self.opening = Opening(backbone)
+        self.shares = fastest([True], False, partial(_sample, backbone), dtype=backbone.model.dtype)
+        how = "padded rows behind one opening" if self.shares else "rows of one length"
+        backbone.execution.ways["generation"] = Way(how, self.shares)
+
+    def generate(
+        self,
+        rows: Sequence[Row],
+        keys: Sequence[Key],
+        *,
+        sampling: Sampling,
+        max_new_tokens: int,
+        label_ids: Sequence[int] = (),
+    ) -> list[Generated]:
+        """Generate text after each row, in the order of `rows`.
+
+        Parameters
+        ----------
+        rows: whole prompts in tokens.
+        keys: what decides each row's draws; token t uses number t of `keyed_draws.uniforms`.
+        max_new_tokens: 0 reads the label logits only.
+
+        Raises
+        ------
+        ModelError: a prompt that leaves no room for its new tokens.
+        WorkFailed: a single row does not fit the device's memory.
+        """
+        check_room(rows, context=self.backbone.context, max_new_tokens=max_new_tokens)
+        if not rows:
+            return []
+        new, sampler, device = max(1, max_new_tokens), Sampler(sampling), self.backbone.device
+        lengths = [len(row) for row in rows]
+        # Padding would stand in a window of attention in the place of tokens.
+        window = attention_window(self.backbone.model.config)
+        shares = self.shares and max(lengths) + new <= window
+        shared = min(common_length(rows), min(lengths) - 1) if shares else 0
+
+        def work(batch: Batch) -> list[Generated]:
+            numbers = [n for _, n in batch.rows]
+            chosen = [rows[n] for n in numbers]
+            draw = KeyedDraw(sampler, [keys[n] for n in numbers], new, device, label_ids)
+            cache = None
+            if shares:
+                cache = self.opening.cache(len(chosen), max(map(len, chosen)) + new)
+            made = _write(
+                self.backbone,
+                chosen,
+                draw,
+                new=new,
+                cache=cache,
+                shared=shared,
+                eos_ids=sampling.eos_ids,
+            )
+            return [
+                Generated(_until(tokens, sampling.eos_ids)[:max_new_tokens], tuple(labels))
+                for tokens, labels in zip(made, draw.labels_NL.tolist(), strict=True)
+            ]
+
+        groups: dict[int, list[PackedSequence]] = {}
+        for rest in pack([row[shared:] for row in rows], max_tokens=0):
+            groups.setdefault(0 if shares else len(rest.tokens), []).append(rest)
+        # One more batch, for the shorter rows, has all its steps to take.
+        steps = STEP * new / (sum(lengths) - shared * len(rows))
+        full = max(0.0, min(FULL, 1 - steps))
+        found: dict[int, Generated] = {}
+        with torch.no_grad():
+            self.opening.set(rows[0][:shared])
+            for group in groups.values():
+                found |= self.batcher.by_row(work, group, full=full, even=True)
+        return [found[n] for n in range(len(rows))]
+
+
+class Opening:
+    """The keys and values of the tokens that all rows begin with.
+
+    They are computed block by block. Another opening reuses whole blocks that it has in common with
+    this one, so its values are, on a CPU to the bit, what they are where nothing was held before.
+    """
+
+    def __init__(self, backbone: LoadedBackbone) -> None:
+        self.backbone = backbone
+        self.tokens: tuple[int, ...] = ()
+        self.keys_values: list[KeysValues] = []
+
+    def set(self, tokens: Sequence[int]) -> None:
+        """Hold exactly these tokens, computing those that are new."""
+        new = tuple(tokens)
+        if new == self.tokens:
+            return
+        held, cache = common_length([self.tokens, new]) // BLOCK * BLOCK, DynamicCache()
+        for layer, (keys, values) in enumerate(self.keys_values if held else ()):
+            cache.update(keys[:, :, :held], values[:, :, :held], layer)
+        device = self.backbone.device
+        for first in range(held, len(new), BLOCK):
+            end = min(first + BLOCK, len(new))
+            self.backbone.model.base_model(
+                input_ids=to_device([new[first:end]], device),
+                position_ids=torch.arange(first, end, device=device)[None],
+                past_key_values=cache,
+                use_cache=True,
+            )
+        self.tokens = new
+        self.keys_values = [(layer.keys, layer.values) for layer in cache.layers]
+
+    def cache(self, count: int, capacity: int) -> Cache:
+        """Make a cache of `count` rows of at most `capacity` tokens that begin with the opening."""
+        if not self.keys_values:
+            return Cache(layer_class_to_replicate=partial(BufferLayer, count, capacity))
+        return Cache([BufferLayer(count, capacity, each) for each in self.keys_values])
+
+
+class BufferLayer(DynamicLayer):  # type: ignore[misc]
+    """Keys and values of one layer, written in place; its base copies all of them at every token.
+
+    Parameters
+    ----------
+    count, capacity: rows, and the tokens that each has room for.
+    opening: what every row begins with.
+    """
+
+    def __init__(self, count: int, capacity: int, opening: KeysValues | None = None) -> None:
+        super().__init__()
+        self._room, self._length = (count, capacity), 0
+        self._buffers: list[Tensor] = []
+        if opening is not None:
+            self.update(*opening)
+
+    def get_seq_length(self) -> int:
+        """Return the tokens so far."""
+        return self._length
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *_args: Any, **_options: Any
+    ) -> KeysValues:
+        """Write the keys and values of new tokens; return all so far, uncopied."""
+        count, capacity = self._room
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self._buffers = [
+                states.new_empty(count, states.shape[1], capacity, states.shape[3])
+                for states in (key_states, value_states)
+            ]
+        begin, self._length = self._length, self._length + key_states.shape[2]
+        for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
+            buffer[:, :, begin : self._length] = states
+        self.keys, self.values = (each[:, :, : self._length] for each in self._buffers)
+        return self.keys, self.values
+
+
+def _write(
+    backbone: LoadedBackbone,
+    rows: Sequence[Row],
+    choose: Callable[[Tensor, Tensor], Tensor],
+    *,
+    new: int,
+    cache: Cache | None = None,
+    shared: int = 0,
+    eos_ids: Sequence[int] = (),
+) -> list[list[int]]:
+    """Have `generate` write up to `new` tokens behind rows, whose begin the cache may hold.
+
+    Parameters
+    ----------
+    choose: leaves one token of the logits [N, V] behind the tokens [N, T] so far.
+    shared: tokens of the rows that the cache holds; padding stands behind these.
+    """
+    model, width = backbone.model, max(map(len, rows))
+    gaps = [width - len(row) for row in rows]
+    # A repetition penalty acts once on a token, so a row's first one is padding without effect.
+    tokens = [
+        [*row[:shared], *[row[0]] * gap, *row[shared:]] for row, gap in zip(rows, gaps, strict=True)
+    ]
+    seen = [[1] * shared + [0] * gap + [1] * (width - gap - shared) for gap in gaps]
+    config = GenerationConfig(
+        max_new_tokens=new,
+        do_sample=False,
+        num_beams=1,
+        repetition_penalty=1.0,
+        eos_token_id=[*eos_ids] or None,
+        pad_token_id=0,
+    )
+    made_NT = model.generate(
+        input_ids=to_device(tokens, backbone.device),
+        attention_mask=to_device(seen, backbone.device),
+        generation_config=config,
+        logits_processor=LogitsProcessorList([choose]),
+        # Ranks that share a backbone answer shards of their own.
+        synced_gpus=False,
+        **({} if cache is None else {"past_key_values": cache}),
+    )
+    made: list[list[int]] = made_NT[:, width:].tolist()
+    return made
+
+
+def _until(tokens: Sequence[int], ends: Sequence[int]) -> tuple[int, ...]:
+    """Return the tokens before the first that ends a row."""
+    places = (n for n, token in enumerate(tokens) if token in ends)
+    return tuple(tokens[: next(places, len(tokens))])
+
+
+def _sample(backbone: LoadedBackbone, shares: bool) -> Tensor:
+    """Compute the logits [N, T, V] behind a few rows and tokens, together or each row alone."""
+    token = sample_tokens(backbone.model, 12)
+    rows = [token[:9], token[:3] + token[9:12], token[:5]]
+    read: list[Tensor] = []
+    written = token[3:6]
+
+    def force(_tokens_NT: Tensor, logits_NV: Tensor) -> Tensor:
+        read.append(logits_NV.clone())
+        forced = written[(len(read) - 1) % len(written)]
+        return only(torch.full_like(logits_NV[:, 0], forced, dtype=torch.long), logits_NV)
+
+    if shares:
+        opening = Opening(backbone)
+        opening.set(token[:3])
+        cache = opening.cache(len(rows), len(rows[0]) + len(written))
+        _write(backbone, rows, force, new=len(written), cache=cache, shared=3)
+        return torch.stack(read, dim=1)
+    for row in rows:
+        _write(backbone, [row], force, new=len(written))
+    return torch.cat(read).unflatten(0, (len(rows), len(written)))
+
+
+def check_room(rows: Sequence[Row], *, context: int | None, max_new_tokens: int) -> None:
+    """Refuse prompts that leave no room for their new tokens; nothing is ever cut silently.
+
+    Raises
+    ------
+    ModelError: counts the prompts and the longest one's tokens.
+    """
+    if context is None:
+        return
+    long = [len(row) for row in rows if len(row) + max_new_tokens > context]
+    if long:
+        raise ModelError(
+            f"{len(long)} of {len(rows)} prompts do not fit the context of {context} tokens "
+            f"beside {max_new_tokens} new ones (longest: {max(long)} tokens)",
+            cure="use fewer or shorter demonstrations, or a backbone with a longer context",
+        )
