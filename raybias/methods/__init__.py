@@ -1,14 +1,13 @@
-"""How labels or scores are got from a backbone: a file for each kind of method.
+"""How labels or scores are got from a backbone: a class for each kind of method.
 
-A method's file holds its options and all that follows from them: its checks, runs, work, and its
-trainer or reader. No other room asks which method it holds. To add one, see docs/extending.md.
+It has the options and all that follows from them: its checks, runs, work, and its trainer or
+reader. No other room asks which method it holds. To add one, see docs/extending.md.
 """
 
 from raybias.methods.base import Inputs, Method, method, methods, methods_of
-from raybias.methods.chain_of_thought import ChainOfThought
 from raybias.methods.continuation import Continuation
-from raybias.methods.few_shot import FewShot
 from raybias.methods.full import Finetuned, Full
+from raybias.methods.label_prompts import ChainOfThought, FewShot, ZeroShot
 from raybias.methods.lora import LayerAdapter, Lora
 from raybias.methods.options import DecisionLikelihood, OptionAnswer, OptionLikelihood
 from raybias.methods.pairs import Coreference, PairScore
@@ -17,7 +16,6 @@ from raybias.methods.sentences import SentenceLikelihood, TripleLikelihood
 from raybias.methods.soft_prompt import SoftPrompt
 from raybias.methods.tuned import EarlyStop, Tuned, tuned_methods
 from raybias.methods.work import Work
-from raybias.methods.zero_shot import ZeroShot
 
 __all__ = [
     "ChainOfThought",

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypedDict
 
 import pyarrow as pa
 from pydantic import model_validator
@@ -23,7 +23,6 @@ from raybias.config.section import Profile, by_profile
 from raybias.engine.answers import Answers, Writing, Written
 from raybias.errors import ConfigError
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, rows_table
-from raybias.methods.wordings import Asked
 from raybias.methods.work import Asks, TokenCounts, Work, sample
 from raybias.providers.base import answers_of
 
@@ -33,6 +32,40 @@ if TYPE_CHECKING:
     from raybias.storage import Store
 
 Item = dict[str, Any]
+
+#: Behind these an answer begins without a blank.
+_OPEN: Final = frozenset("\"'(\u201c\u2018\u00ab")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt with what may follow it.
+
+    Attributes
+    ----------
+    prompt: names the wording.
+    text: the question.
+    cue: what the answer begins with (see above).
+    places: of each option in the published order.
+    shown: the options in words, where letters stand for them.
+    """
+
+    prompt: str
+    text: str
+    options: tuple[str, ...]
+    places: tuple[int, ...]
+    shown: tuple[str, ...] = ()
+    cue: str = ""
+    system: str = ""
+
+    def following(self, *, chat: bool) -> list[str]:
+        """Return the options as they follow the prompt: behind a blank, but where a turn begins.
+
+        There is none behind a cue that ends in an open quote or a blank either.
+        """
+        last = self.cue[-1:]
+        joined = last in _OPEN or last.isspace() or (chat and not last)
+        return [f"{'' if joined else ' '}{option}" for option in self.options]
 
 
 class Message(TypedDict):
@@ -94,17 +127,13 @@ class PromptFormat:
         """The tokenizer for prompts; chat templates write special tokens by themselves."""
         return self.own.for_chat if self.chat else self.own
 
-    def written(self, prompt: str, cue: str = "", *, system: str = "", instead: str = "") -> str:
-        """Write one question, behind the system message in a chat, and the cue of its answer.
-
-        Parameters
-        ----------
-        instead: stands behind the question where a chat's answer cannot be given its begin.
-        """
+    def written(self, asked: Asked) -> str:
+        """Write one question, behind the system message in a chat, and the cue of its answer."""
         if not self.chat:
-            return prompt + cue
-        before = [Message(role="system", content=system)] if system else []
-        return self.begun([*before, Message(role="user", content=prompt)], cue, instead=instead)
+            return asked.text + asked.cue
+        before = [Message(role="system", content=asked.system)] if asked.system else []
+        question = Message(role="user", content=asked.text)
+        return self.begun([*before, question], asked.cue, instead=asked.cue)
 
     def begun(self, messages: Sequence[Message], cue: str, *, instead: str = "") -> str:
         """Write the messages of a chat, and the cue as the begin of the model's turn.
@@ -196,7 +225,7 @@ class ItemMethod(AskingMethod):
 
     def _prompts(self, asked: Sequence[Asked], form: PromptFormat) -> list[str]:
         """Write prompts, with the longest of what may follow."""
-        return [prompt_of(each, form)
+        return [form.written(each)
                 + (max(each.following(chat=form.chat), key=len) if self.follows else "")
                 for each in asked]  # fmt: skip
 
@@ -263,7 +292,7 @@ class ItemReader(Reader):
         form = self.method.form(self.answers.encoder)
         pairs = [(item, each) for item in items.to_pylist()
                  for each in self.method.requests(item, chat=form.chat)]  # fmt: skip
-        prompts = [prompt_of(each, form) for _, each in pairs]
+        prompts = [form.written(each) for _, each in pairs]
         reply = self._likelihoods if self.method.follows else self._writing
         replies = reply(prompts, pairs, chat=form.chat)
 
@@ -300,11 +329,6 @@ class ItemReader(Reader):
             return [[next(values) for _ in each.options] for _, each in pairs], tokens
 
         return scored
-
-
-def prompt_of(asked: Asked, form: PromptFormat) -> str:
-    """Write a prompt in the form of its method."""
-    return form.written(asked.text, asked.cue, system=asked.system, instead=asked.cue)
 
 
 def taken(item: Mapping[str, Any], *names: str) -> dict[str, Any]:

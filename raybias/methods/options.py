@@ -10,17 +10,18 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Final, Literal, Self
+from itertools import product
+from string import ascii_uppercase
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from raybias.config.method import Reads
 from raybias.config.section import Count, Name, Section
 from raybias.formats.questions import plain_answer
-from raybias.methods.asking import Item, ItemMethod, taken
+from raybias.methods.asking import Asked, Item, ItemMethod, taken
 from raybias.methods.base import method
 from raybias.methods.prompts import check_placeholders, filled
-from raybias.methods.wordings import Asked, Wording, wordings
 from raybias.schema import DECISION_ANSWERS, DECISIONS, OPTION_ANSWERS, OPTION_ITEMS, OutputSpec
 
 #: What a log-likelihood is divided by.
@@ -87,6 +88,15 @@ class Prompt(Section):
         return (question.strip() if chat else question), cue
 
 
+class Wording(NamedTuple):
+    """One way to ask a question: a prompt, options moved on by places, a word for unknown."""
+
+    name: str
+    prompt: Prompt
+    moved: int
+    unknown: str
+
+
 class _QuestionMethod(ItemMethod):
     """What methods have in common that ask with prompts of a study."""
 
@@ -134,16 +144,38 @@ class AskingOptions(_QuestionMethod):
 
     @property
     def wordings(self) -> list[Wording]:
-        """The prompts of a question, in the order of its answers."""
-        return wordings(self.prompts, self.orders, self.unknowns)
+        """The prompts of a question, in the order of its answers; each is a level of `prompt`."""
+        found = []
+        for prompt, moved, unknown in product(
+            self.prompts, range(self.orders), self.unknowns or ("",)
+        ):
+            parts = [prompt.name]
+            parts += [f"order {moved + 1}"] if self.orders > 1 else []
+            parts += [f"unknown: {unknown}"] if len(self.unknowns) > 1 else []
+            found.append(Wording(", ".join(parts), prompt, moved, unknown))
+        return found
 
     def output(self) -> OutputSpec:
         """Say where answers are stored."""
         return OutputSpec("options", OPTION_ANSWERS, len(self.wordings), OPTION_ITEMS)
 
     def requests(self, item: Item, *, chat: bool) -> list[Asked]:
-        """Return each prompt of a question with its options."""
-        return [each.asked(item, letters=bool(self.letters), chat=chat) for each in self.wordings]
+        """Return each prompt of a question with its options, or their letters."""
+        asked = []
+        for name, prompt, moved, unknown in self.wordings:
+            options = list(item["options"])
+            if unknown and item["unknown"] is not None:
+                options[item["unknown"]] = unknown
+            places = tuple((n + moved) % len(options) for n in range(len(options)))
+            shown = tuple(options[place] for place in places)
+            names = tuple(ascii_uppercase[: len(shown)])
+            listed = "\n".join(f"{name}. {each}" for name, each in zip(names, shown, strict=True))
+            text, cue = prompt.fill(
+                chat=chat, text=item["text"], question=item["question"], options=listed
+            )
+            following = names if self.letters else shown
+            asked.append(Asked(name, text, following, places, shown, cue, prompt.system))
+        return asked
 
     def row(self, item: Item, asked: Asked, reply: Any) -> dict[str, Any]:
         """Make a row of the option that was chosen."""

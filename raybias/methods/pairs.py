@@ -14,10 +14,9 @@ from pydantic import Field
 from raybias.config import Backbone
 from raybias.config.method import Reads
 from raybias.config.section import Count, Profile, by_profile
-from raybias.methods.asking import Item, ItemMethod, taken
+from raybias.methods.asking import Asked, Item, ItemMethod, taken
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, method, rows_table
 from raybias.methods.prompts import without_thoughts
-from raybias.methods.wordings import Asked
 from raybias.methods.work import Work, sample
 from raybias.probes.published.winobias import coreference_prompts, named_in, names_referent
 from raybias.schema import COREFERENCE_ANSWERS, COREFERENCES, PAIR_SCORES, PAIRS, OutputSpec

@@ -23,7 +23,7 @@ from raybias.engine.backbone import is_encoder
 from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, DataError, ModelError, OutputError, PlanError
 from raybias.methods.base import methods, methods_of
-from raybias.methods.zero_shot import ZeroShot
+from raybias.methods.label_prompts import ZeroShot
 from raybias.planning.pilot import Way, sentences, ways_of
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.tasks import duration

@@ -17,7 +17,7 @@ from openai import DefaultAsyncHttpxClient
 
 from raybias.engine.answers import Answers, Key, Writing, Written
 from raybias.errors import ConfigError, RaybiasError, WorkFailed
-from raybias.providers.openai import Asked, Continued, Ledger, Prompt, Reply, Request
+from raybias.providers.openai import Asked, Continued, Ledger, Prompt, Request
 from raybias.redaction import without_secrets
 
 if TYPE_CHECKING:
@@ -109,17 +109,16 @@ class OpenAIAnswers(Answers):
         ConfigError: the key is not there, or refused, or there is no such model.
         """
         asked = [Prompt(self.spec, *each, how) for each in zip(prompts, keys, strict=True)]
-        replies = self._all(asked, most=how.most)
-        return [Written(each.text, each.scores, each.tokens) for each in replies]
+        return self._all(asked, most=how.most)
 
     def likelihoods(
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False
     ) -> tuple[list[float], int]:
         """Compute the natural log-likelihood of each second text behind its first."""
         replies = self._all([Continued(self.spec, *each) for each in texts], most=1)
-        return [each.scores[0] for each in replies], sum(each.tokens for each in replies)
+        return [each.label_scores[0] for each in replies], sum(each.tokens for each in replies)
 
-    def _all(self, asked: Sequence[Request], *, most: int) -> list[Reply]:
+    def _all(self, asked: Sequence[Request], *, most: int) -> list[Written]:
         again = [n for n, each in enumerate(asked) if each.share < self.spec.repeat]
         self._afford([*asked, *(asked[n] for n in again)], most)
         try:
@@ -158,9 +157,9 @@ class OpenAIAnswers(Answers):
                     cure=f"raise budget.{name}; {_AGAIN}",
                 )
 
-    async def _gather(self, asked: Sequence[Request], again: Sequence[int]) -> list[Reply]:
+    async def _gather(self, asked: Sequence[Request], again: Sequence[int]) -> list[Written]:
         """Ask everything, so many at a time; what is asked twice comes last."""
-        replies: dict[int, Reply] = {}
+        replies: dict[int, Written] = {}
         waiting = iter([*enumerate(asked), *((len(asked) + n, asked[n]) for n in again)])
 
         async def work(client: AsyncOpenAI) -> None:
@@ -196,14 +195,14 @@ class OpenAIAnswers(Answers):
             http_client=BoundedClient(self.spec.timeout_s),
         )
 
-    def _checked(self, reply: Reply) -> Reply:
+    def _checked(self, reply: Written) -> Written:
         """Return a reply whose log-probabilities are numbers; others must be kept nowhere.
 
         Raises
         ------
         WorkFailed: names one that is none.
         """
-        if wrong := next((each for each in reply.scores if not math.isfinite(each)), None):
+        if wrong := next((each for each in reply.label_scores if not math.isfinite(each)), None):
             raise WorkFailed(
                 f"the endpoint gives a log-probability of {wrong}",
                 where=f"{self.spec.name} at {self.spec.place}",
@@ -236,10 +235,13 @@ class OpenAIAnswers(Answers):
             )
         own.models[said] += 1
 
-    def _compare(self, one: Reply, other: Reply) -> None:
+    def _compare(self, one: Written, other: Written) -> None:
         own = self.ledger.own
         own.twice += 1
-        gap = max((abs(a - b) for a, b in zip(one.scores, other.scores, strict=True)), default=0.0)
+        gap = max(
+            (abs(a - b) for a, b in zip(one.label_scores, other.label_scores, strict=True)),
+            default=0.0,
+        )
         own.furthest = max(own.furthest, gap)
         own.same += one.text == other.text and gap < _SAME
 

@@ -16,13 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, Self
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from raybias.config.data import Ability
-from raybias.engine.answers import Key, Writing
+from raybias.engine.answers import Key, Writing, Written
 from raybias.errors import ConfigError
 from raybias.providers.base import Prices, Provider, provider
 from raybias.redaction import secret
@@ -134,14 +134,6 @@ _SEEDS: Final = 2**31
 _KEYS: Final = 2**64
 
 
-class Reply(NamedTuple):
-    """An answer, log-probabilities (of labels, or of all that followed a text), and tokens."""
-
-    text: str
-    scores: tuple[float, ...]
-    tokens: int
-
-
 class Request(Protocol):
     """One request.
 
@@ -156,7 +148,7 @@ class Request(Protocol):
     async def ask(self, client: AsyncOpenAI) -> Any:
         """Send it."""
 
-    def read(self, reply: Any) -> Reply:
+    def read(self, reply: Any) -> Written:
         """Read what came back."""
 
 
@@ -190,7 +182,7 @@ class Prompt:
             **({"logprobs": True, "top_logprobs": _OF_CHATS} if told else {}),
         )
 
-    def read(self, reply: Any) -> Reply:
+    def read(self, reply: Any) -> Written:
         """Read the answer, with thoughts that come apart from it before it."""
         choice = reply.choices[0]
         if self.chat:
@@ -204,7 +196,7 @@ class Prompt:
             likeliest = [*choice.logprobs.top_logprobs[0].items()] if choice.logprobs else []
         if not isinstance(text, str):
             raise TypeError(f"its text is {type(text).__name__}")
-        return Reply(text, _label_scores(likeliest, self.how.labels), _tokens(reply))
+        return Written(text, _label_scores(likeliest, self.how.labels), _tokens(reply))
 
 
 class Continued:
@@ -227,7 +219,7 @@ class Continued:
             logprobs=1,
         )
 
-    def read(self, reply: Any) -> Reply:
+    def read(self, reply: Any) -> Written:
         """Add up the log-probabilities of the tokens that begin in what follows."""
         told = reply.choices[0].logprobs
         if told is None or not told.text_offset:
@@ -242,7 +234,7 @@ class Continued:
         pairs = zip(told.text_offset, told.token_logprobs, strict=True)
         # The first token of all has no log-probability.
         found = sum(value for place, value in pairs if place in places and value is not None)
-        return Reply("", (float(found),), _tokens(reply))
+        return Written("", (float(found),), _tokens(reply))
 
 
 def _tokens(reply: Any) -> int:

@@ -17,10 +17,9 @@ from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.scoring.continuations import SentenceScorer, filled_in
 from raybias.engine.scoring.masked import scored_loader
 from raybias.methods import DecisionLikelihood, OptionAnswer, OptionLikelihood
-from raybias.methods.asking import ItemReader
+from raybias.methods.asking import Asked, ItemReader
 from raybias.methods.base import Method, Shard, shard_of
 from raybias.methods.options import named_option
-from raybias.methods.wordings import Asked
 from raybias.probes import question_items
 from support import backbones, pair_models, prompting, question_data
 
@@ -175,7 +174,9 @@ def test_prompts_are_chats_where_the_tokenizer_has_a_template(
     encoder = load_backbone(Backbone(id=str(path))).encoder
     prompt = {"name": "a", "template": "{question}{options}", "system": "Be brief."}
     method = OptionAnswer.model_validate({"prompt_format": "auto", "prompts": [prompt]})
-    said = method.form(encoder).written("Who?", system=method.wordings[0].prompt.system)
+    said = method.form(encoder).written(
+        Asked("", "Who?", (), (), system=method.wordings[0].prompt.system)
+    )
     assert said == "system:\nBe brief.</s>user:\nWho?</s>assistant:\n"
 
 

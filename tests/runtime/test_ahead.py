@@ -23,8 +23,7 @@ from raybias.engine.adapters.soft_prompt import save_soft_prompt
 from raybias.engine.backbone import ModelContext
 from raybias.errors import ModelError
 from raybias.methods.base import Answered, Compute, Method, Shard, shard_of
-from raybias.methods.chain_of_thought import ChainOfThought
-from raybias.methods.few_shot import FewShot
+from raybias.methods.label_prompts import ChainOfThought, FewShot
 from raybias.methods.options import OptionLikelihood
 from raybias.methods.pairs import PairScore
 from raybias.methods.sentences import SentenceLikelihood
