@@ -55,6 +55,8 @@ _FOREIGN: Final[dict[str, tuple[object, ...]]] = {
     "forced_bos_token_id": (),
     "forced_eos_token_id": (),
     "exponential_decay_length_penalty": (),
+    "penalty_alpha": (0.0,),
+    "stop_strings": (),
 }
 #: Token ids are searched in blocks of this many.
 _BLOCK: Final = 32

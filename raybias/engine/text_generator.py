@@ -244,11 +244,18 @@ def _write(
         [*row[:shared], *[row[0]] * gap, *row[shared:]] for row, gap in zip(rows, gaps, strict=True)
     ]
     seen = [[1] * shared + [0] * gap + [1] * (width - gap - shared) for gap in gaps]
+    # What is left open here, `generate` takes from the checkpoint.
     config = GenerationConfig(
         max_new_tokens=new,
         do_sample=False,
-        num_beams=1,
+        temperature=1.0,
+        top_k=50,
+        top_p=1.0,
         repetition_penalty=1.0,
+        num_beams=1,
+        num_return_sequences=1,
+        return_dict_in_generate=False,
+        use_cache=True,
         eos_token_id=[*eos_ids] or None,
         pad_token_id=0,
     )
