@@ -298,7 +298,7 @@ def _sample(backbone: LoadedBackbone, shares: bool) -> Tensor:
         return torch.stack(read, dim=1)
     for row in rows:
         _write(backbone, [row], force, new=len(written))
-    return torch.cat(read).unflatten(0, (len(rows), len(written)))
+    return torch.cat(read).view(len(rows), len(written), -1)
 
 
 def check_room(rows: Sequence[Row], *, context: int | None, max_new_tokens: int) -> None:

@@ -308,7 +308,7 @@ def test_another_model_under_the_same_name_is_an_error(tmp_path: Path) -> None:
     ("method", "offers", "message"),
     [
         ({"kind": "soft_prompt"}, ["chat"], "needs a model's weights, which tiny does not offer; us"
-         "e cot, continuation, few_shot, option_answer, coreference, zero_shot"),
+         "e continuation, zero_shot, few_shot, cot, option_answer, coreference"),
         ({"kind": "zero_shot"}, ["chat"], "an answer's first tokens, which tiny does not offer; se"
          "t unparsed: invalid, or random"),
         ({"kind": "zero_shot", "unparsed": "invalid", "prompt_format": "raw"}, ["chat"],
