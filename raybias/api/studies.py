@@ -6,14 +6,17 @@ torch nor Ray.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raybias.config import Profile, Study
+from raybias.config import Profile, Study, load_study
 from raybias.results import Results
 from raybias.storage import Store
 
@@ -250,13 +253,18 @@ def demo(
     ----------
     out, address, command: as for `run`.
     """
-    from raybias.runtime.demo import run_demo
+    from raybias.probes.published.planted import plant
     from raybias.runtime.lease import leased
     from raybias.runtime.progress import Reporter
+    from raybias.runtime.study import run_study
 
     store, reporter = Store(out), Reporter()
     with leased(store):
-        run_demo(out, address=address, command=command, reporter=reporter)
+        with as_file(files("raybias") / "assets" / "demo.yaml") as path:
+            study = load_study(path)
+        run_study(study, out, address=address, command=command, reporter=reporter)
+        # Only now is OUT known to be the demonstration's.
+        store.write_text("planted.json", json.dumps(asdict(plant()), indent=2) + "\n")
         reporter.say("demo: writing the tables and the page")
         return write_report(out)
 
