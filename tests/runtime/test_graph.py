@@ -295,3 +295,22 @@ def test_a_node_that_joins_is_used_and_one_that_is_reserved_is_avoided() -> None
     assert (last.task.key, last.nodes, last.avoid) == ("last", {"joined": 1}, {"node 0"})
     opened.set()
     runs.join(PATIENCE_S)
+
+
+def test_a_study_holds_its_share_and_a_wide_task_waits_for_no_narrower_one_of_it() -> None:
+    places, placed, opened = Declared(2, 2), list[Grant](), threading.Event()
+    places.resources = Resources(share=0.5)
+    graph = Graph(places)
+    for n in range(2):
+        graph.add(task(f"narrow {n}", seconds=99), gate(opened, placed))
+    graph.add(task("first", gpus=0), lambda grant: until(lambda: len(placed) == 2))
+    graph.add(task("wide", "first", gpus=2), placed.append)
+    graph.add(task("last", "first", seconds=50), placed.append)
+    runs = threading.Thread(target=graph.run)
+    runs.start()
+    until(lambda: len(placed) == 2)
+    time.sleep(0.1)
+    assert len(placed) == 2, "two devices of four are the study's"
+    opened.set()
+    runs.join(PATIENCE_S)
+    assert [grant.task.key for grant in placed[2:]] == ["wide", "last"]
