@@ -181,8 +181,14 @@ def deployed(app: serve.Application, name: str) -> Iterator[DeploymentHandle]:
         serve.delete(name)
 
 
-def wait_for_replica(handle: DeploymentHandle, stopped: threading.Event) -> None:
+def wait_for_replica(
+    handle: DeploymentHandle, stopped: threading.Event, *, every: bool = False
+) -> None:
     """Wait until an application has a replica that is ready, as its handle is told by Serve.
+
+    Parameters
+    ----------
+    every: whether to wait for all of its replicas, as Serve's controller says.
 
     Raises
     ------
@@ -190,7 +196,7 @@ def wait_for_replica(handle: DeploymentHandle, stopped: threading.Event) -> None
     Stopped: `stopped` was set before.
     """
     name, asked = handle.deployment_id.app_name, time.monotonic()
-    while not handle.running_replicas_populated():
+    while every or not handle.running_replicas_populated():
         if stopped.wait(_POLL_S):
             raise Stopped("stopped before its end")
         if time.monotonic() - asked < _ASK_EVERY_S:
@@ -198,6 +204,8 @@ def wait_for_replica(handle: DeploymentHandle, stopped: threading.Event) -> None
         asked = time.monotonic()
         with _CONFIGS:
             found = serve.status().applications.get(name)
+        if found is not None and found.status == ApplicationStatus.RUNNING:
+            return
         if found is None or found.status in _ENDED:
             messages = [each.message for each in found.deployments.values()] if found else []
             # Serve keeps the constructor's trace as text; its last line says what happened.

@@ -184,7 +184,7 @@ def _ingress(args: Serving, *, ends_with_ray: bool) -> Iterator[Ingress]:
             for key, name in applications.items()
         }
         for handle in handles.values():
-            wait_for_replica(handle, ended)
+            wait_for_replica(handle, ended, every=True)
         ingress = Ingress(offer, handles)
         ingress.watch(applications, ended)
         yield ingress
