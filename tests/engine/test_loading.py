@@ -15,7 +15,8 @@ from raybias.config import Adequacy, Backbone, Rewriting
 from raybias.engine.backbone import load_backbone, load_pretrained
 from raybias.engine.classifier import Classifier, load_classifier
 from raybias.engine.context import Execution
-from raybias.engine.rewriter import AdequacyModel, Rewriter
+from raybias.engine.judging import AdequacyModel
+from raybias.engine.rewriter import Rewriter
 from raybias.engine.scoring.masked import load_masked
 from raybias.errors import ModelError
 from raybias.methods import Full, Lora

@@ -13,7 +13,8 @@ import transformers
 
 from raybias.config import Adequacy, Rewriting
 from raybias.engine.context import Execution
-from raybias.engine.rewriter import INSTRUCTIONS, AdequacyModel, Rewriter, check_rewriter
+from raybias.engine.judging import AdequacyModel
+from raybias.engine.rewriter import INSTRUCTIONS, Rewriter, check_rewriter
 from raybias.errors import ConfigError, ModelError
 from support import backbones, prompting
 from support.rewriters import save_judge, save_t5, save_tokenizer
