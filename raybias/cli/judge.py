@@ -115,8 +115,13 @@ def measure(
     given = [standard_input(sys.stdin.buffer) if file == "-" else file for file in files]
     if target is not None:
         with printed_warnings(stats.StatisticsWarning):
-            found = report.design_of_files(files, target=target, profile=profile, scope=scope)
-        print(report.design_text(*found))
+            designs, width = report.design_of_files(
+                files, target=target, profile=profile, scope=scope
+            )
+        if as_json:
+            print(designs.write_ndjson(), end="")
+        elif not quiet:
+            print(report.design_text(designs, width))
         return
     number = int(positive) if positive is not None and positive.isdigit() else positive
     with printed_warnings(stats.StatisticsWarning):
