@@ -6,6 +6,7 @@ A filled dot is significant, a hollow one is not, and one with a broken line has
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,8 +26,10 @@ _LEADING: Final = 12
 _ROW: Final = 36
 _TITLE: Final = 28
 _FOOT: Final = 30
-#: Pixels of a letter, about.
-_CHARACTER: Final = 7
+#: Pixels of a letter, about; letters of the axis, and of a key, that fit a narrow screen.
+_CHARACTER: Final = 6.5
+_NARROW: Final = 48
+_NARROW_KEYS: Final = 56
 #: Marks on the scale, about.
 _TICKS: Final = 6
 #: Columns that tell rows apart; those of them that vary name a row.
@@ -51,6 +54,11 @@ class Row:
     truth: float | None = None
     told: str = ""
     """What a reader is shown who points at it, instead of `text`."""
+
+    @property
+    def brief(self) -> str:
+        """The text without the interval, for narrow screens."""
+        return self.text.partition(" [")[0]
 
 
 @dataclass(frozen=True)
@@ -144,22 +152,20 @@ class Forest:
     @property
     def height(self) -> int:
         """Pixels from top to bottom."""
-        return self.bottom + _FOOT + 16 * len(self.lines)
+        return self.bottom + _FOOT + 13 * len(self.lines)
 
     @property
     def lines(self) -> list[str]:
         """What the scale and the marks are, below the scale."""
-        return [*self.axis.split("; "), *self.keys]
+        first, *rest = self.axis.split("; ")
+        keys = textwrap.wrap("; ".join((*rest, *self.keys)), _NARROW_KEYS)
+        return [*textwrap.wrap(first, _NARROW), *keys]
 
     @property
     def least(self) -> int:
-        """Pixels across that names and texts need beside one another."""
-        longest = sum(
-            max((len(getattr(row, part)) for row in self._rows), default=0)
-            for part in ("name", "text")
-        )
-        small = max(map(len, self.lines[1:]), default=0)
-        return max(_CHARACTER * longest + 20, (_CHARACTER - 1) * small)
+        """Pixels across that a narrow screen needs: names, and values without their intervals."""
+        longest = max((len(row.name) + len(row.brief) for row in self._rows), default=0)
+        return round(_CHARACTER * longest) + 10
 
 
 def forest_of(

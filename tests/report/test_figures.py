@@ -39,13 +39,13 @@ def gaps(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
     return gaps_of(tmp_path_factory.mktemp("one"), 1)
 
 
-def texts_of(figures: Sequence[Drawn]) -> set[str]:
+def texts_of(figures: Sequence[Drawn]) -> list[str]:
     nodes = [
         node
         for figure in figures
         for node in ET.fromstring(figure.svg).iter("{http://www.w3.org/2000/svg}text")
     ]
-    return {"".join(node.itertext()) for node in nodes}
+    return ["".join(node.itertext()) for node in nodes]
 
 
 @pytest.mark.long
@@ -58,8 +58,8 @@ def test_forests_are_valid_and_deterministic(tmp_path: Path, models: int) -> Non
     texts = texts_of(drawn)
     named = " ".join(texts)
     assert all(each in named for each in (HOSTILE[0], HOSTILE[1], HOSTILE[2], "other"))
-    assert "filled: significant after correction; hollow: not" in texts
-    assert models == 1 or {f"m{i}, called negative" for i in range(models)} <= texts
+    assert "filled: significant after correction; hollow: not" in named
+    assert models == 1 or {f"m{i}, called negative" for i in range(models)} <= {*texts}
     for figure in drawn:
         assert "http" not in re.sub(r'xmlns="http[^"]*"', "", figure.svg)
         assert " id=" not in figure.svg
@@ -81,9 +81,10 @@ def test_intervals_are_nested_in_one_figure_of_the_clearest_gaps() -> None:
     drawn = gap_forests(scopes, level=0.95)
     assert drawn == gap_forests(scopes.sort("scope"), level=0.95)
     texts = texts_of(drawn)
-    assert {"far, race", "below, age"} <= texts
-    assert "redrawn, thickest line first: only seeds, sentences too, words too" in texts
-    assert "95% intervals, in percentage points" in texts
+    assert {"far, race", "below, age"} <= {*texts}
+    named = " ".join(texts)
+    assert "redrawn, thickest line first: only seeds, sentences too, words too" in named
+    assert "95% intervals, in percentage points" in named
     assert 'class="truth"' not in drawn[0].svg
     told = "far, race: +30.0, only seeds [+25.0, +35.0], sentences too [+22.0, +38.0], words too"
     assert told in drawn[0].svg
@@ -93,7 +94,7 @@ def test_intervals_are_nested_in_one_figure_of_the_clearest_gaps() -> None:
     many = pl.concat([scopes.with_columns(model=pl.lit(f"m{n}")) for n in range(20)])
     first, *_ = gap_forests(many, level=0.95)
     assert len([text for text in texts_of([first]) if ", m" in text]) == 12
-    assert "the clearest 12 of 60" in texts_of([first])
+    assert "the clearest 12 of 60" in " ".join(texts_of([first]))
     assert gap_forests(scopes.clear(), level=0.95) == []
 
 
