@@ -50,6 +50,7 @@ NEEDS = {
     "raybias run jobs/minilm.yaml": "a quarter of an hour",
     "raybias audit .real/": "minutes, and the model of `make real`",
     "raybias data download sst5": "a network",
+    "python benchmarks/simulated.py": "minutes; tests/runtime/test_schedule.py runs parts",
     "python benchmarks/learning.py": "minutes, and the model of `make real`",
     "python benchmarks/first_contact.py": "an hour, and the model of `make real`",
     "python tests/": "published weights, or an hour",
