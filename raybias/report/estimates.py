@@ -147,7 +147,7 @@ def table_of(
     )  # fmt: skip
     if kind.redrawn and again.height and every["scope"].n_unique() > 1:
         wide = wide.join(again, on=keys, how="left", nulls_equal=True, maintain_order="left")
-        columns["found if redrawn"] = lambda row: ", ".join(row["again"] or ())
+        columns["significant if redrawn"] = lambda row: ", ".join(row["again"] or ())
     elif kind.redrawn and estimates["scope"].n_unique() > 1:
         columns["redrawn"] = lambda row: str(test(row)["scope"] or "")
     for name, header in (("n", kind.called.get("n", "n")), ("units", kind.units)):

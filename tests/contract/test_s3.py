@@ -107,14 +107,14 @@ def test_a_service_that_is_gone_is_one_line_and_can_come_back(
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
     store = Store(f"{OUT}/again")
-    store.write_table("p/q/r/00000000.parquet", TABLE)
     shard = Shard("q", "r", "", "", "", 0, 2, "p")
+    store.write_table(shard.file, TABLE)
     reading = OutputSpec("p", TABLE.schema)
     with s3.being("gone"):
         for action in (
             lambda: store.write_text("x", "x"),
             lambda: store.read_text("x"),
-            lambda: store.read_table("p/q/r/00000000.parquet"),
+            lambda: store.read_table(shard.file),
             lambda: store.files("p"),
             lambda: store.exists("p"),
             lambda: missing(store, [shard], reading),
