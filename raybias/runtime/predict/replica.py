@@ -44,9 +44,9 @@ REQUESTS_PER_REPLICA: Final = 2
 #: questions to Serve whether the application failed, which pickle a request router.
 _POLL_S: Final = 0.1
 _ASK_EVERY_S: Final = 2.0
-#: Serve 2.60 registers and forgets a module of its own around each config that it makes, also those
-#: of `serve.status`, and fails where another thread does so at the same time.
-_CONFIGS: Final = threading.Lock()
+#: Held while Serve makes a config: a deployment, an AutoscalingConfig, `serve.status`. Serve 2.60
+#: registers and forgets a module of its own around each, which fails if another thread does too.
+CONFIGS: Final = threading.Lock()
 #: What Serve says of an application that will have no replica; NOT_STARTED where it has none.
 _ENDED: Final = {
     ApplicationStatus.DEPLOY_FAILED,
@@ -172,7 +172,7 @@ def deployed(app: serve.Application, name: str) -> Iterator[DeploymentHandle]:
     Its replicas start meanwhile; see `wait_for_replica`.
     """
     try:
-        with _CONFIGS:
+        with CONFIGS:
             serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
             target = serve.RunTarget(app, name, route_prefix=None)
             [handle] = serve.run_many([target], wait_for_applications_running=False)
@@ -202,7 +202,7 @@ def wait_for_replica(
         if time.monotonic() - asked < _ASK_EVERY_S:
             continue
         asked = time.monotonic()
-        with _CONFIGS:
+        with CONFIGS:
             found = serve.status().applications.get(name)
         if found is not None and found.status == ApplicationStatus.RUNNING:
             return

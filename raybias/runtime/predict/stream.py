@@ -25,6 +25,7 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from raybias.methods.base import Shard
 from raybias.runtime.graph import Grant, Stopped
 from raybias.runtime.predict.replica import (
+    CONFIGS,
     REQUESTS_PER_REPLICA,
     deployed,
     deployment,
@@ -133,7 +134,9 @@ class Replicas:
                 # A new name each time: Serve tells the handle of a deleted one that it is gone.
                 stack, self._started = ExitStack(), self._started + 1
                 name = f"{self.name}-{self._started}"
-                self._up = stack, stack.enter_context(deployed(self._app(grant), name))
+                with CONFIGS:
+                    app = self._app(grant)
+                self._up = stack, stack.enter_context(deployed(app, name))
             handle = self._up[1]
         try:
             yield handle
