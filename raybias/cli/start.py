@@ -105,7 +105,7 @@ def audit(
     show(results)
 
 
-#: The comment behind a line says what a reader would look up first.
+#: The comment after a line explains what readers look up first.
 _TEXT: Final = """\
 # yaml-language-server: $schema=study.schema.json
 # `raybias plan {file}` says what would run where, `raybias run {file}` runs it; every key stands in
@@ -129,7 +129,7 @@ probes:                # raybias data download amazon --out data/amazon
 # limit: 240           # to try it out: so many sentences of each attribute
 # statistics: {{margin: 0.02}}               # also show which gaps are smaller than this
 """
-#: What a study says of each kind of method that suits a model, in this order.
+#: The YAML of each method that suits a model, in this order.
 _METHODS: Final = {
     "zero_shot": "{kind: zero_shot}  # asked, not tuned; few_shot and cot likewise",
     "lora": "{kind: lora, learning_rates: [5.0e-4]}   # tuned; soft_prompt and full likewise",

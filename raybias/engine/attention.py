@@ -1,6 +1,6 @@
 """Attention whose gradient is fast on a CPU, and which repeats no keys on a GPU that need it not.
 
-What a packed batch's rows see of each other, and their hidden states, are here too.
+The attention mask of a packed batch and its hidden states are here too.
 
 The gradient of torch's fused CPU kernel costs about as much as all linear layers together
 in bfloat16, however short the sequences. The plain product does forward and gradient in a

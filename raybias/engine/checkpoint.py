@@ -49,7 +49,7 @@ CONFIG: Final = "config.json"
 MODEL_CURE: Final = "give a hub id or a folder of a model with config.json and *.safetensors"
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _TIMEOUT_S: Final = 5
-#: Characters of what a library says.
+#: Characters of a library's message that are shown.
 _SAID: Final = 300
 #: What the hub's errors mean, and how to mend it; the first that fits counts.
 _REFUSALS: Final = {
@@ -158,7 +158,7 @@ def locate(name: str, revision: str | None) -> Located:
     """Find the commit of a hub model's branch, tag or commit, with one short request.
 
     Without an answer it is the commit in this machine's cache. Where there is a mirror, it is asked
-    instead, and what is small of the model is copied.
+    instead, and the model's small files are copied.
 
     Raises
     ------
@@ -221,7 +221,7 @@ def _mirrored(held: Store, name: str, revision: str | None) -> str:
 def _copied(held: Store, name: str, commit: str, *, weights: bool) -> Path:
     """Copy a model's files, large weights only where asked, into this machine's cache of the hub.
 
-    What is there already is not copied again. Returns the model's folder there.
+    Files already there are not copied again. Returns the model's folder there.
     """
     from huggingface_hub import constants
 

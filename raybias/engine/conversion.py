@@ -41,7 +41,7 @@ from raybias.engine.checkpoint import (
 from raybias.errors import ModelError, OutputError
 
 _MAGIC: Final = b"GGUF"
-#: What the process that reads a pickle needs of the environment; tokens are not among it.
+#: Environment variables for the process that reads a pickle; tokens are not among them.
 _ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "TMPDIR")
 
 

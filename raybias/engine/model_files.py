@@ -96,7 +96,7 @@ class Quantisation:
     Attributes
     ----------
     method: as transformers names it, with the kinds of its weights where it says.
-    dtype: of what is not quantised, and of activations.
+    dtype: of weights that are not quantised, and of activations.
     stored: bytes of all weights; None where they are not on this machine.
     """
 

@@ -30,7 +30,7 @@ def sample_tokens(model: Any, count: int) -> list[int]:
 def read_samples(
     read: Callable[[Batch], Tensor], model: Any, *, packs: bool, alone: bool
 ) -> Tensor:
-    """Read a few rows, two of which share tokens, and return what is read of each in their order.
+    """Read a few rows, two of which share tokens, and return the values of each in their order.
 
     Parameters
     ----------

@@ -244,7 +244,7 @@ def _write(
         [*row[:shared], *[row[0]] * gap, *row[shared:]] for row, gap in zip(rows, gaps, strict=True)
     ]
     seen = [[1] * shared + [0] * gap + [1] * (width - gap - shared) for gap in gaps]
-    # What is left open here, `generate` takes from the checkpoint.
+    # `generate` takes options that are not set here from the checkpoint.
     config = GenerationConfig(
         max_new_tokens=new,
         do_sample=False,

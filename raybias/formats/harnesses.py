@@ -41,7 +41,7 @@ class _Run(BaseModel):
 
 
 class HelmAnswer(NamedTuple):
-    """One answer: what was asked, the options, and the place of the one whose letter was given."""
+    """One answer: the question, its options, and the index of the option whose letter was given."""
 
     where: str
     asked: str
@@ -162,7 +162,7 @@ def lm_eval_options(text: bytes, where: str) -> tuple[Line, list[float] | str]:
     """Parse a sample of a BBQ task: the question, and each option's log-likelihood, or the answer.
 
     Continuations beyond the two named options are wordings of the unknown one, whose likeliest
-    counts. An answer is what was generated, where the task generates one.
+    counts. An answer is the generated text, where the task generates one.
 
     Raises
     ------

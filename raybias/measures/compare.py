@@ -48,7 +48,7 @@ COMPARED: Final = pl.Schema(
         "verdict": pl.String(),
     }
 )
-#: What intervals cover: other pairs like these, of other writers where writers are known.
+#: Intervals cover other pairs like these, by other writers where writers are known.
 SCOPE: Final = "pairs"
 _SCORED: Final = ("model", "probe", "style", "score")
 _PAIR: Final = ("model", "score", "probe", "style", "bias_type", "pair_id")

@@ -39,7 +39,7 @@ _ITEMS: Final = "items"
 #: What names a quantity, whatever is drawn anew.
 _QUANTITY: Final = ("kind", *schema.KEYS, "condition", "attribute", "group", "score", "statistic")
 _ACROSS_MODELS: Final = tuple(name for name in schema.KEYS if name != "model")
-#: What names the gaps that are compared: those of one classifier on one attribute.
+#: Columns that identify the compared gaps: those of one classifier on one attribute.
 _CLASSIFIER: Final = (*schema.KEYS, "attribute", "score")
 
 

@@ -163,7 +163,7 @@ class Prompted(AskingMethod):
         return fitted.model_copy(update=self.rooms(fitted.prompt_format == "chat"))
 
     def rooms(self, chat: bool) -> dict[str, int]:
-        """Return the most tokens of what is written, by option, in a chat or after plain text."""
+        """Return the most tokens to generate, by option, in a chat or after plain text."""
         return {"answer_tokens": self.answer_tokens or _ANSWER[chat]}
 
     @property
@@ -286,7 +286,7 @@ class Prompted(AskingMethod):
             held = max(held, 1 + (opening + written) / shortest)
             length = counts.mean([form.last(each, words) for each in some]) + opening / rows
             if self.reasoning_room:
-                # What is written is read again, behind the first prompt.
+                # The generated text is read again, after the first prompt.
                 length += counts.mean(asked) + self.reasoning_room
             # Texts that a run reads for an item, those of the calibration counted.
             times = 1.0 + self.calibration * (self.read == "calibrated") / rows

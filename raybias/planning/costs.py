@@ -1,4 +1,4 @@
-"""Estimate what a plan costs, and describe the plan for people, both with their arithmetic.
+"""Estimate the cost of a plan and describe it for people, both with the arithmetic.
 
 Tokens, FLOPs, device-hours and gathered bytes are counted from shapes, row counts and the mean
 length of a sample of the texts, as if no two texts shared a token; packing makes it less.
@@ -242,7 +242,7 @@ def _short(number: float, unit: str = "") -> str:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """What a study would run where, and what that costs; `print` it.
+    """Tasks of a study, their workers, memory and cost; `print` shows them.
 
     Attributes
     ----------

@@ -1,6 +1,6 @@
 """Fixed row ranges of a probe, each read by one run.
 
-They are named by probe, run and first row, so a study that is run again reads only what is missing.
+They are named by probe, run and first row, so a rerun of a study computes missing shards only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a layout of a backbone needs of a device and of its node, and why no layout fits."""
+"""Memory that a layout of a backbone needs on a device and its node, and why no layout fits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Load:
-    """What a worker holds, by the layout of its backbone.
+    """Memory terms of a worker, by the layout of its backbone.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ def halved(tokens: int, fewest: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """What the workers of a backbone have, for saying why none of its layouts fits.
+    """Resources of a backbone's workers, to explain why none of its layouts fits.
 
     Attributes
     ----------

@@ -76,7 +76,7 @@ class Stage:
 
     @property
     def need(self) -> ResourceRequest:
-        """What one worker asks of a node."""
+        """Resources that one worker requests from a node."""
         held, host = total(self.memory), total(self.host)
         return ResourceRequest(
             cpus=self.threads,

@@ -1,7 +1,7 @@
 """A planned study as a graph of tasks: what each waits for, and the seconds that it takes.
 
-Of what is ready, the task with the longest path before the study's end begins first (list
-scheduling by critical path). The driver takes this order.
+Of the ready tasks the widest starts first, then the one with the longest path to the study's end
+(list scheduling by critical path); `runtime/graph.py` takes this order.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ __all__ = [
     "training_sentences",
 ]
 
-#: By table, the columns that say what is drawn together by a limit: within which, and as a whole.
+#: By table, the columns within which `limit` samples, and those whose rows it keeps together.
 _UNITS: Final[tuple[tuple[pa.Schema, tuple[str, ...], str], ...]] = (
     (OPTION_ITEMS, ("category",), "template_id"),
     (TRIPLES, ("domain", "task"), "term"),

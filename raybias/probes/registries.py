@@ -105,7 +105,7 @@ class Source:
         return tuple(n for n, each in styles.items() if each.coreference or self.schema == PAIRS)
 
 
-#: What `probes`, `pairs` and `questions` of a study name.
+#: Any entry of a study's `probes`, `pairs` or `questions`.
 probes: Final[Registry[Source]] = Registry("probe", *_SOURCES)
 pair_probes: Final[Registry[Source]] = Registry("pair probe", *_SOURCES)
 question_probes: Final[Registry[Source]] = Registry("question probe", *_SOURCES)

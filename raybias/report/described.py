@@ -1,4 +1,4 @@
-"""Describe in tables what was measured, on what, with which rules, and from which files."""
+"""Describe a study in tables: probes, models, rules and files."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _verbalizer(study: Study, part: pl.DataFrame) -> str:
 
 
 def _endpoints(store: Store, study: Study) -> TextTable:
-    """Say what was asked of each endpoint, what it called itself, and how steady it was."""
+    """Tabulate the requests to each endpoint, its model names, and how often answers repeated."""
     found = [(each, read_asked(store, each.name)) for each in study.backbones
              if isinstance(each, Provider)]  # fmt: skip
     rows = (

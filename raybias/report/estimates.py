@@ -20,7 +20,7 @@ from raybias.stats.gaps import OUTSIDE
 _ENDS: Final = (
     *("score", "value", "low", "high", "p", "q", "significant", "survives", "reason", "scope"),
 )
-#: What an interval of each scope draws anew that no narrower one does.
+#: The facet that each scope resamples beyond the narrower scopes.
 _DRAWN: Final = {"runs": "seeds", "sentences": "sentences", "wording": "words"}
 
 

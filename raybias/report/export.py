@@ -222,7 +222,7 @@ def _of_pairs(out: Store) -> Iterator[Sample]:
 
 
 def _requests(requests: list[tuple[str, Any]], said: list[Any]) -> dict[str, Any]:
-    """Return what was asked and responded, as lm-eval keys them."""
+    """Return the prompt and the responses under lm-eval's keys."""
     arguments = {
         f"gen_args_{n}": {"arg_0": text, "arg_1": after} for n, (text, after) in enumerate(requests)
     }

@@ -83,7 +83,7 @@ class CausalReader:
     ----------
     packs: whether rows share sequences (see `packing`); otherwise each row is a sequence
         of its own under an ordinary padding mask.
-    part: whether the head is applied to what is wanted; otherwise the whole model is run with it.
+    part: whether the head is applied to the wanted positions only, not to all.
     """
 
     backbone: LoadedBackbone

@@ -6,7 +6,7 @@ Parquet, Kohankhaki2024's TSV, or a table with `label`, `group`, and `pred` or `
 
 Predictions are too many to be held as one table, so they are counted while they are read
 (`stats.counts`), and every estimate is made of counts (`prediction_rows`). Without templates,
-blocks of items are what is drawn anew.
+blocks of items are resampled.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from raybias.stats.metric_table import DEFAULT_BACKGROUND, LESS_NOISE, MetricRul
 from raybias.stats.predictions import Source, sources
 from raybias.stats.scopes import REDRAWN
 
-#: What is measured of labels of two classes, where nothing else is asked for.
+#: Default metrics of labels of two classes.
 OF_TWO_CLASSES: Final = ("selection_rate", "tpr", "fpr")
 _FAMILIES: Final = {
     FAMILIES: "seeds and families of templates are redrawn",
@@ -63,7 +63,7 @@ _OVER: Final = {"models": "models and sentences are redrawn"}
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What is to be measured of predictions, and by which rules."""
+    """Which metrics of predictions to compute, and by which rules."""
 
     rules: GapRules
     metrics: Sequence[str] = ()
@@ -234,7 +234,7 @@ def _of_contrasts(
 
 
 def estimates_of(found: GapAnalysis) -> pl.DataFrame:
-    """Estimate what a study's predictions show: schema.ESTIMATES."""
+    """Estimate rates, gaps and metrics of a study's predictions (schema.ESTIMATES)."""
     counts = found.counts
     parts = [*of_gaps(found), accuracy_rows(counts, found.options), unread_rows(counts)]
     if contrasts(found.options.metrics):

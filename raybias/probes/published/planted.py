@@ -22,7 +22,7 @@ ASSETS: Final = Path(__file__).parents[2] / "assets"
 
 @dataclass(frozen=True)
 class Plant:
-    """What was planted: a gap of `group` in `rate`, and what every gap truly is."""
+    """The planted gap of `group` in `rate`, and the true value of every gap."""
 
     attribute: str
     group: str
@@ -52,7 +52,7 @@ class Plant:
 
 
 def plant() -> Plant:
-    """Return what is planted in the embedded model (assets/planted.json).
+    """Return the true gaps of the embedded model (assets/planted.json).
 
     All words of unplanted groups have the same rows in the model, one to one, so that these
     groups are treated alike to the bit once all words count; of the few words that a probe draws

@@ -33,7 +33,7 @@ _SST_LABELS: Final = (
     *(Label.POSITIVE, Label.POSITIVE),
 )
 _LEAF: Final = re.compile(r"\([0-4] ([^()]+)\)")
-#: What Penn Treebank trees write for characters of their own notation, the blank in "2 1/2" too.
+#: Escapes of Penn Treebank trees for their own notation, and for the blank in "2 1/2".
 _ESCAPES: Final = (("-LRB-", "("), ("-RRB-", ")"), ("\\/", "/"), ("\\*", "*"), ("\xa0", " "))
 
 _VOC_FILES: Final = {

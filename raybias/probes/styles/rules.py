@@ -31,7 +31,7 @@ _COMMON: Final = re.compile(
     r"|by|for|from|in|of|on|to|with|and|but|so|yet|not|do|don|did|men|women|people)(?!\w)",
     re.I,
 )
-#: Words and what becomes of them; longer ones come first. None changes what is said.
+#: Contractions, longer ones first. None changes the meaning.
 _SHORT: Final = {
     "can not": "can't", "cannot": "can't", "will not": "won't", "shall not": "shan't",
     **{
