@@ -7,7 +7,6 @@ package loads neither torch nor Ray.
 from raybias.api.files import (
     check_probe,
     compare,
-    corpus_counts,
     design,
     judge_labels,
     judge_sheet,
@@ -87,7 +86,6 @@ __all__ = [
     "check_probe",
     "compare",
     "convert",
-    "corpus_counts",
     "data_sets",
     "demo",
     "design",

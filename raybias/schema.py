@@ -273,10 +273,6 @@ DESIGN: Final = _table(
     """
 )
 
-#: How often a corpus has a group's term before a noun (`marked`), and the noun without any
-#: listed term (`bare`, the same in all rows of a noun).
-CORPUS: Final = _table("attribute group term noun marked:int64 bare:int64")
-
 #: What names one judged text.
 TEXT_KEYS: Final = (*KEYS, "run_id", "item_id")
 

@@ -1,4 +1,4 @@
-"""Judge files and items, wherever they come from: no model, and no Ray but to count a corpus.
+"""Judge files and items, wherever they come from: no model and no Ray.
 
 Each function imports what it needs when it is called.
 """
@@ -335,29 +335,3 @@ def check_probe(card: str | Path) -> ProbeDesign:
     from raybias.probes.design import design_of
 
     return design_of(str(card))
-
-
-def corpus_counts(
-    source: str,
-    probe: Probe,
-    *,
-    text_column: str = "text",
-    split: str = "train",
-    address: str | None = None,
-) -> pl.DataFrame:
-    """Count on Ray how often a corpus marks a probe's nouns with group terms (`schema.CORPUS`).
-
-    Parameters
-    ----------
-    source: a text file with one document a line, a Parquet file, a folder or pattern of either,
-        or `hub:NAME` for a `datasets` id.
-    text_column, split: of Parquet files and hub data sets.
-    address: as for `run`.
-
-    Raises
-    ------
-    DataError: no such source, column or split, or no document in it.
-    """
-    from raybias.runtime.corpus import count_corpus
-
-    return count_corpus(source, probe, column=text_column, split=split, address=address)[0]

@@ -273,7 +273,6 @@ def write_report(
     out: str | Path,
     *,
     profile: Profile | None = None,
-    corpus: str | None = None,
     verify: bool = False,
 ) -> Results:
     """Write the tables, figures and page of an OUT again from its files.
@@ -281,7 +280,6 @@ def write_report(
     Parameters
     ----------
     profile: states the statistics by this profile; how runs were tuned stays as it was.
-    corpus: counts of `raybias probes corpus`, to set beside the gaps; copied into OUT.
     verify: refuse results that changed since they were written, by OUT/seal.json; without it the
         page and a warning name them.
 
@@ -298,8 +296,6 @@ def write_report(
     study = report.load_record(store).study
     if profile is not None:
         study = report.restated(study, profile)
-    if corpus is not None:
-        report.add_corpus(store, corpus)
     report.write_report(store, study)
     return Results(out)
 

@@ -227,7 +227,6 @@ def _margin(text: str) -> float:
 def report(
     out: Annotated[str, typer.Argument(help="The OUT folder or URI of a study.")],
     profile: Annotated[Profile | None, typer.Option(show_default="the study's")] = None,
-    corpus: str | None = None,
     *,
     verify: Annotated[bool, typer.Option("--verify")] = False,
     samples: Annotated[
@@ -251,7 +250,7 @@ def report(
         print(*api.samples(out, samples), sep="\n")
         return
     with printed_warnings(ChangedWarning):
-        results = studies.write_report(out, profile=profile, corpus=corpus, verify=verify)
+        results = studies.write_report(out, profile=profile, verify=verify)
     show(results)
 
 

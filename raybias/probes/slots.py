@@ -215,10 +215,5 @@ def noun_phrase(after: str) -> str:
     return " ".join(words)
 
 
-def follows_its_noun(term: str) -> bool:
-    """Tell whether a term such as "with dyslexia" stands behind the noun that it modifies."""
-    return term.split(maxsplit=1)[0].lower() in _ENDS
-
-
 def _plain(slot: str) -> str:
     return slot[:1].lower() + slot[1:]

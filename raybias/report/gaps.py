@@ -64,7 +64,6 @@ def gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) 
         "further_folded": [*tables_of(kind, estimates, scope, folded=True)],
         "marked_parts": marks,
         "breakdowns": marked.breakdowns(store, tables),
-        "corpus_tables": marked.corpus_tables(tables),
         # Classifiers that cannot do their task are judged all the same, as papers do.
         "unable": sentences.refusals(
             withheld.join(judged, on=schema.KEYS, how="semi", nulls_equal=True,

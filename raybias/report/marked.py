@@ -1,13 +1,12 @@
 """Answer "is this bias, or the template?": what naming any group does, and which words do it.
 
-It reads the tables of markedness, terms, templates and corpus; where a table is empty
-its part of the section is left out.
+It reads the tables of markedness, terms and templates; where a table is empty its
+part of the section is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any, Final
 
 import polars as pl
@@ -18,7 +17,7 @@ from raybias.report import wording
 from raybias.report.forest import forest_of
 from raybias.report.outs import example_texts
 from raybias.report.rendering import slug
-from raybias.report.table import Cell, Row, TextTable, count, same, table, worded
+from raybias.report.table import Cell, Row, TextTable, same, table, worded
 from raybias.stats.conclusive import refused
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
@@ -141,42 +140,6 @@ def breakdowns(store: Store, tables: Mapping[str, pl.DataFrame]) -> list[TextTab
     return shown
 
 
-def corpus_tables(tables: Mapping[str, pl.DataFrame]) -> list[TextTable]:
-    """Show how often the corpus names each group, and the rank correlations with effects."""
-    rates, correlations = tables["corpus_rates"], tables["corpus"]
-    if rates.is_empty():
-        return []
-    shown = [
-        table(
-            "How often the corpus names each group",
-            rates,
-            {
-                **same("attribute", "group"),
-                "named before a noun": count("marked"),
-                "nouns": count("nouns"),
-                "share": lambda row: (
-                    "" if row["marked_rate"] is None else f"{row['marked_rate']:.4%}"
-                ),
-            },
-        )
-    ]
-    if correlations.height:
-        shown.append(
-            table(
-                "Does the corpus go with the effects?",
-                correlations,
-                {
-                    **same(*wording.naming_keys(correlations), "probe", "attribute", "score"),
-                    "effect": worded(wording.spaced, "effect"),
-                    "rank correlation": partial(_estimate, estimate="rho", digits=2),
-                    "p": worded(wording.probability, "p"),
-                    "groups": "n_groups",
-                },
-            )
-        )
-    return shown
-
-
 def _neutral(part: pl.DataFrame) -> Iterator[str]:
     for rate in part["score"].unique(maintain_order=True):
         rows = part.filter(score=rate, condition="neutral_effect")
@@ -212,9 +175,8 @@ def _effects(read: pl.DataFrame, attribute: str) -> TextTable:
     )
 
 
-def _estimate(row: Row, effect: str = "", *, estimate: str = "value", digits: int = 3) -> str:
-    low, high = row[f"{effect}low"], row[f"{effect}high"]
-    return wording.interval(row[f"{effect}{estimate}"], low, high, digits)
+def _estimate(row: Row, effect: str = "") -> str:
+    return wording.interval(row[f"{effect}value"], row[f"{effect}low"], row[f"{effect}high"])
 
 
 def _farthest(title: str, column: str, rows: pl.DataFrame) -> TextTable:

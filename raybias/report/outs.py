@@ -16,13 +16,10 @@ import pyarrow as pa
 from raybias import schema, stats
 from raybias.config import Profile, Study
 from raybias.errors import DataError
-from raybias.probes.checks import as_table
 from raybias.probes.published.planted import Plant
-from raybias.storage import Store, split_uri
-from raybias.table_files import read_frame
+from raybias.storage import Store
 
 _RUN: Final = (*schema.KEYS, "run_id")
-_CORPUS: Final = "corpus.parquet"
 
 
 def restated(study: Study, profile: Profile) -> Study:
@@ -118,18 +115,6 @@ def prediction_files(store: Store) -> list[stats.Source]:
     return [stats.Source(store, name) for name in names]
 
 
-def load_corpus(store: Store) -> pl.DataFrame | None:
-    """Read OUT/corpus.parquet as rates (`stats.marked_rates`); None where it is not there.
-
-    Raises
-    ------
-    DataError: it is not a table of `raybias probes corpus`.
-    """
-    if not store.exists(_CORPUS):
-        return None
-    return _corpus(store.uri_of(_CORPUS))[1]
-
-
 def example_texts(store: Store, probes: Sequence[str]) -> pl.DataFrame:
     """Read the first sentence of each group on each template: probe, group, template_id, text."""
     texts = _items(store, probes, "group", "template_id", "text")
@@ -151,20 +136,3 @@ def _items(store: Store, probes: Sequence[str], *columns: str) -> pl.DataFrame:
             items = pl.DataFrame(store.read_table(name, schema=wanted))
             parts.append(items.select(pl.lit(probe).alias("probe"), *columns))
     return pl.concat(parts)
-
-
-def add_corpus(store: Store, file: str) -> None:
-    """Copy a file of corpus counts to OUT/corpus.parquet; a wrong one leaves the old in place.
-
-    Raises
-    ------
-    DataError: no such file, or not a table of `raybias probes corpus`.
-    """
-    store.write_table(_CORPUS, _corpus(file)[0])
-
-
-def _corpus(file: str) -> tuple[pa.Table, pl.DataFrame]:
-    """Read a file of corpus counts, and the rates that follow from them."""
-    frame = read_frame(*split_uri(file))
-    counts = as_table(frame, schema.CORPUS, where=file).to_arrow().cast(schema.CORPUS)
-    return counts, stats.marked_rates(pl.DataFrame(counts), where=file)

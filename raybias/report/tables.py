@@ -13,12 +13,12 @@ from typing import Final
 import polars as pl
 import pyarrow as pa
 
-from raybias import schema, stats
+from raybias import stats
 from raybias.config import Study
 from raybias.measures.entries.predictions import estimates_of
 from raybias.report.design import study_costs
 from raybias.report.judges import judged_methods, read_labels
-from raybias.report.outs import count_predictions, load_corpus
+from raybias.report.outs import count_predictions
 from raybias.report.table import write_frame
 from raybias.stats.design import TARGET
 from raybias.storage import Store
@@ -26,7 +26,6 @@ from raybias.study_record import read_runs
 
 #: Tables for programs alone; they have a row per run or template.
 _PARQUET_ONLY: Final = ("cells", "by_template")
-_NO_CORPUS: Final = stats.marked_rates(pl.DataFrame(schema=pl.Schema(schema.CORPUS)), where="")
 _RUN_TABLE: Final = (
     "model", "method", "dataset", "seed", "learning_rate", "weight_decay", "stop_window", "stage",
     "steps", "weights_step", "stop_reason", "validation_loss", "untuned_accuracy",
@@ -47,10 +46,9 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     -------
     `estimates` (schema.ESTIMATES, of predictions); of `raybias.stats`: `components`,
     `composition`, `answers`, `markedness`, `by_term`, `by_template` and `cells` (both Parquet
-    only), `design` (schema.DESIGN), `corpus` and `corpus_rates` (empty without
-    OUT/corpus.parquet); and `runs` (one row per seed), `judged` (of `stats.corrected_gaps`) where a
-    judge labelled texts, `coverage` (predictions asked for and found per run) and `notes` (what the
-    statistics warned about, and whether that is `urgent`: to be read before any number).
+    only), `design` (schema.DESIGN); and `runs` (one row per seed), `judged` (of
+    `stats.corrected_gaps`) where a judge labelled texts, `coverage` (predictions asked for and
+    found per run) and `notes` (the warnings of the statistics, and whether each is `urgent`).
 
     Raises
     ------
@@ -70,8 +68,6 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
             tables["judged"] = stats.corrected_gaps(found, read_labels(store))
     cells = counts.cells.cast({pl.Categorical: pl.String})
     sizes = stats.composition(counts.cells)
-    corpus = load_corpus(store)
-    known = corpus if corpus is not None else _NO_CORPUS
     costs = study_costs(store, study, int(sizes["items"].sum()))
     tables |= {
         "components": found.components,
@@ -84,10 +80,6 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
         "design": stats.design(
             found.components, found.gaps, costs, target=options.margin or TARGET,
             scope=options.scope, level=options.level,
-        ),
-        "corpus_rates": known,
-        "corpus": stats.corpus_correlations(
-            known, found.gaps, found.marked, level=options.level, seed=options.bootstrap_seed
         ),
         "runs": read_runs(store).select(_RUN_TABLE),
         "coverage": coverage,

@@ -25,7 +25,6 @@ from raybias.stats.design import design
 from raybias.stats.gaps import GapAnalysis, GapRules, gap_analysis
 from raybias.stats.intervals import MIRROR, NO_VARIATION, ONE_RUN, REFERENCE, UNDEFINED
 from raybias.stats.judged import corrected_gaps
-from raybias.stats.markedness import corpus_correlations, marked_rates
 from raybias.stats.metric import DEFAULT, check_metrics
 from raybias.stats.predictions import Source, read_predictions, sources
 
@@ -50,14 +49,12 @@ __all__ = [
     "check_metrics",
     "check_reference_groups",
     "composition",
-    "corpus_correlations",
     "corrected_gaps",
     "count_files",
     "design",
     "gap_analysis",
     "item_counts",
     "largest",
-    "marked_rates",
     "rates",
     "read_counts",
     "read_predictions",

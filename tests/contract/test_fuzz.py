@@ -36,7 +36,6 @@ from support.tried import (
 )
 from support.tried_files import (
     ANSWERS,
-    CORPUS,
     SCORES,
     SHEET,
     TSV,
@@ -44,7 +43,6 @@ from support.tried_files import (
     checked_card,
     contradictory,
     contradictory_scores,
-    corpus_file,
     damaged_out,
     damaged_pair_out,
     measured_file,
@@ -123,7 +121,6 @@ CLASSES = {
     "logs of others": Class(st.deferred(log_cases), read_log, 2),
     "question files": Class(st.deferred(question_cases), read_questions, 2),
     "annotations": Class(st.tuples(ANNOTATORS, hostile.table_files(SHEET)), annotated),
-    "corpus counts": Class(hostile.table_files(CORPUS), corpus_file, 1),
     "damaged OUT": Class(st.deferred(lambda: hostile.outs(small_out())), damaged_out, 1),
     "damaged OUT of pairs": Class(
         st.deferred(lambda: hostile.outs(small_pair_out())), damaged_pair_out, 1

@@ -40,11 +40,7 @@ COMMANDS = {
         *("--metric", "--list", "--scope", "--margin", "--interval", "--reference", "--positive"),
         *("--background", "--by", "--group-column", "--label-column", "--pred-column", "--target"),
     },
-    "report": {"OUT", "--profile", "--corpus", "--verify", "--samples"},
-    "probes corpus": {
-        *("SOURCE", "--probe", "--out", "--data", "--attribute", "--text-column", "--split"),
-        *RAY,
-    },
+    "report": {"OUT", "--profile", "--verify", "--samples"},
     "serve": {
         *("OUT", "--host", "--port", "--token-file", "--model", "--replicas", "--max-queued"),
         *("--max-texts", "--timeout", *RAY),
@@ -69,7 +65,6 @@ FUNCTIONS = {
         *("model", "probe", "method", "data", "budget", "out", "address", "command", "tell"),
     ),
     "convert": ("model", "out", "revision"),
-    "corpus_counts": ("source", "probe", "text_column", "split", "address"),
     "data_sets": (),
     "samples": ("study", "out"),
     "demo": ("out", "address", "command"),
@@ -94,7 +89,7 @@ FUNCTIONS = {
     "run": ("study", "out", "address", "command", "skip_unfit"),
     "serve": ("out", "options"),
     "study_schema": (),
-    "write_report": ("out", "profile", "corpus", "verify"),
+    "write_report": ("out", "profile", "verify"),
 }
 RESULTS = {
     *("study", "out", "report", "tables", "table", "gaps", "accuracy", "answers", "runs"),

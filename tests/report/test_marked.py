@@ -13,8 +13,8 @@ from raybias.cli import main
 from raybias.measures.prediction_rows import gap_rows
 from raybias.report import marked, write_report, write_tables
 from raybias.storage import Store
-from support.marked_outs import GROUPS, marked_study, write_corpus, write_marked
-from support.pages import files_of, page_of
+from support.marked_outs import GROUPS, marked_study, write_marked
+from support.pages import page_of
 from support.report_outs import make_study, write_out
 
 
@@ -56,7 +56,6 @@ def test_tables_of_marked_and_prompted_runs(out: Path) -> None:
     }
     assert (out / "tables" / "by_template.parquet").exists()
     assert not (out / "tables" / "by_template.csv").exists()
-    assert tables["corpus"].is_empty()
 
 
 @pytest.mark.long
@@ -101,7 +100,7 @@ def test_unreadable_answers_come_first_and_have_no_verdict(
 
 
 @pytest.mark.long
-def test_the_page_asks_whether_it_is_the_template(out: Path, tmp_path: Path) -> None:
+def test_the_page_asks_whether_it_is_the_template(out: Path) -> None:
     assert command(str(out)) == 0
     page = page_of(Store(out))
     text = " ".join(page.text.split())
@@ -124,32 +123,6 @@ def test_the_page_asks_whether_it_is_the_template(out: Path, tmp_path: Path) -> 
         "named, against a neutral word",
     ):
         assert said in text, said
-    assert "corpus names" not in text
-    corpus = tmp_path / "counts.csv"
-    pl.read_parquet(write_corpus(tmp_path / "counts.parquet")).write_csv(corpus)
-    assert command(str(out), "--corpus", str(corpus)) == 0
-    before = files_of(out)
-    text = " ".join(page_of(Store(out)).text.split())
-    assert "How often the corpus names each group" in text
-    assert "rank correlation" in text
-    rates = pl.read_csv(out / "tables" / "corpus_rates.csv")
-    assert rates["nouns"].unique().to_list() == [10_000 + 2 * sum(3**i for i in range(6))]
-    table = pl.read_csv(out / "tables" / "corpus.csv")
-    assert set(table["effect"]) == {"gap", "marking_effect"}
-    assert command(str(out)) == 0
-    assert files_of(out) == before
-
-
-def test_a_wrong_corpus_is_one_line(
-    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wrong = tmp_path / "wrong.parquet"
-    pl.DataFrame({"group": ["a"]}).write_parquet(wrong)
-    for file, problem in ((wrong, "no column 'attribute'"), (tmp_path / "no.csv", "no such file")):
-        assert command(str(out), "--corpus", str(file)) == 2
-        said = capsys.readouterr().err
-        assert problem in said
-        assert said.count("\n") == 1
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Terms, templates, gaps without one of them, extremes, sizes and corpus rates."""
+"""Terms, templates, gaps without one of them, extremes and sizes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats as scipy_stats
 
 from raybias import schema, stats
-from raybias.errors import DataError
 from raybias.measures.prediction_rows import extremes
 from support.stats_data import analysed, gaps, predictions, term_cells
 
@@ -92,54 +90,6 @@ def test_published_sizes_are_table_5_but_for_its_slip(shared: Path) -> None:
             if row[label] != ours[f"predictions_{label}"]
         ]
     assert differ == [("pacific_islander", "positive", 440, 350)]
-
-
-def corpus(marked: dict[str, int]) -> pl.DataFrame:
-    rows = [
-        ("race", group, f"{group}-{i}", noun, n, bare)
-        for group, n in marked.items()
-        for i in range(2)
-        for noun, bare in (("man", 700), ("woman", 300))
-    ]
-    return pl.DataFrame(rows, schema=pl.Schema(schema.CORPUS), orient="row")
-
-
-def test_corpus_rates_and_their_rank_correlation() -> None:
-    random = np.random.default_rng(3)
-    marked = dict(zip("abcdef", (5, 100, 20, 1, 50, 8), strict=True))
-    rates = stats.marked_rates(corpus(marked), where="x")
-    total = 1000 + 4 * sum(marked.values())
-    assert dict(rates.select("group", "marked_rate").iter_rows()) == pytest.approx(
-        {group: 4 * n / total for group, n in marked.items()}
-    )
-    table = predictions(groups=tuple("abcdef"), attribute="race", extras=True)
-    cells = stats.cells(table)
-    analysis = analysed(cells, reference_groups={"race": list("abcdef")})
-    marks, judged = analysis.marked, analysis.gaps
-    judged = judged.with_columns(value=pl.Series(random.normal(size=judged.height)))
-
-    found = stats.corpus_correlations(rates, judged, marks)
-    assert set(found["effect"]) == {"gap", "marking_effect"}
-    row = found.filter(model="m0", score="negative_fpr", effect="gap").row(0, named=True)
-    values = judged.filter(model="m0", score="negative_fpr").sort("group")["value"].to_numpy()
-    x = rates["marked_rate"].to_numpy()
-    assert row["rho"] == pytest.approx(scipy_stats.spearmanr(x, values).statistic)
-    exact = scipy_stats.permutation_test(
-        (x,), lambda p: scipy_stats.spearmanr(p, values).statistic,
-        permutation_type="pairings", n_resamples=np.inf,
-    )  # fmt: skip
-    assert row["p"] == pytest.approx(exact.pvalue)
-    assert row["low"] <= row["rho"] <= row["high"]
-    assert row["n_groups"] == 6
-    assert found.equals(stats.corpus_correlations(rates, judged, marks))
-    few = rates.filter(pl.col("group").is_in(["a", "b", "c"]))
-    assert stats.corpus_correlations(few, judged, marks).is_empty()
-
-
-def test_impossible_corpus_counts_are_named() -> None:
-    bad = corpus({"a": 3}).with_columns(bare=pl.lit(-1, pl.Int64))
-    with pytest.raises(DataError, match=r"c\.parquet: 'a', 'a-0', 'man' has no or negative counts"):
-        stats.marked_rates(bad, where="c.parquet")
 
 
 def left_out(frame: pl.DataFrame) -> pl.DataFrame:

@@ -18,14 +18,13 @@ import yaml
 
 import raybias
 from benchmarks.printed_tables import check_published, read_tables, trends
-from raybias import schema, stats
+from raybias import schema
 from raybias.config import PairProbe, Probe, QuestionProbe, TrainingSet, load_study, parse_study
 from raybias.errors import PlanError
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.probes import question_items, training_sentences
-from raybias.probes.corpus import counts, find, vocabularies
 from support import method_study, prompting, question_data, small_studies
 from support.documents import ROOT
 from support.foreign.make import questions
@@ -191,11 +190,6 @@ def of_published(folder: Path) -> Iterator[tuple[str, Tables]]:
     scored = sorted(stereoset.glob("predictions_*.json.gz"))
     yield "stereoset", measured(scored, stereoset / "race.json.gz")
     yield "zhao2025", printed()
-    race = Probe(source="amazon", data=str(data / "amazon_templates"), attributes=("race",))
-    known = vocabularies(race)
-    texts = pl.concat(raybias.probe_items(p)["text"] for p in (race, label_probes()[1]))
-    counted = counts(known, find(texts, [each.pattern() for each in known]))
-    yield "corpus", {"corpus": counted, "marked": stats.marked_rates(counted, where="corpus")}
 
 
 def label_probes() -> list[Probe]:

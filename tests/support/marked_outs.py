@@ -73,16 +73,6 @@ def write_marked(folder: Path, study: Study, *, silent: tuple[str, ...] = ()) ->
     return store
 
 
-def write_corpus(path: Path) -> Path:
-    rows = [
-        ("race", group, group.replace("_", " "), noun, 3**place, 5000)
-        for place, group in enumerate(GROUPS)
-        for noun in ("man", "woman")
-    ]
-    pl.DataFrame(rows, schema=pl.Schema(schema.CORPUS), orient="row").write_parquet(path)
-    return path
-
-
 def _items() -> pl.DataFrame:
     terms = [(group, term) for group in GROUPS for term in (group.replace("_", " "), f"{group} 2")]
     forms = [*terms, ("unmarked", None), ("placeholder", "local"), ("placeholder", "particular")]

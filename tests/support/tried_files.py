@@ -20,7 +20,6 @@ from raybias.runtime.serve.app import Serving, app
 from support import hostile
 from support.foreign.make import questions
 from support.pair_data import answers, pair_scores
-from support.report_outs import GROUPS
 from support.tried import (
     PREDICTIONS,
     STUDY,
@@ -28,7 +27,6 @@ from support.tried import (
     fill,
     folder,
     planned,
-    small_out,
     taken,
     within_a_minute,
     write_study,
@@ -53,21 +51,14 @@ SHEET = pl.DataFrame(
         **{name: ["c", "d"] for name in ("original_less", "sent_less")},
     }
 )
-CORPUS = pl.DataFrame(
-    [("origin", group, group, "man", 3, 50) for group in GROUPS[:3]],
-    schema=["attribute", "group", "term", "noun", "marked", "bare"],
-    orient="row",
-)
-
 
 #: The name and content of a file.
 File = tuple[str, bytes]
 
 
-def of_files(files: dict[str, bytes], *words: str, before: bool = False) -> bool:
-    """Run a command in a folder of files, where OUT is `out`: a finished study if `before`."""
+def of_files(files: dict[str, bytes], *words: str) -> bool:
+    """Run a command in a folder of files, where OUT is `out`."""
     with folder() as place, pytest.MonkeyPatch.context() as patch:
-        fill(place / "out", small_out() if before else {})
         fill(place, files)
         patch.chdir(place)
         return taken(*words, out=place / "out")
@@ -117,10 +108,6 @@ def annotated(case: tuple[str, File]) -> bool:
     own = f"{annotator}.{name.partition('.')[2]}"
     files = {"sheets/0.csv": hostile.csv_bytes(SHEET), own: data}
     return of_files(files, "annotate", "import", "sheets/0.csv", own, "--out", "out")
-
-
-def corpus_file(file: File) -> bool:
-    return of_files(dict([file]), "report", "out", "--corpus", file[0], before=True)
 
 
 def checked_card(case: tuple[bytes, str, bytes]) -> bool:
