@@ -1,7 +1,7 @@
 """The command line: one Typer app over the public API.
 
 Results go to standard output, errors and progress to standard error; the table of exit codes
-stands in docs/guides/commands.md.
+stands in docs/reference.md.
 """
 
 from __future__ import annotations

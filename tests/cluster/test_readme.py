@@ -36,8 +36,8 @@ from support.tiny import save_model
 
 pytestmark = pytest.mark.cluster
 #: README.md, and what it leads on to; a block that stands in two of them counts once.
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / "guides" / f"{name}.md" for name in (
-    "own_model", "cluster", "serving", "python", "output"))]  # fmt: skip
+PAGES = [ROOT / name for name in ("README.md", "docs/reference.md", *(
+    f"docs/guides/{page}.md" for page in ("own_model", "cluster", "output")))]  # fmt: skip
 README = list(dict.fromkeys(block for page in PAGES for block in blocks(page)))
 STUDIES = [block for block in README if block.language == "yaml"]
 PYTHON = [block for block in README if block.language == "python"]

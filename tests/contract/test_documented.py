@@ -30,10 +30,10 @@ DOCS = [
 #: Where the Python of each page is run, or why it is not.
 PYTHON = {
     "README.md": "tests/cluster/test_readme.py",
-    "python.md": "tests/cluster/test_readme.py",
+    "reference.md": "tests/cluster/test_readme.py",
     "extending.md": "tests/contract/test_extending.py",
     "precision.md": "tests/engine/test_quantised.py",
-    "own_metric.md": "tests/contract/test_documented.py",
+    "own_probe.md": "tests/contract/test_documented.py",
 }
 #: What begins other lines of blocks, and why they are not parsed as commands of raybias.
 OTHERS = {
@@ -108,14 +108,14 @@ def test_every_block_has_a_test() -> None:
 def test_the_metric_and_the_probe_of_the_guides_are_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (made,) = blocks(ROOT / "docs/guides/own_metric.md")
-    exec(compile(made.text, "own_metric.md", "exec"), {"__name__": "own_metric"})
+    guide = [*blocks(ROOT / "docs/guides/own_probe.md")]
+    (made,) = (block for block in guide if block.language == "python")
+    exec(compile(made.text, "own_probe.md", "exec"), {"__name__": "own_metric"})
     # Taken out again, since other tests of this process compute all metrics there are.
     assert metrics._entries.pop("neutral_negative").effect(0.1) == "harm"
     monkeypatch.chdir(tmp_path)
     Path("data").mkdir()
-    shown = [line for block in blocks(ROOT / "docs/guides/own_probe.md") if not block.language
-             for line in block.commands]  # fmt: skip
+    shown = [line for block in guide if not block.language for line in block.commands]
     with pytest.raises(SystemExit) as ended:
         main(shlex.split(shown[0])[1:])
     assert not ended.value.code

@@ -59,7 +59,7 @@ NEEDS = {
     "/tmp/new": "a network", "python3 ": "a network",
 }  # fmt: skip
 #: These are run by tests/cluster/test_readme.py.
-READMES = ("README.md", "own_model.md", "cluster.md", "serving.md", "python.md", "output.md")
+READMES = ("README.md", "own_model.md", "cluster.md", "reference.md", "output.md")
 
 
 def commands(page: str) -> list[str]:
@@ -203,7 +203,7 @@ def test_the_page_on_metrics_and_the_published_predictions(shared: Path) -> None
 
 @pytest.mark.long
 def test_the_page_on_ones_own_probe() -> None:
-    (study,) = (block for block in blocks(DOCS / "guides/own_probe.md") if block.language)
+    (study,) = (block for block in blocks(DOCS / "guides/own_probe.md") if block.language == "yaml")
     new, check = commands("guides/own_probe")
     Path("data").mkdir()
     follow(new)
