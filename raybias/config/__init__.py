@@ -5,7 +5,6 @@ built. It knows nothing of torch, Ray or the data itself.
 """
 
 from raybias.config.data import (
-    AnyBackbone,
     Backbone,
     PairProbe,
     Probe,
@@ -13,10 +12,9 @@ from raybias.config.data import (
     TrainingSet,
     Verbalizer,
 )
-from raybias.config.json_schema import study_schema
-from raybias.config.method import AnyMethod, MethodFields
+from raybias.config.method import MethodFields
 from raybias.config.reading import parse_yaml, to_yaml
-from raybias.config.section import Profile, Section
+from raybias.config.section import Location, Profile, Section
 from raybias.config.study import (
     Interval,
     NodeKind,
@@ -24,18 +22,17 @@ from raybias.config.study import (
     Scope,
     Statistics,
     Study,
-    Tracking,
     load_study,
     parse_study,
+    study_schema,
 )
 from raybias.config.styles import Adequacy, Rewriting, StyleOptions, Styles
 
 __all__ = [
     "Adequacy",
-    "AnyBackbone",
-    "AnyMethod",
     "Backbone",
     "Interval",
+    "Location",
     "MethodFields",
     "NodeKind",
     "PairProbe",
@@ -50,7 +47,6 @@ __all__ = [
     "Study",
     "StyleOptions",
     "Styles",
-    "Tracking",
     "TrainingSet",
     "Verbalizer",
     "load_study",

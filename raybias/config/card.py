@@ -197,13 +197,31 @@ class Card(Section):
     """Why the number would show that."""
 
     @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if (self.file is None) == (self.hub is None):
-            raise ValueError("give `file` or `hub`, and not both")
-        if self.hub is not None and self.revision is None:
-            raise ValueError("`hub` needs a `revision`, so that the probe stays what it is")
-        if self.hub is None and (self.revision or self.subset):
-            raise ValueError("`revision` and `subset` are of a `hub` data set; take them out")
+    def _fields_fit_together(self) -> Self:
+        hub, decision = self.hub is not None, self.kind == "decision"
+        unknown = next((name for name in self.reference if name not in self.people), None)
+        faults = {
+            "give `file` or `hub`, and not both": hub == (self.file is not None),
+            "`hub` needs a `revision`, so that the probe stays what it is": (
+                hub and self.revision is None
+            ),
+            "`revision` and `subset` are of a `hub` data set; take them out": (
+                not hub and (self.revision or self.subset)
+            ),
+            "a decision needs `people`: the columns that say whom it is about": (
+                decision and not self.people
+            ),
+            "`people` and `reference` are of decisions; take them out": (
+                not decision and (self.people or self.reference)
+            ),
+            "`groups` are of labels and decisions; take them out": (
+                self.groups and self.kind not in ("label", "decision")
+            ),
+            f"reference names {unknown!r}, which is not in `people`": unknown is not None,
+        }
+        for fault, found in faults.items():
+            if found:
+                raise ValueError(fault)
         return self
 
     @model_validator(mode="after")
@@ -246,25 +264,8 @@ class Card(Section):
                 taken.add(name)
         return self
 
-    @model_validator(mode="after")
-    def _about_people(self) -> Self:
-        if self.kind == "decision" and not self.people:
-            raise ValueError("a decision needs `people`: the columns that say whom it is about")
-        if self.kind != "decision" and (self.people or self.reference):
-            raise ValueError("`people` and `reference` are of decisions; take them out")
-        if self.groups and self.kind not in ("label", "decision"):
-            raise ValueError("`groups` are of labels and decisions; take them out")
-        if unknown := [name for name in self.reference if name not in self.people]:
-            raise ValueError(f"reference names {unknown[0]!r}, which is not in `people`")
-        return self
-
 
 def parse_card(text: str, *, where: str) -> Card:
-    """Check the text of a card.
-
-    Raises
-    ------
-    ConfigError: not YAML, unknown or wrong keys.
-    """
+    """Check the text of a card; `ConfigError` where it is not YAML, or a key is wrong."""
     data = yaml_mapping(text, where=where, cure="`raybias probes new KIND` writes one")
     return parse_section(Card, data, where=where)

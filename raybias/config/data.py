@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from raybias.config.section import Choices, Name, Registered, Section, name_of
+from raybias.config.section import (
+    Choices,
+    Location,
+    Name,
+    Registered,
+    Section,
+    from_folder,
+    name_of,
+)
 from raybias.schema import LABELS
 
 #: What a backbone can do: hand out its weights; write after the messages of a chat or after plain
@@ -60,16 +67,8 @@ class Backbone(Section):
 
     @property
     def gpu_share(self) -> float:
-        """The share of a GPU's memory that its engine takes for itself; 1 where it takes no more.
-
-        An engine with a share below 1 takes it however little it needs; what is loaded beside the
-        engine must fit the rest.
-        """
+        """The share of a GPU that its engine takes, however little it needs; 1: what it needs."""
         return 1.0
-
-    def located(self, local: Callable[[str], str]) -> Self:
-        """Return the backbone with its path, if it has one, made absolute."""
-        return self.model_copy(update={"id": local(self.id)})
 
     def as_installed(self) -> Self:
         """Return the backbone with its engine's installed version; the built-in engine has none."""
@@ -82,11 +81,10 @@ class Backbone(Section):
         """Return what writes prompts in a tokenizer's place; nothing where there is one."""
         return None
 
+    @field_validator("id")
     @classmethod
-    def describes(cls, data: object) -> bool:
-        """Return whether a mapping names the weights, or who else answers, of this kind."""
-        own = cls.model_fields["api"].default if "api" in cls.model_fields else WEIGHTS
-        return bool(own == _api(data))
+    def _from_folder(cls, text: str, info: ValidationInfo) -> str:
+        return from_folder(text, info) if cls.is_checkpoint else text
 
     @model_validator(mode="before")
     @classmethod
@@ -143,7 +141,7 @@ class TrainingSet(_Sourced):
     """Which published set, `file` for your own CSV or Parquet, or `hub` for a `datasets` id."""
     name: Name = ""
     """Short name in tables and file names; the source by default."""
-    data: str | None = None
+    data: Location | None = None
     """Folder with the published files, a folder of train/validation/test files, one file (a pool
     that demonstrations are drawn from), or a hub id."""
     revision: str | None = None
@@ -163,7 +161,7 @@ class Probe(_Sourced):
     """Which probe, or `file` for your own CSV or Parquet (text, label, attribute, group)."""
     name: Name = ""
     """Short name in tables and file names; the source by default."""
-    data: str | None = None
+    data: Location | None = None
     """Folder with the published files, your own file, or a card that says what its columns are
     (`raybias probes new`)."""
     attributes: tuple[str, ...] | None = Field(None, min_length=1)
@@ -185,7 +183,7 @@ class PairProbe(_Sourced):
     `coreferences` (pair_id, condition, text, pronoun, referent) for coreference."""
     name: Name = ""
     """Short name in tables and file names; the source by default."""
-    data: str | None = None
+    data: Location | None = None
     """Folder with the published files, your own file, or a card that says what its columns are
     (`raybias probes new`)."""
     kinds: tuple[str, ...] | None = Field(None, min_length=1)
@@ -199,7 +197,7 @@ class QuestionProbe(_Sourced):
     """Which probe, or your own: `options`, `triples` or `decisions`."""
     name: Name = ""
     """Short name in tables and file names; the source by default."""
-    data: str | None = None
+    data: Location | None = None
     """The published file or folder of them, your own file, or a card that says what its columns
     are (`raybias probes new`)."""
 

@@ -6,7 +6,7 @@ The work of a method is in `methods.base.Method`; a study knows the fields alone
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import model_validator
@@ -47,11 +47,6 @@ class MethodFields(Section):
             data = {"kind": kind, **data, "name": data.get("name") or kind}
         return data
 
-    @classmethod
-    def describes(cls, data: object) -> bool:
-        """Return whether a mapping has the method's kind."""
-        return bool(cls.model_fields["kind"].default == kind_of(data))
-
     def needs(self, offered: frozenset[Ability]) -> Mapping[Ability, str]:
         """List what a backbone must be able to do, each with the options that need it less.
 
@@ -73,10 +68,6 @@ class MethodFields(Section):
 
     def pinned(self, revisions: Mapping[str, str | None]) -> Self:
         """Return the method with the revision of each of its `checkpoints` replaced."""
-        return self
-
-    def located(self, local: Callable[[str], str]) -> Self:
-        """Return the method with `local` applied to each of its paths."""
         return self
 
     def fit(self, backbone: Backbone, profile: Profile) -> Self:

@@ -17,7 +17,7 @@ from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 
-from raybias.config.section import Section, listed, plain_types
+from raybias.config.section import Choices, Section, listed, plain_types
 from raybias.errors import ConfigError
 
 _TAG: Final = "tag:yaml.org,2002:"
@@ -149,12 +149,7 @@ AnySection = TypeVar("AnySection", bound=Section)
 
 
 def yaml_mapping(text: str, *, where: str, cure: str) -> dict[str, Any]:
-    """Parse YAML that holds keys with values.
-
-    Raises
-    ------
-    ConfigError: not YAML, or something else.
-    """
+    """Parse YAML that holds keys with values; `ConfigError` where it does not."""
     try:
         data = parse_yaml(text)
     except ValueError as error:
@@ -172,12 +167,12 @@ def parse_section(
     hidden: Collection[str] = (),
     folder: Path | None = None,
 ) -> AnySection:
-    """Check a mapping against a section; one `ConfigError` line with all that is wrong.
+    """Check a mapping against a section; one `ConfigError` line names all that is wrong.
 
     Parameters
     ----------
     hidden: parts of pydantic's places that no file has.
-    folder: that relative paths in the mapping start from; the working directory by default.
+    folder: relative paths in the mapping start there; without it they stay as they are.
     """
     try:
         return kind.model_validate(data, context=folder)
@@ -186,11 +181,11 @@ def parse_section(
         wrong = [e for e in error.errors() if e["type"] != "default_factory_not_called"]
         said: dict[str, str] = {}
         for each in wrong:
+            loc, depth = each["loc"], len(each["loc"])
             # A wrong entry also makes the list around it too short; that is no second fault.
-            depth = len(each["loc"])
-            if any(e["loc"][:depth] == each["loc"] and len(e["loc"]) > depth for e in wrong):
+            if any(e["loc"][:depth] == loc and len(e["loc"]) > depth for e in wrong):
                 continue
-            place = ".".join(str(part) for part in each["loc"] if part not in hidden)
+            place = ".".join(str(part) for part in loc if part not in hidden)
             message = _MESSAGES.get(each["type"], each["msg"].removeprefix("Value error, "))
             told = each["type"] in ("value_error", "missing")
             given = "" if told else f" (got {each['input']!r})"
@@ -199,13 +194,12 @@ def parse_section(
 
 
 def override(data: dict[str, Any], text: str, section: type[Section]) -> None:
-    """Put `key=value` into the content of a file, defaults filled in on the way to the key.
+    """Change the mapping of a file by `key=value`; defaults on the way to the key are filled in.
 
     Parameters
     ----------
-    data: the file's mapping, which is changed.
     text: dots go into sections, numbers into lists (`methods.0.keep=3`); the value is YAML.
-    section: what the mapping will be checked against.
+    section: the mapping will be checked against it.
 
     Raises
     ------
@@ -250,9 +244,11 @@ def _find(node: Any, part: str, annotation: Any, place: str) -> tuple[str | int,
 
 
 def _section(annotation: Any, node: dict[str, Any]) -> type[Section] | None:
-    """Return the section that a mapping is checked against."""
-    kinds = [each for each in _sections(annotation) if each.describes(node)]
-    return kinds[0] if kinds else None
+    """Return the section that pydantic will check a mapping against."""
+    for note in getattr(annotation, "__metadata__", ()):
+        if isinstance(note, Choices):
+            return note.sections().get(note.told(node))
+    return next(iter(_sections(annotation)), None)
 
 
 def _sections(annotation: Any) -> list[type[Section]]:
@@ -284,6 +280,4 @@ def _written(value: Any) -> Any:
     if isinstance(value, Section):
         # A name that was not given follows from the rest, which may yet be changed.
         return value.model_dump(mode="json", exclude_unset=True, exclude={"name"})
-    if isinstance(value, tuple):
-        return [_written(each) for each in value]
-    return value
+    return [_written(each) for each in value] if isinstance(value, tuple) else value

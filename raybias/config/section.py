@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from inspect import isclass
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Self, Union, get_args, get_origin
 
@@ -19,6 +20,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    ValidationInfo,
     model_validator,
 )
 from pydantic_core import CoreSchema, core_schema
@@ -34,12 +36,7 @@ _current: Final[ContextVar[Profile]] = ContextVar("profile", default="strict")
 
 @contextmanager
 def defaults_of(profile: Profile) -> Iterator[None]:
-    """Build sections with the defaults of a profile inside the body; outside it is `strict`.
-
-    Raises
-    ------
-    ConfigError: no such profile.
-    """
+    """Build sections with the defaults of a profile in the body; `ConfigError` for another name."""
     if profile not in get_args(Profile):
         raise ConfigError(f"no profile {profile!r}", cure="choose from paper, strict")
     token = _current.set(profile)
@@ -67,11 +64,12 @@ def by_profile(*, paper: Any, strict: Any, shown: str = "", **constraints: Any) 
 
     Parameters
     ----------
-    paper, strict: the defaults; a function of the section's fields before this one computes it.
-    shown: the defaults in words, for the JSON schema; by default as they are.
+    paper, strict: the defaults, or functions of the section's fields before this one.
+    shown: the defaults in words, for the JSON schema.
     constraints: of `pydantic.Field`.
     """
-    words = shown or f"paper {_text(paper)}, strict {_text(strict)}"
+    told = [str(each).lower() if isinstance(each, bool) else each for each in (paper, strict)]
+    words = shown or "paper {}, strict {}".format(*told)
 
     def describe(schema: dict[str, Any]) -> None:
         schema["description"] = f"{schema.get('description', '')} Default: {words}.".strip()
@@ -79,10 +77,6 @@ def by_profile(*, paper: Any, strict: Any, shown: str = "", **constraints: Any) 
     return Field(
         default_factory=ByProfile(paper, strict), json_schema_extra=describe, **constraints
     )
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*(\.[A-Za-z0-9_+-]+)*")
@@ -105,7 +99,7 @@ _ELSEWHERE: Final = {
 }
 
 
-#: Of a name: the names of a model, method, training set and probe go into one name of a file.
+#: The names of a model, method, training set and probe go into one file name.
 _LONGEST_NAME: Final = 64
 
 
@@ -130,7 +124,24 @@ def name_of(text: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_checked_name)]
-#: How many of something there are or are made: nodes, workers, seeds, candidates, layers.
+
+
+def from_folder(text: str, info: ValidationInfo) -> str:
+    """Return a path that exists in the study's folder as that place, and other text as it is."""
+    # The embedded model keeps its name, even beside a folder that bears it.
+    if info.context is None or text == "planted" or "://" in text or Path(text).is_absolute():
+        return text
+    place = Path(info.context, text)
+    try:
+        return str(place.resolve()) if place.exists() else text
+    # A name that no file can have, a loop of links, a folder that must not be read.
+    except (OSError, ValueError, RuntimeError):
+        return text
+
+
+#: A path, which in a study file starts from that file's folder, or a name on the hub.
+Location = Annotated[str, AfterValidator(from_folder)]
+#: Numbers of nodes, workers, seeds, candidates, layers.
 Count = Annotated[int, Field(le=100_000)]
 #: Learning rates.
 Rate = Annotated[float, Field(gt=0)]
@@ -175,18 +186,8 @@ class Section(BaseModel):
         return type(self).under(profile, **kept)
 
     @classmethod
-    def describes(cls, data: object) -> bool:
-        """Return whether a mapping is meant as this section, where it could be one of several."""
-        return True
-
-    @classmethod
     def check_key(cls, name: object) -> None:
-        """Refuse a key that the section does not have.
-
-        Raises
-        ------
-        ValueError: names the key that was meant, or all there are.
-        """
+        """Refuse an unknown key; `ValueError` names the key that was meant, or all there are."""
         if name not in cls.model_fields:
             meant = cls._meant(str(name))
             known = f"known keys: {', '.join(cls.model_fields)}"
@@ -242,15 +243,15 @@ class Registered:
 
 @dataclass(frozen=True)
 class Choices:
-    """A note on a section: those it can be, known only when asked for.
+    """A note on a type: the sections of a registry that it can be, and how to tell which.
 
     Attributes
     ----------
-    kind: of the registry that knows them.
-    key: which of their fields tells them apart.
-    told: reads the value there, of a section or of a mapping that will be one.
-    others: sections that are not registered, by their value there.
+    kind: of the registry.
+    key: the field that tells sections apart.
+    told: reads that field of a section, or of a mapping that will be one.
     unknown: the message for a value of no section; `%s` stands for the known values.
+    others: sections that are not registered, by their value of the field.
     """
 
     kind: str
@@ -260,7 +261,7 @@ class Choices:
     others: Mapping[str, type[Section]] = field(default_factory=dict)
 
     def sections(self) -> dict[str, type[Section]]:
-        """Return the sections by what tells them apart."""
+        """Return the sections by their value of `key`."""
         return {**self.others, **registry_of(self.kind)}
 
     def __get_pydantic_core_schema__(
@@ -271,10 +272,8 @@ class Choices:
             {name: handler.generate_schema(each) for name, each in self.sections().items()},
             discriminator=self.told,
             custom_error_type=self.key,
-            custom_error_message=self.unknown
-            % known
-            + "; those of another package are found by its"
-            " entry points of the group `raybias`",
+            custom_error_message=f"{self.unknown % known}; those of another package are found by"
+            " its entry points of the group `raybias`",
         )
 
 
@@ -319,7 +318,6 @@ def _check_public(name: str, value: Any) -> None:
     if any(isinstance(text, str) and holds_secret(text) for text in texts):
         raise ValueError(
             f"{name} holds a password or token, or an option of a URL that can be one, which would"
-            " be printed and written down; set it in"
-            " the environment, such as MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or"
-            " AWS_SECRET_ACCESS_KEY"
+            " be printed and written down; set it in the environment, such as"
+            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or AWS_SECRET_ACCESS_KEY"
         )

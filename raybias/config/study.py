@@ -1,21 +1,19 @@
-"""The study file as a whole: its statistics, its resources, and how it is read."""
+"""The study file as a whole: its statistics and resources, how it is read, its JSON Schema."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, model_validator
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from raybias.config.data import (
+    DEFAULT_API,
     WEIGHTS,
     AnyBackbone,
     Backbone,
@@ -25,7 +23,7 @@ from raybias.config.data import (
     TrainingSet,
     Verbalizer,
 )
-from raybias.config.method import AnyMethod, MethodFields, default_methods
+from raybias.config.method import DEFAULT_KIND, AnyMethod, MethodFields, default_methods
 from raybias.config.reading import override, parse_section, to_yaml, yaml_mapping
 from raybias.config.section import Amount, Count, Name, Profile, Section, by_profile, defaults_of
 from raybias.config.styles import Styles
@@ -44,6 +42,9 @@ class Tracking(Section):
     """Project of Weights & Biases; off without it."""
 
 
+#: The keys that tell sections of a union apart, with the value that a file may leave out.
+_TOLD_BY: Final = {"kind": DEFAULT_KIND, "api": DEFAULT_API}
+_SCALARS: Final = ("string", "integer", "number")
 #: How the part of a run id behind the names of model, training set and method can begin.
 _RUN_PART: Final = re.compile(r"\.(?=(lr|wd|t|s)[0-9])")
 
@@ -202,17 +203,7 @@ class Study(Section):
             return handler(data)
 
     @model_validator(mode="after")
-    def _distinct(self) -> Self:
-        parts: dict[str, tuple[Any, ...]] = {
-            "backbones": self.backbones,
-            "training": self.training,
-            "probes": (*self.probes, *self.pairs, *self.questions),
-        }
-        for part, sections in parts.items():
-            names = [section.name for section in sections]
-            repeated = sorted({n for n in names if names.count(n) > 1})
-            if repeated:
-                raise ValueError(f"{part} share the name {repeated[0]!r}; give each its own `name`")
+    def _methods_have_what_they_need(self) -> Self:
         known = [backbone.name for backbone in self.backbones]
         for method in self.methods:
             if unknown := [name for name in method.backbones if name not in known]:
@@ -229,33 +220,25 @@ class Study(Section):
         return self
 
     @model_validator(mode="after")
-    def _one_name_each(self) -> Self:
+    def _names_differ(self) -> Self:
+        """Refuse parts of one name, and runs or replicas of one name once theirs are joined."""
+        _refuse_repeated("backbones", self.backbones)
+        _refuse_repeated("training", self.training)
+        _refuse_repeated("probes", (*self.probes, *self.pairs, *self.questions))
+        runs: dict[str, str] = {}
+        replicas: dict[str, str] = {}
         for backbone in self.backbones:
-            names = [method.name for method in self.methods_of(backbone)]
-            if repeated := sorted({name for name in names if names.count(name) > 1}):
-                raise ValueError(
-                    f"methods share the name {repeated[0]!r} on {backbone.name}; give each its own"
-                    " `name`"
-                )
+            methods = self.methods_of(backbone)
+            _refuse_repeated("methods", methods, f" on {backbone.name}")
             folders: dict[str, str] = {}
-            for method in self.methods_of(backbone):
+            for method in methods:
                 output = method.output()
-                if {"method", "score"} & {*output.schema.names}:
-                    continue
-                if (other := folders.setdefault(output.folder, method.name)) != method.name:
+                other = folders.setdefault(output.folder, method.name)
+                if other != method.name and not {"method", "score"} & {*output.schema.names}:
                     raise ValueError(
                         f"methods {other!r} and {method.name!r} both fill OUT/{output.folder},"
                         " whose rows do not name their method; run them as two studies"
                     )
-        return self
-
-    @model_validator(mode="after")
-    def _one_run_each(self) -> Self:
-        """Refuse names that different runs, or replicas, would share once they are joined."""
-        runs: dict[str, str] = {}
-        replicas: dict[str, str] = {}
-        for backbone in self.backbones:
-            for method in self.methods_of(backbone):
                 who = f"{method.name!r} on {backbone.name!r}"
                 _claim(replicas, f"{backbone.name}-{method.name}", who)
                 needed = method.needs_training_set
@@ -264,8 +247,8 @@ class Study(Section):
                     _claim(runs, f"{backbone.name}.{name}.{method.name}", run)
         for name, run in runs.items():
             for found in _RUN_PART.finditer(name):
-                if (other := runs.get(name[: found.start()])) is not None:
-                    raise ValueError(_ambiguous(other, run, name))
+                if (one := runs.get(name[: found.start()])) is not None:
+                    raise ValueError(_ambiguous(one, run, name))
         return self
 
     def methods_of(self, backbone: Backbone) -> list[MethodFields]:
@@ -291,21 +274,18 @@ class Study(Section):
 
     def pinned(self, revisions: Mapping[str, str | None]) -> Self:
         """Return the study with the revision of each of its `checkpoints` replaced."""
-        backbones = tuple(
-            each.model_copy(update={"revision": revisions.get(each.name)})
-            for each in self.backbones
-        )
-        methods = tuple(
-            each.pinned({what: revisions.get(_held_by(each, what)) for what in each.checkpoints})
-            for each in self.methods
-        )
-        return self.model_copy(
-            update={
-                "backbones": backbones,
-                "methods": methods,
-                "styles": self.styles.pinned(revisions),
-            }
-        )
+        parts = {
+            "backbones": tuple(
+                each.model_copy(update={"revision": revisions.get(each.name)})
+                for each in self.backbones
+            ),
+            "methods": tuple(
+                each.pinned({key: revisions.get(_held_by(each, key)) for key in each.checkpoints})
+                for each in self.methods
+            ),
+            "styles": self.styles.pinned(revisions),
+        }
+        return self.model_copy(update=parts)
 
     @property
     def undecided(self) -> bool:
@@ -315,7 +295,7 @@ class Study(Section):
     def with_dtypes(self, dtypes: Mapping[str, str]) -> Self:
         """Return the study with `auto` replaced by a backbone's dtype, by its name."""
         backbones = tuple(
-            each.model_copy(update={"dtype": dtypes.get(each.name, each.dtype)})
+            each.model_copy(update={"dtype": dtypes.get(each.name, "auto")})
             if each.dtype == "auto"
             else each
             for each in self.backbones
@@ -323,13 +303,14 @@ class Study(Section):
         return self.model_copy(update={"backbones": backbones})
 
 
-def _claim(names: dict[str, str], name: str, who: str) -> None:
-    """Refuse a joined name that another has.
+def _refuse_repeated(part: str, sections: Sequence[Any], where: str = "") -> None:
+    names = [section.name for section in sections]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{part} share the name {repeated[0]!r}{where}; give each its own `name`")
 
-    Raises
-    ------
-    ValueError: names both.
-    """
+
+def _claim(names: dict[str, str], name: str, who: str) -> None:
+    """Refuse a joined name that another has."""
     if (other := names.setdefault(name, who)) != who:
         raise ValueError(_ambiguous(other, who, name))
 
@@ -379,7 +360,7 @@ def load_study(
         data["profile"] = profile
     if limit is not None:
         data["limit"] = limit
-    return _rebased(parse_study(data, where=str(path), folder=source.parent), source.parent)
+    return parse_study(data, where=str(path), folder=source.parent)
 
 
 def parse_study(data: dict[str, Any], *, where: str = "study", folder: Path | None = None) -> Study:
@@ -391,33 +372,35 @@ def parse_study(data: dict[str, Any], *, where: str = "study", folder: Path | No
     return parse_section(Study, data, where=where, hidden=hidden, folder=folder)
 
 
-def _rebased(study: Study, folder: Path) -> Study:
-    """Paths in a study file are relative to that file, wherever it is run from."""
+def study_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a study file.
 
-    def local(text: str | None) -> str | None:
-        # The embedded model keeps its name, even beside a folder that bears it.
-        if text is None or text == "planted" or "://" in text or Path(text).is_absolute():
-            return text
-        candidate = folder / text
-        try:
-            return str(candidate.resolve()) if candidate.exists() else text
-        # A name that no file can have, a loop of links, a folder that must not be read.
-        except (OSError, ValueError, RuntimeError):
-            return text
+    It has the methods and endpoints of installed packages too. Shorthands are allowed: one value
+    for a list of one, and a backbone's id for its section.
+    """
+    schema = Study.model_json_schema(schema_generator=_FileSchema)
+    backbone = schema["$defs"][Backbone.__name__]
+    schema["$defs"][Backbone.__name__] = {"anyOf": [{"type": "string"}, backbone]}
+    return {"$schema": GenerateJsonSchema.schema_dialect, **schema}
 
-    def each(sections: tuple[Any, ...], field: str) -> tuple[Any, ...]:
-        return tuple(s.model_copy(update={field: local(getattr(s, field))}) for s in sections)
 
-    return study.model_copy(
-        update={
-            "backbones": tuple(
-                each.located(lambda text: str(local(text))) for each in study.backbones
-            ),
-            "methods": tuple(each.located(lambda text: str(local(text))) for each in study.methods),
-            "training": each(study.training, "data"),
-            "probes": each(study.probes, "data"),
-            "pairs": each(study.pairs, "data"),
-            "questions": each(study.questions, "data"),
-            "styles": study.styles.located(lambda text: str(local(text))),
-        }
-    )
+class _FileSchema(GenerateJsonSchema):
+    """What pydantic generates, with the shorthands of a study file."""
+
+    def tuple_schema(self, schema: core_schema.TupleSchema) -> JsonSchemaValue:
+        """Allow a single value beside a list of any number of them."""
+        array = super().tuple_schema(schema)
+        items = array.get("items", {})
+        if items.get("type") in _SCALARS or Backbone.__name__ in str(items.get("oneOf")):
+            return {"anyOf": [array, items]}
+        return array
+
+    def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
+        """Require `kind` of every method but those of the default kind, and `api` alike."""
+        union = super().tagged_union_schema(schema)
+        for reference in union["oneOf"]:
+            section = self.get_schema_from_definitions(reference["$ref"]) or {}
+            for name, least in _TOLD_BY.items():
+                if section["properties"].get(name, {"default": least})["default"] != least:
+                    section["required"] = [name, *section.get("required", ())]
+        return union

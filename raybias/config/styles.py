@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from raybias.config.data import Backbone
-from raybias.config.section import Amount, Count, Registered, Section, by_profile
+from raybias.config.section import Amount, Count, Location, Registered, Section, by_profile
 from raybias.registry import registry_of
 
 
@@ -33,7 +33,7 @@ StyleName = Annotated[str, Registered("style")]
 class Checkpoint(Section):
     """A model from a hub id or a local folder, with safetensors weights."""
 
-    model: str
+    model: Location
     """Hugging Face id or local path."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
@@ -81,11 +81,6 @@ class Rewriting(Checkpoint):
         """The checkpoint and its judge as backbones that the engine loads."""
         return self.spec(), self.adequacy.spec()
 
-    def located(self, local: Callable[[str], str]) -> Self:
-        """Return the options with `local` applied to the ids or paths of both models."""
-        adequacy = self.adequacy.model_copy(update={"model": local(self.adequacy.model)})
-        return self.model_copy(update={"model": local(self.model), "adequacy": adequacy})
-
 
 class Styles(Section):
     """Which styles pairs come in, and how they are made."""
@@ -96,7 +91,7 @@ class Styles(Section):
     takes those that it has."""
     options: StyleOptions = StyleOptions()
     """What the rules leave open."""
-    files: tuple[str, ...] = ()
+    files: tuple[Location, ...] = ()
     """Styled pairs of your own: pair_id, style, sent_more, sent_less."""
     rewriting: dict[StyleName, Rewriting] = Field(default_factory=dict)
     """For formal, informal or both: the checkpoint that makes the style, and its judge."""
@@ -133,9 +128,3 @@ class Styles(Section):
             for style, options in self.rewriting.items()
         }
         return self.model_copy(update={"rewriting": made})
-
-    def located(self, local: Callable[[str], str]) -> Self:
-        """Return the styles with `local` applied to each file, and each model's id or path."""
-        made = {style: options.located(local) for style, options in self.rewriting.items()}
-        files = tuple(local(file) for file in self.files)
-        return self.model_copy(update={"files": files, "rewriting": made})

@@ -6,7 +6,7 @@ predictions whose answer is the continuation and whose label is the judge's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, Self
 
@@ -64,10 +64,6 @@ class Continuation(Prompted):
     def pinned(self, revisions: Mapping[str, str | None]) -> Self:
         """Return the method with its judge pinned."""
         return self.model_copy(update={"judge": self.judge.pinned(revisions)})
-
-    def located(self, local: Callable[[str], str]) -> Self:
-        """Return the method with the judge's path made absolute."""
-        return self.model_copy(update={"judge": self.judge.located(local)})
 
     def form(self, encoder: TextEncoder) -> Asking:
         """Return what writes the prompts; no label word follows them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Self
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Sel
 import numpy as np
 from pydantic import model_validator
 
-from raybias.config import Backbone, Section
+from raybias.config import Backbone, Location, Section
 from raybias.errors import ConfigError, ModelError, OutputError
 from raybias.methods.base import Method, Reader, methods_of, text_items
 from raybias.schema import Label
@@ -52,7 +52,7 @@ class Judging(Protocol):
 class Judge(Section):
     """What labels the texts that a model wrote."""
 
-    model: str
+    model: Location
     """Hugging Face id or local path of a classifier of texts, with safetensors weights; or with
     `run`, the OUT of a study."""
     run: str = ""
@@ -88,10 +88,6 @@ class Judge(Section):
     def checkpoints(self) -> dict[str, Backbone]:
         """The classifier, whose weights are pinned; a run is known by its fingerprint."""
         return {} if self.run else {"judge": self.spec}
-
-    def located(self, local: Callable[[str], str]) -> Self:
-        """Return the judge with its path made absolute."""
-        return self.model_copy(update={"model": local(self.model)})
 
     def pinned(self, revisions: Mapping[str, str | None]) -> Self:
         """Return the judge with its classifier's commit, or its run's fingerprint.

@@ -8,7 +8,6 @@ checkpoint where the built-in one would (`Engine`).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
@@ -132,10 +131,6 @@ class Provider(Backbone):
         ----------
         store: the study's OUT, where what was asked is noted.
         """
-
-    def located(self, local: Callable[[str], str]) -> Self:
-        """Return itself: a model's name elsewhere is no path here."""
-        return self
 
 
 def answers_of(context: ModelContext, store: Store) -> Answers:

@@ -11,16 +11,17 @@ import os
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
+from raybias.config import Location
 from raybias.config.data import Ability
 from raybias.engine.answers import Key, Writing, Written
 from raybias.errors import ConfigError
@@ -284,7 +285,7 @@ class OpenAI(Provider):
     key_variable: str | None = "OPENAI_API_KEY"
     """Names the environment variable that holds the key, on the machine that asks; null where no
     key is wanted."""
-    key_file: str | None = None
+    key_file: Location | None = None
     """A file that holds the key, on the machine that asks; it goes before the variable."""
     timeout_s: float = Field(120.0, gt=0)
     """Seconds that one request may take."""
@@ -308,12 +309,6 @@ class OpenAI(Provider):
                 " stand in a study"
             )
         return name
-
-    def located(self, local: Callable[[str], str]) -> Self:
-        """Return the endpoint with the path of its key file made absolute."""
-        if self.key_file is None:
-            return self
-        return self.model_copy(update={"key_file": local(self.key_file)})
 
     @property
     def place(self) -> str:
