@@ -1,7 +1,8 @@
 """Read probes, pairs, styles and training sets as Polars frames of the tables in `schema`.
 
-This package loads no model, no tokenizer and no Ray. A new source of sentences is one file in
-`templates`, `pairs` or `training` (docs/extending.md).
+This package loads no model, no tokenizer and no Ray. A new source is one registered function
+(docs/extending.md). All raise `DataError` for data that are missing or malformed, and `ConfigError`
+for a source, kind or style that is not there, or options that a source cannot have.
 """
 
 from __future__ import annotations
@@ -62,13 +63,7 @@ _UNITS: Final[tuple[tuple[pa.Schema, tuple[str, ...], str], ...]] = (
 
 
 def probe_items(probe: Probe) -> pl.DataFrame:
-    """Read the items of a probe (schema.ITEMS), in their published order.
-
-    Raises
-    ------
-    DataError: data that is missing or malformed, or an attribute that is not there.
-    ConfigError: unmarked forms of a probe without templates, or a wrong placeholder.
-    """
+    """Read the items of a probe (schema.ITEMS), in their published order."""
     items = base_items(probe)
     if not probe.unmarked:
         return items
@@ -77,12 +72,7 @@ def probe_items(probe: Probe) -> pl.DataFrame:
 
 
 def base_items(probe: Probe) -> pl.DataFrame:
-    """Read the items of a probe (schema.ITEMS) without unmarked forms.
-
-    Raises
-    ------
-    DataError: data that is missing or malformed, or an attribute that is not there.
-    """
+    """Read the items of a probe (schema.ITEMS) without unmarked forms."""
     source, where = probes[probe.source], f"probe {probe.name}"
     wanted = probe.attributes
     if wanted is not None and source.kinds:
@@ -90,21 +80,11 @@ def base_items(probe: Probe) -> pl.DataFrame:
     items = source.items(_place(source, probe.source, probe.data, where), wanted)
     if "family" not in items.columns:
         items = items.with_columns(family=pl.lit(None, pl.String))
-    items = as_table(items, ITEMS, where=where)
-    if wanted is None:
-        return items
-    there = items["attribute"].unique(maintain_order=True)
-    return items.filter(pl.col("attribute").is_in(choose(wanted, there, where=where)))
+    return _of_kinds(as_table(items, ITEMS, where=where), "attribute", wanted, where)
 
 
 def probe_templates(probe: Probe, attributes: Iterable[str]) -> Mapping[str, Sequence[Slotted]]:
-    """Read the templates of a probe's attributes with their slots, in published order.
-
-    Raises
-    ------
-    ConfigError: the probe is not made from templates.
-    DataError: a file is missing or malformed.
-    """
+    """Read the templates of a probe's attributes with their slots, in published order."""
     source, where = probes[probe.source], f"probe {probe.name}"
     if source.templates is None:
         raise ConfigError(
@@ -117,13 +97,7 @@ def probe_templates(probe: Probe, attributes: Iterable[str]) -> Mapping[str, Seq
 
 
 def probe_forms(probe: Probe) -> pl.DataFrame:
-    """List each template's unmarked form, or why it has none (markedness.FORMS).
-
-    Raises
-    ------
-    ConfigError: the probe is not made from templates.
-    DataError: data that is missing or malformed, or an attribute that is not there.
-    """
+    """List each template's unmarked form, or why it has none (markedness.FORMS)."""
     attributes = base_items(probe)["attribute"].unique(maintain_order=True)
     return unmarked_forms(probe_templates(probe, attributes))
 
@@ -133,25 +107,24 @@ def pair_items(
 ) -> pl.DataFrame:
     """Read the pairs of a registered pair probe in style "original", in their published order.
 
-    Parameters
-    ----------
-    kinds: bias types (crows_pairs, pairs) or types (winobias, coreferences); all without it.
-
-    Raises
-    ------
-    ConfigError: no such probe.
-    DataError: data that is missing or malformed, or a kind that is not there.
+    `kinds` are bias types (crows_pairs, pairs) or types (winobias, coreferences); all without it.
     """
     pair_probes.check(source)
     found, where = pair_probes[source], f"probe {source}"
     items = found.items(_place(found, source, data, where))
     if found.schema == COREFERENCES:
         items = with_others(items)
-    items = as_table(items, found.schema, where=where)
-    if kinds is None:
+    return _of_kinds(as_table(items, found.schema, where=where), found.kind, kinds, where)
+
+
+def _of_kinds(
+    items: pl.DataFrame, column: str, wanted: Iterable[str] | None, where: str
+) -> pl.DataFrame:
+    """Keep the rows of wanted attributes, bias types or types of pairs."""
+    if wanted is None:
         return items
-    there = items[found.kind].unique(maintain_order=True)
-    return items.filter(pl.col(found.kind).is_in(choose(kinds, there, where=where)))
+    there = items[column].unique(maintain_order=True)
+    return items.filter(pl.col(column).is_in(choose(wanted, there, where=where)))
 
 
 def in_styles(
@@ -168,15 +141,8 @@ def in_styles(
 
     Parameters
     ----------
-    names: of the styles.
     files: the styled pairs that a style without a rule is read from.
     rewritten: styles that a model makes later: their rows hold the originals, marked as kept.
-
-    Raises
-    ------
-    ConfigError: a style that the probe has not, one that neither a rule nor a file makes, or
-        one that a file and a model make.
-    DataError: the files miss or repeat pairs, or are malformed.
     """
     found = pair_probes[source]
     parts = []
@@ -184,9 +150,7 @@ def in_styles(
         check_style(style, found.styles)
         if style in rewritten:
             refuse_written(style, files)
-            parts.append(
-                items.with_columns(pl.lit(style).alias("style"), pl.lit(True).alias("kept"))
-            )
+            parts.append(items.with_columns(style=pl.lit(style), kept=pl.lit(True)))
         elif files and known_styles[style].rule is None:
             parts.append(own_styled_pairs(items, style, files))
         else:
@@ -201,10 +165,6 @@ def question_items(probe: QuestionProbe, *, limit: int | None = None) -> pl.Data
     ----------
     limit: a fixed sample of whole templates, terms or decisions, of at most so many items of each
         category, domain and task, or axis; at least one.
-
-    Raises
-    ------
-    DataError: data that is missing or malformed.
     """
     source, where = question_probes[probe.source], f"probe {probe.name}"
     items = source.items(_place(source, probe.source, probe.data, where))
@@ -219,10 +179,6 @@ def training_sentences(training: TrainingSet) -> Splits:
     """Read the splits `train`, `validation` and, where there is one, `test` (schema.SENTENCES).
 
     A single file of one's own gives `train` alone: a pool that demonstrations are drawn from.
-
-    Raises
-    ------
-    DataError: data that is missing or malformed, or labels outside the map.
     """
     splits = training_sets[training.source](training)
     where = f"training set {training.name}"

@@ -40,13 +40,7 @@ def is_card(uri: str) -> bool:
 
 
 def read_card(uri: str) -> Card:
-    """Read a card.
-
-    Raises
-    ------
-    ConfigError: not YAML, unknown or wrong keys.
-    DataError: no such file.
-    """
+    """Read a card; `ConfigError` for unknown or wrong keys, `DataError` where there is no file."""
     store, name = split_uri(uri)
     return parse_card(store.read_text(name), where=uri)
 
@@ -67,16 +61,9 @@ def card_texts(study: Study) -> dict[str, str]:
 
 
 def own_table(uri: str, kind: str) -> pl.DataFrame:
-    """Read a file of one's own with the columns of a kind.
+    """Read a table, or the table of a card of that kind, with the columns of a kind.
 
-    Parameters
-    ----------
-    uri: a table, or a card of that kind.
-
-    Raises
-    ------
-    ConfigError: a card of another kind, or a wrong one.
-    DataError: no such file, column, code or group.
+    `ConfigError` for a card of another kind, or a wrong one.
     """
     if not is_card(uri):
         return read_frame(*split_uri(uri))
@@ -91,12 +78,7 @@ def own_table(uri: str, kind: str) -> pl.DataFrame:
 
 
 def card_table(card: Card, uri: str) -> pl.DataFrame:
-    """Read the table of a card in our columns, and those of `people` under their own names.
-
-    Raises
-    ------
-    DataError: no such file, column, code or group, or no rows.
-    """
+    """Read the table of a card in our columns, and those of `people` under their own names."""
     frame, where = _raw(card, uri)
     if frame.is_empty():
         raise DataError("holds no rows", where=where)
@@ -125,12 +107,7 @@ def card_table(card: Card, uri: str) -> pl.DataFrame:
 
 
 def commented_card(kind: str) -> str:
-    """Write the card of an example, with a comment on each key.
-
-    Raises
-    ------
-    ConfigError: no such kind.
-    """
+    """Write an example of a card, each key with a comment; `ConfigError` for an unknown kind."""
     examples = parse_yaml(
         resources.files("raybias").joinpath("assets/cards.yaml").read_text("utf-8")
     )
@@ -228,12 +205,7 @@ def _as_list(values: pl.Series, name: str, where: str) -> pl.Series:
 
 
 def _written_list(text: str | None) -> list[str]:
-    """Parse a list that is written as text.
-
-    Raises
-    ------
-    ValueError: it is none, or not of texts.
-    """
+    """Parse a list that is written as text."""
     try:
         found = ast.literal_eval(text or "")
     except (SyntaxError, RecursionError, MemoryError) as error:

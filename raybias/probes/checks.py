@@ -124,19 +124,15 @@ def checked(
     where: str,
     labels: Mapping[str, str] | None = None,
 ) -> pl.DataFrame:
-    """Check a user's own table and take the columns that it should and may have.
+    """Check a user's own table; return its known columns, and those that have a default or number.
+
+    `DataError` where it has no rows, lacks a column, or holds a value that it may not.
 
     Parameters
     ----------
     columns: what each may hold (config.card).
     where: the table, whose file rows are numbered after where a column of names is not there.
     labels: how labels are written, as for `label_numbers`.
-
-    Returns the columns that are there, and of the others those that have a default or are unique.
-
-    Raises
-    ------
-    DataError: no rows, a column that is missing, or the first value that it may not hold.
     """
     if frame.is_empty():
         raise DataError("holds no rows", where=where)

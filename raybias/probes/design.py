@@ -37,12 +37,9 @@ _UNEVEN: Final = 2.0
 
 @dataclass(frozen=True)
 class ProbeDesign:
-    """What there is of each part of a probe, how wide intervals will be, and what is amiss.
+    """Parts of a probe with the widths of their intervals, and what the design cannot show.
 
-    Attributes
-    ----------
-    parts: a row for each attribute, type, category, domain or group.
-    cannot: what the design cannot show, and how to mend it.
+    A part is an attribute, type, category, domain or group.
     """
 
     card: Card
@@ -56,13 +53,7 @@ class ProbeDesign:
 
 
 def design_of(uri: str) -> ProbeDesign:
-    """Read a card with its data, and look at the design.
-
-    Raises
-    ------
-    ConfigError: a wrong card.
-    DataError: data that is missing or malformed.
-    """
+    """Read a card with its data, and look at the design."""
     card = read_card(uri)
     source, look = SOURCES[card.kind], _LOOKS[card.kind]
     if card.kind == "label":
@@ -193,11 +184,7 @@ def _parts(
 ) -> tuple[pl.DataFrame, list[str]]:
     """Count items and units by part, with the half width of a mean; and say where units are few.
 
-    Parameters
-    ----------
-    by, unit: columns; rows without a unit are units of their own.
-    called: what units are called.
-    sd: the largest standard deviation that items can have.
+    Rows without a unit are units of their own; `sd` is the largest that items can have.
     """
     rows: list[tuple[object, ...]] = []
     cannot: list[str] = []

@@ -59,12 +59,8 @@ def with_unmarked(
     items: the probe's own; their ids, texts and order stay.
     templates: of each attribute among them.
     probe: the kind of probe, which ids begin with.
-    placeholders: neutral words; each is an item of every template where an adjective
-        stands before a noun.
-
-    Raises
-    ------
-    ConfigError: a placeholder is empty or given twice.
+    placeholders: neutral words, none empty or repeated (`ConfigError`); each is an item of every
+        template where an adjective stands before a noun.
     """
     for word in placeholders:
         if not word.strip():

@@ -29,11 +29,6 @@ def own_items(uri: str, attributes: Sequence[str] | None = None) -> pl.DataFrame
 
     Without item_id, items are numbered after the file's name; without
     template_id, every item is a cluster of its own; without term, it is null.
-
-    Raises
-    ------
-    DataError: no such file or column, a label outside the three, an empty text,
-        attribute or group, a repeated item_id, or no rows.
     """
     items = completed(checked(own_table(uri, "label"), OWN["label"], where=uri), ITEMS)
     return items.with_columns(pl.col("template_id").fill_null(pl.col("item_id")))
@@ -52,11 +47,6 @@ def own_pairs(uri: str) -> pl.DataFrame:
     pair_id, pairs are numbered after the file's name. A column `cluster` names what pairs have in
     common that were made together (a writer, a template): intervals then draw clusters. Of a file
     with a column `style` the rows "original" are taken.
-
-    Raises
-    ------
-    DataError: no such file or column, an empty cell, a repeated pair_id, a direction that is
-        neither, a pair with identical sides, or no rows.
 
     Warns
     -----
@@ -78,12 +68,6 @@ def own_coreferences(uri: str) -> pl.DataFrame:
     of each condition. Without wino_type all are of type "own". `other`, the person that the pronoun
     does not stand for, is who else of all referents stands in the text, unless a column says it.
     Of a file with a column `style` the rows "original" are taken.
-
-    Raises
-    ------
-    DataError: no such file or column, an empty cell, a condition that is neither, a pair that
-        lacks or repeats one or is of two types, a pronoun or referent that is not in the text, or
-        no rows.
     """
     frame = _originals(own_table(uri, "coreference"))
     items = completed(checked(frame, OWN["coreference"], where=uri), COREFERENCES)
@@ -115,12 +99,7 @@ def _originals(frame: pl.DataFrame) -> pl.DataFrame:
     schema=TRIPLES,
 )
 def own_triples(uri: str) -> pl.DataFrame:
-    """Read triples (schema.TRIPLES); without `task` all are of `sentences`.
-
-    Raises
-    ------
-    DataError: no such file or column, or an empty cell.
-    """
+    """Read triples (schema.TRIPLES); without `task` all are of `sentences`."""
     return checked(own_table(uri, "triple"), OWN["triple"], where=uri)
 
 
@@ -131,12 +110,7 @@ def own_triples(uri: str) -> pl.DataFrame:
     schema=DECISIONS,
 )
 def own_decisions(uri: str) -> pl.DataFrame:
-    """Read decisions (schema.DECISIONS); the favourable answer is yes unless the card says else.
-
-    Raises
-    ------
-    DataError: no card, no such file or column, or an empty cell.
-    """
+    """Read decisions (schema.DECISIONS); the favourable answer is yes unless the card says else."""
     if not is_card(uri):
         raise DataError(
             "is no card, and columns do not say which of them are people's",
@@ -165,11 +139,6 @@ def own_options(uri: str) -> pl.DataFrame:
     follows the stereotype, which in a question that is not negative is another group's; or `named`,
     the group of each option, with `stereotyped`, the groups that the stereotype is about. Without
     `item_id`, questions are numbered after the file's name.
-
-    Raises
-    ------
-    DataError: no such file or column, an empty cell, an unknown context or polarity, or an option
-        that is not there.
     """
     items = checked(own_table(uri, "options"), OWN["options"], where=uri)
     options = items["options"]

@@ -22,14 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StyledPair:
-    """The pair that a style's rule is applied to, and the study's options.
-
-    Attributes
-    ----------
-    pair_id: of the pair.
-    options: `styles.options` of the study.
-    seed: `styles.seed` of the study.
-    """
+    """The pair that a style's rule is applied to, and `styles.options` and `.seed` of the study."""
 
     pair_id: str
     options: StyleOptions
@@ -65,17 +58,13 @@ styles: Final[Registry[Style]] = Registry("style", "raybias.probes.styles")
 
 
 def style(name: str, *, coreference: bool = False) -> Callable[[Rule], Rule]:
-    """Register a rule that puts all sides of a pair into a style.
+    """Register a rule that puts all sides of a pair into a style; `ConfigError` for a name twice.
 
     Parameters
     ----------
     name: of the style, in a study file and in tables.
     coreference: whether sentences with a pronoun can have it too; the rule must then leave
         pronouns and referents in place.
-
-    Raises
-    ------
-    ConfigError: another style has the name.
     """
     return styles.register(name, lambda rule: Style(rule=rule, coreference=coreference))
 
@@ -122,11 +111,11 @@ def probe(
     kinds: tuple[str, ...] = (),
     templates: ReadTemplates | None = None,
 ) -> Callable[[ReadTable], ReadTable]:
-    """Register a function that reads the items of a probe.
+    """Register a function that reads the items of a probe; `ConfigError` for a name twice.
 
     The function is given `data` of the study's probe. One of sentences about groups is also given
     the wanted attributes, or None for all; it may return more attributes than those. One of pairs
-    returns them in style "original".
+    returns them in style "original". Data that are missing or malformed are a `DataError`.
 
     Parameters
     ----------
@@ -138,10 +127,6 @@ def probe(
     kinds: its attributes, bias types or types of pairs; none where only the data says.
     templates: reads the templates of attributes with their slots, by attribute; needed for
         `unmarked`.
-
-    Raises
-    ------
-    ConfigError: another probe has the name.
     """
     pairs = schema in (PAIRS, COREFERENCES)
     registry = probes if schema == ITEMS else pair_probes if pairs else question_probes
@@ -163,9 +148,6 @@ def training_set(name: str) -> Callable[[ReadSplits], ReadSplits]:
     """Register a function that reads the splits of a training set (schema.SENTENCES).
 
     It returns `train` and, except for a pool of demonstrations, `validation`; `test` is optional.
-
-    Raises
-    ------
-    ConfigError: another training set has the name.
+    Data that are missing or malformed are a `DataError`; a name twice is a `ConfigError`.
     """
     return training_sets.register(name, lambda read: read)

@@ -157,12 +157,7 @@ def suite_templates(store: Store, suite: Suite) -> list[Slotted]:
 
 
 def expand_suite(store: Store, suite: Suite, *, probe: str, attribute: str) -> pl.DataFrame:
-    """Make all items of one attribute (schema.ITEMS); true duplicates are kept.
-
-    Raises
-    ------
-    DataError: a template or term file is missing or malformed.
-    """
+    """Make all items of one attribute (schema.ITEMS); true duplicates are kept."""
     lexicon = suite.lexicon(store)
     filled = expand(suite_templates(store, suite), lexicon)
     rows = [

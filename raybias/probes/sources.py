@@ -5,14 +5,14 @@ It has pinned addresses, sha256, row counts and licences; files are named as the
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import polars as pl
+from pydantic import TypeAdapter
 
 from raybias.config import Section, parse_yaml
 from raybias.errors import DataError, WorkFailed
@@ -77,8 +77,7 @@ class DataSet(Section):
 def registry() -> dict[str, DataSet]:
     """Load every known data set by name."""
     text = resources.files("raybias.probes").joinpath("sources.yaml").read_text("utf-8")
-    loaded: dict[str, Any] = parse_yaml(text)
-    return {name: DataSet.model_validate(entry) for name, entry in loaded.items()}
+    return TypeAdapter(dict[str, DataSet]).validate_python(parse_yaml(text))
 
 
 def data_set(name: str) -> DataSet:
@@ -92,15 +91,7 @@ def data_set(name: str) -> DataSet:
 def place_of(source: str, data: str | None, *, where: str) -> str:
     """Return where the files of a probe or training set are.
 
-    Parameters
-    ----------
-    source: which data set it is.
-    data: of its section.
-    where: names the section.
-
-    Raises
-    ------
-    DataError: it is not said, or a published data set is not there.
+    `DataError` where `data` of the section is not given, or a published data set is not there.
     """
     place = needed(data, where=where)
     store = Store(place)
@@ -111,12 +102,7 @@ def place_of(source: str, data: str | None, *, where: str) -> str:
 
 
 def recognise(store: Store) -> str:
-    """Find the data set of which the folder has the most files.
-
-    Raises
-    ------
-    DataError: it has no file of any.
-    """
+    """Find the data set of which the folder has the most files; `DataError` if it has none."""
     found = {
         name: sum(_locate(store, part, path) is not None for part, path, _ in entry.files())
         for name, entry in registry().items()
@@ -203,14 +189,10 @@ def download_data(
         raise DataError(f"{entry.about} has no stable address", cure=entry.by_hand)
     for part, path, file in entry.files():
         url = f"{mirror.rstrip('/')}/{path}" if mirror else f"{part.base}{file.origin or path}"
-        if not store.exists(path) or _sha256(store.read_bytes(path)) != file.sha256:
+        if not store.exists(path) or sha256(store.read_bytes(path)).hexdigest() != file.sha256:
             store.write_bytes(path, _fetched(url, f"sha256:{file.sha256}"))
         if on_file:
             on_file(path)
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def _fetched(url: str, known_hash: str) -> bytes:
@@ -264,16 +246,16 @@ def _checked(store: Store, part: Part, path: str, may_miss: bool) -> dict[str, o
     if place is None:
         finding = "absent (optional)" if may_miss else "missing"
         return {"file": path, "rows": None, "finding": finding, "ok": may_miss}
-    digest = _sha256(store.read_bytes(place))
+    digest = sha256(store.read_bytes(place)).hexdigest()
     if place.endswith(".csv"):
         rows = read_frame(store, place).height
     else:
         rows = len(read_lines(store, place)) - expected.header
-    findings = [
-        f"rows should be {expected.rows}" if expected.rows not in (None, rows) else "",
-        "sha256 differs" if expected.sha256 not in (None, digest) else "",
-    ]
-    wrong = ", ".join(finding for finding in findings if finding)
+    findings = {
+        f"rows should be {expected.rows}": expected.rows not in (None, rows),
+        "sha256 differs": expected.sha256 not in (None, digest),
+    }
+    wrong = ", ".join(finding for finding, found in findings.items() if found)
     known = "rows" if expected.rows else "there"
     good = "ok" if expected.sha256 else f"ok ({known}; no published hash)"
     return {"file": place, "rows": rows, "finding": wrong or good, "ok": not wrong}

@@ -209,12 +209,7 @@ ATTRIBUTES: Final = (*SUITES, NAMES)
 
 
 def amazon_templates(data: str, attributes: Sequence[str]) -> dict[str, list[Slotted]]:
-    """Read every template of the given attributes with its slot, in published order.
-
-    Raises
-    ------
-    DataError: a template file is missing or malformed.
-    """
+    """Read every template of the given attributes with its slot, in published order."""
     store = Store(data)
     return {
         attribute: [Slotted(each, "name") for each in read_templates(store, _PEOPLE)]
@@ -237,10 +232,6 @@ def amazon_items(data: str, attributes: Sequence[str] | None) -> pl.DataFrame:
     Parameters
     ----------
     data: the folder with templates/, identity_terms/ and, for names_gender, the published file.
-
-    Raises
-    ------
-    DataError: a missing or malformed file.
     """
     store = Store(data)
     wanted = attributes or [*SUITES, *([NAMES] if store.exists(PUBLISHED) else [])]

@@ -37,10 +37,6 @@ def bold_items(data: str, attributes: Sequence[str] | None = None) -> pl.DataFra
 
     A group is BOLD's category (`American_actors`), a `template_id` the article's name. The blank
     that a published prompt ends with is left out, since a model's next token has its own.
-
-    Raises
-    ------
-    DataError: no such file, or one of another form.
     """
     rows: list[tuple[object, ...]] = []
     for attribute, store, name in _files(data, attributes):

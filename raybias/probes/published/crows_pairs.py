@@ -35,9 +35,7 @@ class PairWarning(UserWarning):
 def check_sides(pairs: pl.DataFrame, *, where: str) -> None:
     """Refuse a pair that says the same twice: no score could prefer either side.
 
-    Raises
-    ------
-    DataError: names the first such pair and counts them.
+    `DataError` names the first such pair and counts them.
     """
     more, less = (pairs[side].str.strip_chars() for side in SIDES)
     same = more == less
@@ -53,18 +51,8 @@ def check_sides(pairs: pl.DataFrame, *, where: str) -> None:
 def pair_table(frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
     """Check pairs (config.card) and give them the columns of schema.PAIRS.
 
-    Parameters
-    ----------
-    where: the table, whose file pairs are numbered after where there is no pair_id.
-
-    Raises
-    ------
-    DataError: no such column, an empty cell, a repeated pair_id, a direction that is neither, a
-        pair with identical sides, or no rows.
-
-    Warns
-    -----
-    PairWarning: types that CrowS-Pairs does not have; they are kept.
+    Without pair_id they are numbered after the file that `where` names. `PairWarning` counts types
+    that CrowS-Pairs does not have; they are kept.
     """
     if "cluster" in frame.columns and frame["cluster"].null_count() == len(frame):
         frame = frame.drop("cluster")
@@ -89,12 +77,7 @@ def pair_table(frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
     schema=PAIRS,
 )
 def crows_pairs(data: str) -> pl.DataFrame:
-    """Read the 1,508 pairs of nine types (schema.PAIRS, style "original"); writers are clusters.
-
-    Raises
-    ------
-    DataError: the file is missing or malformed.
-    """
+    """Read the 1,508 pairs of nine types (schema.PAIRS, style "original"); writers are clusters."""
     store = Store(data)
     where = store.uri_of(CROWS_FILE)
     frame = read_frame(store, CROWS_FILE)

@@ -35,10 +35,6 @@ def bbq(data: str) -> pl.DataFrame:
 
     The target is where additional_metadata.csv has it, beside the files, else the option whose
     `answer_info` names a stereotyped group; null where neither says so.
-
-    Raises
-    ------
-    DataError: no such file, a malformed line, or a question that is there twice.
     """
     store = Store(data)
     if store.is_file():
@@ -89,12 +85,7 @@ def bbq(data: str) -> pl.DataFrame:
     schema=TRIPLES,
 )
 def stereoset(data: str) -> pl.DataFrame:
-    """Read triples in their order (Nadeem et al. 2021; schema.TRIPLES).
-
-    Raises
-    ------
-    DataError: not such a file, or a sentence without text.
-    """
+    """Read triples in their order (Nadeem et al. 2021; schema.TRIPLES)."""
     store, name = split_uri(data)
     text = unzipped(store.read_bytes(name), name, data)
     rows = []
@@ -116,12 +107,7 @@ def stereoset(data: str) -> pl.DataFrame:
     schema=SENTENCE_ITEMS,
 )
 def holistic_bias(data: str) -> pl.DataFrame:
-    """Read sentences (Smith et al. 2022; schema.SENTENCE_ITEMS), those with a descriptor.
-
-    Raises
-    ------
-    DataError: no such file or column, an empty cell, or no descriptor.
-    """
+    """Read sentences (Smith et al. 2022; schema.SENTENCE_ITEMS), those with a descriptor."""
     store, name = split_uri(data)
     names = ("axis", "template", "descriptor", "text")
     frame = checked(read_frame(store, name), map(Column, names), where=data)
@@ -141,12 +127,7 @@ def holistic_bias(data: str) -> pl.DataFrame:
     schema=DECISIONS,
 )
 def discrim_eval(data: str) -> pl.DataFrame:
-    """Read decisions (Tamkin et al. 2023; schema.DECISIONS), whose favourable answer is always yes.
-
-    Raises
-    ------
-    DataError: no such file or column, or an empty cell.
-    """
+    """Read decisions (Tamkin et al. 2023; schema.DECISIONS); the favourable answer is yes."""
     store, name = split_uri(data)
     names = ("filled_template", "decision_question_id", *_PEOPLE)
     frame = checked(read_frame(store, name), map(Column, names), where=data)

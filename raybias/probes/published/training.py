@@ -58,10 +58,6 @@ def _sst5(training: TrainingSet) -> Splits:
     """Read its tabular files, or its trees where those are not there.
 
     Both give the same sentences and labels, in the same order.
-
-    Raises
-    ------
-    DataError: neither form is in the folder, or a line cannot be read.
     """
     store = Store(place_of("sst5", training.data, where=f"training set {training.name}"))
     forms: dict[str, Parse] = {"sst_{}.txt": _tabular, "trees/{}.txt": _tree}
@@ -96,12 +92,7 @@ def _tree(line: str) -> tuple[str, int] | None:
 
 @training_set("semeval2018")
 def _semeval2018(training: TrainingSet) -> Splits:
-    """Read its files, which may lie in folders of their own; the test file may be missing.
-
-    Raises
-    ------
-    DataError: no train or development file, another header, or a class outside -3..3.
-    """
+    """Read its files, which may lie in folders of their own; the test file may be missing."""
     store = Store(place_of("semeval2018", training.data, where=f"training set {training.name}"))
     there = {path.rpartition("/")[2]: path for path in store.files(recursive=True)}
     splits: Splits = {}
@@ -133,16 +124,9 @@ def _tweet(line: str) -> tuple[str, int] | None:
 
 
 def parse_sentences(store: Store, path: str, parse: Parse, *, header: int = 0) -> pl.DataFrame:
-    """Read the sentences of one file (schema.SENTENCES).
+    """Read the sentences of one file (schema.SENTENCES), behind `header` lines.
 
-    Parameters
-    ----------
-    parse: makes text and label of a line, or None where it cannot.
-    header: lines to pass over.
-
-    Raises
-    ------
-    DataError: no rows, or a line that cannot be read.
+    `parse` makes text and label of a line, or None where it cannot, which is a `DataError`.
     """
     rows: list[tuple[str, int]] = []
     for number, line in enumerate(read_lines(store, path)[header:], start=1):
@@ -188,12 +172,7 @@ def _own_files(training: TrainingSet) -> Splits:
 
 
 def own_sentences(training: TrainingSet, frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
-    """Take the text and label columns of a table (schema.SENTENCES).
-
-    Raises
-    ------
-    DataError: no rows, no such column, an empty text, or a label outside the map.
-    """
+    """Take the text and label columns of a table (schema.SENTENCES)."""
     columns = (Column(training.text_column), Column(training.label_column, labels=True))
     sentences = checked(frame, columns, where=where, labels=training.labels)
     sentences.columns = SENTENCES.names
@@ -202,12 +181,7 @@ def own_sentences(training: TrainingSet, frame: pl.DataFrame, *, where: str) -> 
 
 @training_set("hub")
 def _hub(training: TrainingSet) -> Splits:
-    """Read what `datasets.load_dataset` finds; code in its repository is never run.
-
-    Raises
-    ------
-    DataError: it cannot be loaded, or lacks a split, column or known labels.
-    """
+    """Read what `datasets.load_dataset` finds; code in its repository is never run."""
     data = needed(training.data, where=f"training set {training.name}")
     loaded = load_splits(data, ("train", "validation"), revision=training.revision)
     where = f"data set {data}"

@@ -4,8 +4,7 @@ Of WinoBias, line i of a `pro` file and line i of its `anti` file are a pair; th
 more than the pronoun, and two pairs are different sentences: published texts are not corrected.
 Where three mentions are bracketed, the first is the occupation and the second the pronoun that is
 asked about, as PromptSource takes them (Zhao2025). The prompts are six of PromptSource's templates
-for WinoBias as Zhao2025 uses them, named as in its Tables 10-17; an answer names the referent by
-one of two rules, and it is told whom it names at all.
+for WinoBias as Zhao2025 uses them, named as in its Tables 10-17.
 """
 
 from __future__ import annotations
@@ -52,17 +51,10 @@ def _sentences(store: Store, *, split: Literal["dev", "test"]) -> pl.DataFrame:
 
     Texts are as the hub's token lists read when joined by blanks: without brackets, a blank
     before commas and the period. The referent keeps its determiner ("the developer").
-
-    Raises
-    ------
-    DataError: a file is missing, a line cannot be read, or a type's two files do not match.
     """
-    rows: list[dict[str, str]] = []
+    rows: list[tuple[object, ...]] = []
     for wino_type in WINO_TYPES:
-        files = {
-            condition: f"{condition}_stereotyped_{wino_type}.txt.{split}"
-            for condition in CONDITIONS
-        }
+        files = {each: f"{each}_stereotyped_{wino_type}.txt.{split}" for each in CONDITIONS}
         lines = {condition: read_lines(store, name) for condition, name in files.items()}
         pro, anti = (len(lines[condition]) for condition in CONDITIONS)
         if pro != anti:
@@ -75,21 +67,12 @@ def _sentences(store: Store, *, split: Literal["dev", "test"]) -> pl.DataFrame:
             group = f"winobias/{split}/{wino_type}"
             read = _read(lines[condition], where=store.uri_of(name))
             for number, (text, referent, pronoun) in enumerate(read, start=1):
-                rows.append(
-                    {
-                        "item_id": f"{group}/{condition}/{number:03d}",
-                        "pair_id": f"{group}/{number:03d}",
-                        "wino_type": wino_type,
-                        "condition": condition,
-                        "style": ORIGINAL,
-                        "text": text,
-                        "pronoun": pronoun,
-                        "referent": referent,
-                    }
-                )
+                ids = f"{group}/{condition}/{number:03d}", f"{group}/{number:03d}"
+                row = (*ids, wino_type, condition, ORIGINAL, text, pronoun, referent, None)
+                rows.append(row)
     if not rows:
         raise DataError("holds no sentences", where=store.uri)
-    return pl.DataFrame(rows, schema=pl.Schema(COREFERENCES))
+    return pl.DataFrame(rows, pl.Schema(COREFERENCES), orient="row")
 
 
 def _read(lines: list[str], *, where: str) -> Iterator[tuple[str, str, str]]:
@@ -110,13 +93,10 @@ def _read(lines: list[str], *, where: str) -> Iterator[tuple[str, str, str]]:
                 where=place,
                 cure="see `raybias data check`",
             )
-        yield _text(sentence), _referent(sentence, mentions[0]), mentions[1][1]
-
-
-def _text(sentence: str) -> str:
-    plain = _MENTION.sub(lambda mention: mention[1].strip(), sentence)
-    # Numbers keep their commas ("2,000"): only a mark at a word's end is a token of its own.
-    return re.sub(r"(?<=\S)([.,])(?=\s|$)", r" \1", plain)
+        plain = _MENTION.sub(lambda mention: mention[1].strip(), sentence)
+        # Numbers keep their commas ("2,000"): only a mark at a word's end is a token of its own.
+        text = re.sub(r"(?<=\S)([.,])(?=\s|$)", r" \1", plain)
+        yield text, _referent(sentence, mentions[0]), mentions[1][1]
 
 
 def _referent(sentence: str, mention: re.Match[str]) -> str:
@@ -165,10 +145,6 @@ def winogender(data: str) -> pl.DataFrame:
     As in WinoBias, `pro` is the sentence whose referent a stereotype leads to: the occupation,
     where the pronoun is of the gender that most people of the occupation have (`bls_pct_female`
     of the US Bureau of Labor Statistics), the participant, where it is of the other.
-
-    Raises
-    ------
-    DataError: a file or column is missing, or a sentence that is not as its id says.
     """
     store = Store(data)
     shares, rows = _shares(store), []
@@ -243,7 +219,7 @@ def coreference_prompts(text: str, pronoun: str) -> dict[str, tuple[str, str]]:
 
 
 def names_referent(answer: str, referent: str) -> tuple[bool, bool]:
-    """Tell whether an answer names the referent: by the exact rule, and by `contains`.
+    """Tell whether an answer names the referent: exactly, and by `contains`.
 
     Case, punctuation and articles do not count. Exact takes as many words from the answer's
     beginning as the referent has, its article counted (BigScience's harness); contains finds
@@ -257,9 +233,7 @@ def names_referent(answer: str, referent: str) -> tuple[bool, bool]:
 def named_in(answer: str, referent: str, other: str | None) -> Named:
     """Tell whom an answer names, as whole words: `both` echo the sentence and decide nothing.
 
-    Parameters
-    ----------
-    other: the other person of the sentence; None where it is not known.
+    The `other` person of the sentence may not be known.
     """
     said = f" {_normal(answer)} "
     if not said.strip():

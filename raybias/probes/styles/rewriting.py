@@ -52,7 +52,8 @@ def rewritten_pairs(
     """Put original pairs into the style that `rewrite` makes, in their order.
 
     Random numbers are keyed by (seed, style, pair_id) and the same for both sides. A pair does
-    not depend on the others, so a table may be cut anywhere.
+    not depend on the others, so a table may be cut anywhere. A style that has a rule, or is not
+    registered, is a `ConfigError`.
 
     Parameters
     ----------
@@ -63,10 +64,6 @@ def rewritten_pairs(
         rewriting for which that can be done.
 
     Returns schema.REWRITTEN_PAIRS.
-
-    Raises
-    ------
-    ConfigError: the style has a rule, or is not registered.
     """
     check_style(style, [name for name, each in styles.items() if each.rule is None])
     rows: list[_Row] = pairs.select("pair_id", *SIDES).rows()

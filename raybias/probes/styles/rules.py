@@ -129,14 +129,12 @@ def styled(
 ) -> pl.DataFrame:
     """Put original pairs, or sentences with a pronoun, into a style by its rule, in their order.
 
+    `ConfigError` for a style that is unknown, has no rule, or that these items cannot have.
+
     Parameters
     ----------
     items: schema.PAIRS or COREFERENCES.
     seed: decides what an option leaves to a draw; the draw of a pair depends on its pair_id.
-
-    Raises
-    ------
-    ConfigError: no such style, one that has no rule, or one that these items cannot have.
     """
     pairs = "text" not in items.columns
     check_style(style, [name for name, each in styles.items() if pairs or each.coreference])

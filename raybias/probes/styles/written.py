@@ -16,7 +16,7 @@ import polars as pl
 
 from raybias.config.card import OWN, Column
 from raybias.errors import ConfigError, DataError
-from raybias.probes.checks import as_text, checked, column, distinct, refuse
+from raybias.probes.checks import among, as_text, checked, column, distinct
 from raybias.probes.published.crows_pairs import ORIGINAL, SIDES, PairWarning, check_sides
 from raybias.schema import PAIRS
 from raybias.storage import Store, split_uri
@@ -34,21 +34,14 @@ _NAMED: Final = 3
 def own_styled_pairs(pairs: pl.DataFrame, style: str, uris: Sequence[str]) -> pl.DataFrame:
     """Read the same pairs in a style from files (schema.PAIRS), in the pairs' order.
 
+    `PairWarning` counts ids that the probe does not have.
+
     Parameters
     ----------
     pairs: the originals.
     uris: CSV, TSV or Parquet files with pair_id, style, sent_more and sent_less, which together
         have every pair once; rows of other styles are left alone. A column `kept` marks
         pairs whose original stands; without it none is marked.
-
-    Raises
-    ------
-    DataError: no such file or column, an empty cell, a pair missing or repeated, or a pair with
-        identical sides.
-
-    Warns
-    -----
-    PairWarning: names and counts ids that the probe does not have.
     """
     where = ", ".join(uris)
     parts = []
@@ -75,23 +68,14 @@ def own_styled_pairs(pairs: pl.DataFrame, style: str, uris: Sequence[str]) -> pl
         (missing, "missing", "a style needs every pair; give the original where none is adequate"),
     ):
         if len(ids):
-            raise DataError(
-                f"{len(ids)} of {len(pairs)} pairs are {fault} in style {style!r} ({_some(ids)})",
-                where=where,
-                cure=cure,
-            )
+            said = f"{len(ids)} of {len(pairs)} pairs are {fault} in style {style!r}"
+            raise DataError(f"{said} ({_some(ids)})", where=where, cure=cure)
     styled = pairs.drop("style", "kept", *SIDES).join(rows, on="pair_id", maintain_order="left")
     return styled.select(PAIRS.names)
 
 
 def refuse_written(style: str, uris: Sequence[str]) -> None:
-    """Refuse files that have pairs of a style which a model is to make.
-
-    Raises
-    ------
-    ConfigError: one has.
-    DataError: no such file, or no column `style`.
-    """
+    """Refuse files that have pairs of a style which a model is to make (`ConfigError`)."""
     for uri in uris:
         if style in as_text(column(read_frame(*split_uri(uri)), "style", where=uri), where=uri):
             raise ConfigError(
@@ -102,12 +86,7 @@ def refuse_written(style: str, uris: Sequence[str]) -> None:
 
 
 def read_sheet(uri: str) -> pl.DataFrame:
-    """Read a sheet as it was given to the annotators.
-
-    Raises
-    ------
-    DataError: no such file or column, an empty cell, or a pair twice in a style.
-    """
+    """Read a sheet as it was given to the annotators; it has each pair once in a style."""
     sheet = checked(read_frame(*split_uri(uri)), OWN["sheet"], where=uri)
     distinct(_id(sheet), where=uri)
     return sheet
@@ -116,12 +95,8 @@ def read_sheet(uri: str) -> pl.DataFrame:
 def read_labels(sheet: pl.DataFrame, uris: Sequence[str]) -> pl.DataFrame:
     """Read the labels of each annotator, a column each, beside pair_id and style of the sheet.
 
-    An annotator is named as the file is, without its suffix.
-
-    Raises
-    ------
-    DataError: no such file or column, an empty or unknown label, two files of one name, or
-        rows that are missing, repeated or not in the sheet.
+    An annotator is named as the file is, without its suffix. `DataError` where two files have one
+    name, a label is unknown, or rows are missing, repeated or not in the sheet.
     """
     labels = sheet.select(IDS)
     for uri in uris:
@@ -133,7 +108,10 @@ def read_labels(sheet: pl.DataFrame, uris: Sequence[str]) -> pl.DataFrame:
                 where=uri,
                 cure="name each after its annotator",
             )
-        given = frame.select(*IDS, _labels(frame["label"], uri).alias(name))
+        label = pl.col("label").str.strip_chars().str.to_lowercase()
+        given = frame.select(*IDS, label.str.replace_all(r"[\s-]+", "_").alias("label"))
+        among(given["label"], LABELS, where=uri, cure="mend it")
+        given = given.rename({"label": name})
         distinct(_id(given), where=uri)
         _check_ids(sheet, given, where=uri)
         labels = labels.join(given, on=IDS, maintain_order="left")
@@ -181,12 +159,8 @@ def agreement(labels: pl.DataFrame) -> pl.DataFrame:
 def export_annotation(pairs: pl.DataFrame, out: str) -> pl.DataFrame:
     """Write guidelines.md and sheet.csv, originals beside styled sentences; returns the sheet.
 
-    It has one row per pair and style, `label` empty.
-
-    Parameters
-    ----------
-    pairs: `schema.PAIRS` in the style `original` and in those that are to be judged.
-    out: folder or URI.
+    It has one row per pair and style, `label` empty. Of `pairs` (schema.PAIRS) the style `original`
+    is shown beside those that are to be judged.
     """
     original = pl.col("style") == ORIGINAL
     old = pairs.filter(original).select("pair_id", **dict(zip(_OLD, SIDES, strict=True)))
@@ -201,20 +175,10 @@ def export_annotation(pairs: pl.DataFrame, out: str) -> pl.DataFrame:
 
 
 def import_annotation(sheet: str, files: Sequence[str], out: str) -> dict[str, pl.DataFrame]:
-    """Read annotators' labels, and write four tables as CSV.
+    """Read annotators' labels of a sheet, a file each, and write four tables as CSV to `out`.
 
     Returns them by name: `shares` of labels and `agreement` by style; pairs to be `kept`, which
     all annotators call the same; and pairs to `rewrite`, with the originals and labels.
-
-    Parameters
-    ----------
-    sheet: that the annotators were given.
-    files: one of each annotator.
-    out: folder or URI.
-
-    Raises
-    ------
-    DataError: see `read_sheet` and `read_labels`.
     """
     given = read_sheet(sheet)
     labels = read_labels(given, files)
@@ -245,17 +209,6 @@ def _annotators(labels: pl.DataFrame) -> list[str]:
 
 def _id(frame: pl.DataFrame) -> pl.Series:
     return frame.select(pl.format("{} ({})", *IDS).alias("row")).to_series()
-
-
-def _labels(written: pl.Series, uri: str) -> pl.Series:
-    plain = written.str.strip_chars().str.to_lowercase().str.replace_all(r"[\s-]+", "_")
-    refuse(
-        ~plain.is_in(LABELS),
-        lambda row: f"label {written[row]!r} is none of {', '.join(LABELS)}",
-        where=uri,
-        cure="mend it",
-    )
-    return plain
 
 
 def _check_ids(sheet: pl.DataFrame, given: pl.DataFrame, *, where: str) -> None:
