@@ -36,7 +36,7 @@ from torch.nn import functional as F
 from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast
 
 from raybias.probes.published.planted import ASSETS
-from raybias.probes.slots import capital
+from raybias.probes.templates import capital
 from raybias.schema import ITEMS, LABELS, SENTENCES, Label
 from raybias.seeding import generator, key
 

@@ -15,7 +15,7 @@ from raybias.methods import prompts
 from raybias.methods.asking import Message
 from raybias.methods.base import method
 from raybias.methods.prompted import CLOSED_QUESTION, OPEN_QUESTION, Prompted, Shot, cue_of
-from raybias.probes.slots import capital
+from raybias.probes.templates import capital
 from raybias.schema import LABELS
 
 if TYPE_CHECKING:

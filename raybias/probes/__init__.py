@@ -16,7 +16,6 @@ import pyarrow as pa
 from raybias.config import Probe, QuestionProbe, StyleOptions, TrainingSet
 from raybias.errors import ConfigError
 from raybias.probes.checks import as_table, attribute_name, choose
-from raybias.probes.markedness import unmarked_forms, with_unmarked
 from raybias.probes.published.winobias import with_others
 from raybias.probes.registries import (
     Source,
@@ -28,10 +27,10 @@ from raybias.probes.registries import (
 )
 from raybias.probes.registries import styles as known_styles
 from raybias.probes.sampling import sample_units
-from raybias.probes.slots import Slotted
 from raybias.probes.sources import place_of
 from raybias.probes.styles.rules import check_style, styled
 from raybias.probes.styles.written import own_styled_pairs, refuse_written
+from raybias.probes.templates import Slotted, unmarked_forms, with_unmarked
 from raybias.schema import (
     COREFERENCES,
     DECISIONS,
@@ -97,7 +96,7 @@ def probe_templates(probe: Probe, attributes: Iterable[str]) -> Mapping[str, Seq
 
 
 def probe_forms(probe: Probe) -> pl.DataFrame:
-    """List each template's unmarked form, or why it has none (markedness.FORMS)."""
+    """List each template's unmarked form, or why it has none (templates.FORMS)."""
     attributes = base_items(probe)["attribute"].unique(maintain_order=True)
     return unmarked_forms(probe_templates(probe, attributes))
 

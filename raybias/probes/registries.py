@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from raybias.config.data import TrainingSet
     from raybias.config.styles import StyleOptions
-    from raybias.probes.slots import Slotted
+    from raybias.probes.templates import Slotted
 
 
 @dataclass(frozen=True, kw_only=True)

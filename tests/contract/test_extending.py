@@ -114,7 +114,7 @@ def test_a_package_adds_one_of_each_kind(tmp_path: Path) -> None:
         (
             "from raybias.probes.registries import probe\n@probe('regard', about='')\n"
             "def mine(a, b): ...",
-            "two probes have the name 'regard': raybias.probes.published.race",
+            "two probes have the name 'regard': raybias.probes.published.amazon",
         ),
     ],
 )
@@ -169,7 +169,7 @@ def test_a_name_is_taken_once_and_what_is_defined_again_replaces_itself() -> Non
     with pytest.raises(ConfigError, match=r"two numbers have the name 'one': notebook.one and x.y"):
         registry.add("one", 3, origin=("x", "y"))
     with pytest.raises(
-        ConfigError, match=r"no probe 'amazn'; choose from amazon, bold, planted, ns_"
+        ConfigError, match=r"no probe 'amazn'; choose from amazon, ns_prompts, regard, bold"
     ):
         probes.check("amazn")
 

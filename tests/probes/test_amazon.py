@@ -15,7 +15,7 @@ from raybias.errors import DataError
 from raybias.probes import probe_items
 from raybias.probes.checks import attribute_name
 from raybias.probes.published.amazon import ATTRIBUTES
-from raybias.probes.slots import Phrase, Template, expand, fill, in_order
+from raybias.probes.templates import Phrase, Template, expand, fill, in_order
 from raybias.schema import ITEMS
 
 Row = tuple[int, str, str]

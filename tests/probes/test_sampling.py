@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from raybias.config import Probe
 from raybias.probes import pair_items, probe_items
 from raybias.probes.sampling import sample_items, sample_pairs
-from raybias.probes.slots import items_frame
+from raybias.probes.templates import items_frame
 from raybias.schema import PLACEHOLDER, UNMARKED
 
 #: A template: its label, and how many terms each group has on it.

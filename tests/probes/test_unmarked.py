@@ -10,8 +10,7 @@ import pytest
 from raybias.config import Probe
 from raybias.errors import ConfigError
 from raybias.probes import probe_forms, probe_items
-from raybias.probes.markedness import unmarked_forms
-from raybias.probes.slots import Slotted, Template
+from raybias.probes.templates import Slotted, Template, unmarked_forms
 from raybias.schema import EXTRA_GROUPS, PLACEHOLDER, UNMARKED
 
 FOLDERS = {"amazon": "amazon_templates", "regard": "regard", "ns_prompts": "ns_prompts"}

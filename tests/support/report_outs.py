@@ -11,7 +11,7 @@ import yaml
 
 from raybias import schema
 from raybias.config import Study, parse_study
-from raybias.probes.slots import items_frame
+from raybias.probes.templates import items_frame
 from raybias.seeding import generator
 from raybias.storage import Store
 

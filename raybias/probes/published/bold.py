@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter
 from raybias.errors import DataError
 from raybias.formats import parsed
 from raybias.probes.registries import probe
-from raybias.probes.slots import items_frame
+from raybias.probes.templates import items_frame
 from raybias.schema import Label
 from raybias.storage import Store, split_uri
 

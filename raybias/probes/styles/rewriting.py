@@ -21,8 +21,8 @@ import polars as pl
 
 from raybias.probes.published.crows_pairs import SIDES
 from raybias.probes.registries import styles
-from raybias.probes.slots import capital
 from raybias.probes.styles.rules import check_style
+from raybias.probes.templates import capital
 from raybias.schema import REWRITTEN_PAIRS
 from raybias.seeding import generator
 
