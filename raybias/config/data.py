@@ -126,6 +126,11 @@ AnyBackbone = Annotated[
 class _Sourced(Section):
     """A data set that is named after its source unless the study says otherwise."""
 
+    source: str
+    name: Name = ""
+    """Short name in tables and file names; the source by default."""
+    data: Location | None = None
+
     @model_validator(mode="before")
     @classmethod
     def _default_name(cls, data: Any) -> Any:
@@ -139,8 +144,6 @@ class TrainingSet(_Sourced):
 
     source: Annotated[str, Registered("training set")]
     """Which published set, `file` for your own CSV or Parquet, or `hub` for a `datasets` id."""
-    name: Name = ""
-    """Short name in tables and file names; the source by default."""
     data: Location | None = None
     """Folder with the published files, a folder of train/validation/test files, one file (a pool
     that demonstrations are drawn from), or a hub id."""
@@ -159,8 +162,6 @@ class Probe(_Sourced):
 
     source: Annotated[str, Registered("probe")]
     """Which probe, or `file` for your own CSV or Parquet (text, label, attribute, group)."""
-    name: Name = ""
-    """Short name in tables and file names; the source by default."""
     data: Location | None = None
     """Folder with the published files, your own file, or a card that says what its columns are
     (`raybias probes new`)."""
@@ -181,8 +182,6 @@ class PairProbe(_Sourced):
     source: Annotated[str, Registered("pair probe")]
     """Which probe, or your own file: `pairs` (sent_more, sent_less, bias_type) for pair_score,
     `coreferences` (pair_id, condition, text, pronoun, referent) for coreference."""
-    name: Name = ""
-    """Short name in tables and file names; the source by default."""
     data: Location | None = None
     """Folder with the published files, your own file, or a card that says what its columns are
     (`raybias probes new`)."""
@@ -195,8 +194,6 @@ class QuestionProbe(_Sourced):
 
     source: Annotated[str, Registered("question probe")]
     """Which probe, or your own: `options`, `triples` or `decisions`."""
-    name: Name = ""
-    """Short name in tables and file names; the source by default."""
     data: Location | None = None
     """The published file or folder of them, your own file, or a card that says what its columns
     are (`raybias probes new`)."""

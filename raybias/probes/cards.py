@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Mapping
 from importlib import resources
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
-from raybias.config import PairProbe, Probe, QuestionProbe, Study, parse_yaml, to_yaml
+from raybias.config import Study, parse_yaml, to_yaml
 from raybias.config.card import SEVERAL, Card, CardKind, Validity, names_of, parse_card
 from raybias.errors import ConfigError, DataError
 from raybias.probes.checks import among, as_text, column, refuse
@@ -48,12 +47,7 @@ def read_card(uri: str) -> Card:
 def card_texts(study: Study) -> dict[str, str]:
     """Read the cards of a study's probes, by the probe's name."""
     found = {}
-    sections: list[Probe | PairProbe | QuestionProbe] = [
-        *study.probes,
-        *study.pairs,
-        *study.questions,
-    ]
-    for probe in sections:
+    for probe in (*study.probes, *study.pairs, *study.questions):
         if probe.data is not None and is_card(probe.data):
             store, name = split_uri(probe.data)
             found[probe.name] = store.read_text(name)
@@ -102,7 +96,10 @@ def card_table(card: Card, uri: str) -> pl.DataFrame:
             raise DataError(f"codes are of {name!r}, which is no column", where=uri)
         found[name] = _decoded(found[name], codes, where)
     table = pl.DataFrame({name: values.alias(name) for name, values in found.items()})
-    _check_groups(card, table, where)
+    checked = ("group",) if card.kind == "label" else card.people
+    for name in checked if card.groups else ():
+        cure = "add it to `groups` of the card, or take its rows out"
+        among(as_text(table[name], where=where), [*card.groups], where=where, cure=cure)
     return table
 
 
@@ -118,11 +115,14 @@ def commented_card(kind: str) -> str:
     parts = [_comment(about)]
     example = {"kind": kind, **examples[kind]}
     for name, field in Card.model_fields.items():
-        about = " ".join(str(field.description).split())
+        about = str(field.description)
         if name == "validity":
-            parts.append(_comment(about) + _validity())
+            fields = Validity.model_fields.items()
+            asked = (_comment(str(each.description)) + f"{key}: ''\n" for key, each in fields)
+            parts.append(f"{_comment(about)}{name}:\n" + textwrap.indent("".join(asked), "  "))
         elif name in example or name in _ASKED:
-            parts.append(_comment(about) + _written({name: example.get(name, [])}))
+            given = to_yaml({name: example.get(name, [])}, width=_WIDTH)
+            parts.append(_comment(about) + given)
         elif name in _OF_HUB:
             parts.append(_comment(f"{about} ({name}: ..)"))
     return "\n".join(parts)
@@ -132,12 +132,9 @@ def _raw(card: Card, uri: str) -> tuple[pl.DataFrame, str]:
     if card.hub is not None:
         loaded = load_splits(card.hub, [card.split], config=card.subset, revision=card.revision)
         return pl.DataFrame(loaded[card.split].with_format("arrow")[:]), f"data set {card.hub}"
-    named = str(card.file)
-    if "://" in named or named.startswith("/"):
-        store, name = split_uri(named)
-    else:
-        store, _ = split_uri(uri)
-        name = named
+    store, name = split_uri(uri)[0], str(card.file)
+    if "://" in name or name.startswith("/"):
+        store, name = split_uri(name)
     return read_frame(store, name), store.uri_of(name)
 
 
@@ -228,25 +225,5 @@ def _decoded(values: pl.Series, codes: dict[str, str], where: str) -> pl.Series:
     return decoded
 
 
-def _check_groups(card: Card, table: pl.DataFrame, where: str) -> None:
-    if not card.groups:
-        return
-    for name in ("group",) if card.kind == "label" else card.people:
-        cure = "add it to `groups` of the card, or take its rows out"
-        among(as_text(table[name], where=where), [*card.groups], where=where, cure=cure)
-
-
-def _validity() -> str:
-    lines = ["validity:\n"]
-    for name, field in Validity.model_fields.items():
-        comment = _comment(" ".join(str(field.description).split()))
-        lines.append(textwrap.indent(comment + _written({name: ""}), "  "))
-    return "".join(lines)
-
-
 def _comment(text: str) -> str:
     return "".join(f"# {line}\n" for line in textwrap.wrap(text, _WIDTH))
-
-
-def _written(content: Mapping[str, Any]) -> str:
-    return to_yaml(dict(content), width=_WIDTH)

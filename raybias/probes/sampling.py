@@ -30,12 +30,8 @@ def sample_items(items: pl.DataFrame, limit: int, *, source: str) -> pl.DataFram
     Parameters
     ----------
     items: schema.ITEMS; the extra groups of schema.EXTRA_GROUPS are not counted and come beside
-        their template.
+        their template. The sample has their order.
     source: of the probe; part of the key of every draw.
-
-    Returns
-    -------
-    schema.ITEMS, in the order of `items`.
     """
     numbered = items.with_row_index(_ROW)
     extra = pl.col("group").is_in(EXTRA_GROUPS)
@@ -64,13 +60,9 @@ def sample_pairs(pairs: pl.DataFrame, limit: int, *, kind: str, source: str) -> 
     Parameters
     ----------
     pairs: schema.PAIRS, a row per pair, or schema.COREFERENCES, whose sentences of one pair_id
-        are a pair.
+        are a pair. The sample has their order.
     kind: the column that says what a pair is about, such as bias_type.
     source: of the probe; part of the key of every draw.
-
-    Returns
-    -------
-    The columns of `pairs`, in its order.
     """
     texts = [name for name in ("sent_more", "sent_less", "text") if name in pairs.columns]
     keyed = _keyed(pairs.with_row_index(_ROW), (kind, *texts), source)
@@ -85,14 +77,8 @@ def sample_units(
 ) -> pl.DataFrame:
     """Take whole units while their rows are at most `limit` in each of `within`, at least one.
 
-    Parameters
-    ----------
-    within, unit: columns, whose values are drawn by their names.
-    source: of the probe; part of the key of every draw.
-
-    Returns
-    -------
-    The columns of `items`, in its order.
+    Values of the columns `within` and `unit` are drawn by their names; `source` is part of the key
+    of every draw. The sample has the order of `items`.
     """
     units = items.group_by(*within, unit).agg(pl.len().alias("size"))
     units = _keyed(units, (*within, unit), source).sort("key", unit)

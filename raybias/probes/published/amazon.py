@@ -347,9 +347,7 @@ def _label(sample: Sample) -> int:
 
 def _led_back(sample: Sample, phrases: Sequence[Phrase]) -> tuple[str, str | None]:
     """Turn the first term of a text into a slot again; returns the text and the term, or None."""
-    words = sorted(
-        (each.text for each in phrases if each.group == sample.group), key=len, reverse=True
-    )
+    words = [each.text for each in phrases if each.group == sample.group]
     # re keeps what it compiled, so the handful of groups costs nothing per row.
     any_word = "|".join(map(re.escape, sorted(words, key=len, reverse=True))) or r"(?!)"
     match = re.search(rf"\b(?:{any_word})\b", sample.text)

@@ -41,16 +41,15 @@ def bold_items(data: str, attributes: Sequence[str] | None = None) -> pl.DataFra
     rows: list[tuple[object, ...]] = []
     for attribute, store, name in _files(data, attributes):
         groups = parsed(_FILE, store.read_bytes(name), store.uri_of(name), _CURE)
-        found = [
+        found = (
             (group, prompt.strip(), f"{attribute}/{group}/{article}")
             for group, articles in groups.items()
             for article, prompts in articles.items()
             for prompt in prompts
-        ]
-        rows += [
-            (f"bold/{attribute}/{number:05d}", int(Label.NEUTRAL), attribute, *prompt, None)
-            for number, prompt in enumerate(found)
-        ]
+        )
+        for number, prompt in enumerate(found):
+            item_id = f"bold/{attribute}/{number:05d}"
+            rows.append((item_id, int(Label.NEUTRAL), attribute, *prompt, None))
     if not rows:
         raise DataError("holds no prompts", where=data)
     return items_frame(rows)

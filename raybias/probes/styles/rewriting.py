@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Final, Literal
@@ -104,12 +104,12 @@ def _mirror(rows: Sequence[_Row], keys: Sequence[Key], rewrite: Rewrite) -> list
     for (_, more, less), side, each in zip(rows, drawn, found, strict=True):
         source, other = (less, more) if side else (more, less)
         tried = ((text, mirrored(source, other, text), score) for text, score in each)
-        pair = next(((text, new, score) for text, new, score in tried if new is not None), None)
-        if pair is None:
-            made.append(None)
-        else:
-            text, carried, score = pair
-            made.append((carried, text, None, score) if side else (text, carried, score, None))
+        pairs: Iterator[_Made] = (
+            (new, text, None, score) if side else (text, new, score, None)
+            for text, new, score in tried
+            if new is not None
+        )
+        made.append(next(pairs, None))
     return made
 
 
@@ -134,13 +134,9 @@ class _Text:
     def words(self) -> list[str]:
         return [self.text[start:end].lower() for start, end in self.spans]
 
-    def cut(self, first: int, last: int) -> tuple[int, int]:
+    def cut(self, first: int, last: int) -> slice:
         """Return the characters of the words from `first` until before `last`."""
-        return self.spans[first][0], self.spans[last - 1][1]
-
-    def part(self, first: int, last: int) -> str:
-        start, end = self.cut(first, last)
-        return self.text[start:end]
+        return slice(self.spans[first][0], self.spans[last - 1][1])
 
 
 def mirrored(source: str, other: str, rewritten: str) -> str | None:
@@ -168,12 +164,12 @@ def mirrored(source: str, other: str, rewritten: str) -> str | None:
         first = places[0]
         if first is None or places != list(range(first, first + a2 - a1)):
             return None
-        start, end = new.cut(first, first + a2 - a1)
-        put = _recased(twin.part(b1, b2), old.part(a1, a2), rewritten[start:end])
-        if put is None or start < done:
+        cut = new.cut(first, first + a2 - a1)
+        put = _recased(other[twin.cut(b1, b2)], source[old.cut(a1, a2)], rewritten[cut])
+        if put is None or cut.start < done:
             return None
-        parts += [rewritten[done:start], put]
-        done = end
+        parts += [rewritten[done : cut.start], put]
+        done = cut.stop
     made = "".join(parts) + rewritten[done:]
     same = _changes(new.words, _Text.of(made).words) == _changes(old.words, twin.words)
     return made if same else None
@@ -231,13 +227,5 @@ def _places(old: list[str], new: list[str]) -> dict[int, int]:
 
 def _recased(put: str, before: str, after: str) -> str | None:
     """Apply to `put` the change of case from `before` to `after`; None for any other change."""
-    if after == before:
-        return put
-    for change in (str.lower, str.upper, _small, capital):
-        if change(before) == after:
-            return change(put)
-    return None
-
-
-def _small(text: str) -> str:
-    return text[:1].lower() + text[1:]
+    changes = (str, str.lower, str.upper, lambda text: text[:1].lower() + text[1:], capital)
+    return next((change(put) for change in changes if change(before) == after), None)
