@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from raybias.runtime.ray_session import connected
-from support import method_study
+from support import studies
 from support.tiny import save_model
 
 # Ray reads this when it is imported: a busy machine takes longer than its 30 s to start.
@@ -76,7 +76,7 @@ def ray_cluster(on_every_node: Path) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def method_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The study file of a prompted method and of adapters."""
-    return method_study.save(tmp_path_factory.mktemp("methods"), "few_shot", "lora")
+    return studies.save(tmp_path_factory.mktemp("methods"), "few_shot", "lora")
 
 
 @pytest.fixture(scope="session")
@@ -85,5 +85,5 @@ def method_out(
 ) -> Path:
     """The OUT of an undisturbed run of these methods; beside it, what the command printed."""
     out = tmp_path_factory.mktemp("cold") / "out"
-    (out.parent / "printed").write_text(method_study.run(method_file, out))
+    (out.parent / "printed").write_text(studies.run(method_file, out))
     return out

@@ -14,7 +14,7 @@ import pytest
 import ray
 
 from support.endpoint import KEY, Endpoint, label_of, save_study, serving
-from support.method_study import run
+from support.studies import run
 
 pytest.importorskip("openai", reason="the extra raybias[endpoints] is not installed")
 pytestmark = pytest.mark.cluster

@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 import yaml
 
-from support import method_study
-from support.method_study import NO_RAY, run
+from support import studies
+from support.studies import NO_RAY, run
 
 pytestmark = pytest.mark.cluster
 
@@ -77,7 +77,7 @@ def contents(folder: Path, pattern: str = "**/*.*") -> dict[str, bytes]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_the_same_answers_of_every_method_however_spread_and_after_a_resume(tmp_path: Path) -> None:
-    study, alone = method_study.save(tmp_path), tmp_path / "alone"
+    study, alone = studies.save(tmp_path), tmp_path / "alone"
     run(study, alone, *NO_RAY)
     content = yaml.safe_load(study.read_text())
     content["resources"] = {

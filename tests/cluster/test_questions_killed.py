@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import ray
 
-from support import question_data
-from support.method_study import run
+from support import question_data, studies
+from support.studies import run
 
 pytestmark = pytest.mark.cluster
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 def test_the_same_rows_after_a_replica_and_then_the_driver_are_killed(
     tmp_path: Path, ray_cluster: None
 ) -> None:
-    study = question_data.study(tmp_path)
+    study = studies.questions(tmp_path)
     small = ("--set", "resources.rows_per_shard=2")
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     printed = run(study, whole, *small)

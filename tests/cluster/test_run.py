@@ -23,7 +23,7 @@ from raybias.runtime.serve.app import Serving
 from raybias.runtime.serve.app import app as application
 from raybias.schema import RUNS
 from raybias.storage import Store
-from support.method_study import run
+from support.studies import run
 from support.tiny import save_study
 
 pytestmark = pytest.mark.cluster

@@ -23,12 +23,12 @@ import yaml
 
 from raybias.cli import main
 from raybias.config import parse_study
-from support import prompting, question_data
+from support import prompting, question_data, studies
 from support.answer_data import bbq_line
 from support.documents import ROOT, blocks
-from support.method_study import NO_RAY, save
 from support.quantised import needs_torchao
 from support.report_outs import make_study, write_out
+from support.studies import NO_RAY, save
 from support.tiny import save_model
 
 DOCS = ROOT / "docs"
@@ -155,7 +155,7 @@ def test_the_pages_on_comparing(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.long
 def test_the_page_on_questions() -> None:
-    study = question_data.study(Path())
+    study = studies.questions(Path())
     follow(f"raybias run {study} --out OUT {shlex.join(NO_RAY)}")
     for name in ("Age", "Nationality", "Sexual_orientation"):
         lines = [json.dumps(bbq_line(number, category=name)) for number in range(24)]

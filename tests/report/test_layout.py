@@ -18,8 +18,7 @@ import pytest
 
 from raybias.report import write_report
 from raybias.report.run_figures import COLOURS
-from support import pair_outs
-from support.report_outs import make_study, write_out
+from support.report_outs import make_study, pair_study, write_out, write_pair_out
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
 WIDTHS = (1280, 768, 400)
@@ -100,12 +99,9 @@ def test_the_page_reads_at_three_widths(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on PATH")
-def test_a_page_of_many_pairs_prints_on_few_sheets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pair_outs, "PAIRS", 110)
-    study = pair_outs.pair_study()
-    store = pair_outs.write_pair_out(tmp_path / "out", study)
+def test_a_page_of_many_pairs_prints_on_few_sheets(tmp_path: Path) -> None:
+    study = pair_study()
+    store = write_pair_out(tmp_path / "out", study, pairs=110)
     write_report(store, study)
     printed = tmp_path / "page.pdf"
     subprocess.run(

@@ -13,9 +13,8 @@ from raybias.cli import main
 from raybias.measures.prediction_rows import gap_rows
 from raybias.report import marked, write_report, write_tables
 from raybias.storage import Store
-from support.marked_outs import GROUPS, marked_study, write_marked
 from support.pages import page_of
-from support.report_outs import make_study, write_out
+from support.report_outs import MARKED, make_study, marked_study, write_marked, write_out
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +51,7 @@ def test_tables_of_marked_and_prompted_runs(out: Path) -> None:
     other = marks.filter(group="asian", condition="marking_effect")["value"]
     assert white.abs().max() < 0.1 < other.min()
     assert set(tables["by_term"]["term"]) == {
-        each for g in GROUPS for each in (g.replace("_", " "), f"{g} 2")
+        each for g in MARKED for each in (g.replace("_", " "), f"{g} 2")
     }
     assert (out / "tables" / "by_template.parquet").exists()
     assert not (out / "tables" / "by_template.csv").exists()

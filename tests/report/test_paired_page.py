@@ -19,8 +19,7 @@ from raybias.report import write_report
 from raybias.storage import Store
 from support.pages import files_of, page_of
 from support.pair_data import pair_scores
-from support.pair_outs import PAIRS, pair_study, write_pair_out
-from support.report_outs import make_study, write_out
+from support.report_outs import PAIRS, make_study, pair_study, write_out, write_pair_out
 
 
 def text_of(store: Store) -> str:
@@ -38,7 +37,7 @@ def test_pairs_alone_make_the_page(tmp_path: Path, capsys: pytest.CaptureFixture
     assert len(page.ids) == len(set(page.ids))
     assert all(link.startswith("#") for link in page.links)
     for said in ("Preference for the more stereotypical sentence", "effects of styles over all",
-                 "names both", "Backbones", "raybias run styles.yaml"):  # fmt: skip
+                 "names both", "Backbones", "raybias run study.yaml"):  # fmt: skip
         assert said in text
     for unsaid in ("The gaps", "A gap", "Chance", "label words", "prompt token", "Before you"):
         assert unsaid not in text

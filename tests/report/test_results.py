@@ -12,8 +12,7 @@ import raybias
 from raybias import report, schema
 from raybias.measures.prediction_rows import gap_rows
 from raybias.report import by_scope
-from support.pair_outs import pair_study, write_pair_out
-from support.report_outs import make_study, write_out
+from support.report_outs import make_study, pair_study, write_out, write_pair_out
 
 
 @pytest.mark.long

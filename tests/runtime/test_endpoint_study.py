@@ -16,7 +16,7 @@ import yaml
 import raybias
 from raybias.errors import RaybiasError
 from support.endpoint import KEY, Endpoint, label_of, save_study, serving
-from support.method_study import NO_RAY, run
+from support.studies import NO_RAY, run
 
 pytestmark = pytest.mark.long
 

@@ -11,15 +11,15 @@ from peft import PeftModel
 from transformers import AutoModelForSequenceClassification
 
 from raybias.errors import BadInput, DataError, ModelError
-from support import method_study
-from support.method_study import NO_RAY, run
+from support import studies
+from support.studies import NO_RAY, run
 
 PROMPTED = ("zero_shot", "few_shot", "cot")
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return method_study.save(tmp_path_factory.mktemp("methods"))
+    return studies.save(tmp_path_factory.mktemp("methods"))
 
 
 @pytest.fixture(scope="module")

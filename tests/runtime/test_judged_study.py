@@ -28,10 +28,9 @@ from raybias.schema import LABELS
 from raybias.storage import Store
 from support.documents import ROOT, blocks
 from support.endpoint import Endpoint, serving
-from support.method_study import NO_RAY, run
 from support.mirrored import mirror
 from support.reading import labelled
-from support.small_studies import GROUPS, judged
+from support.studies import GROUPS, NO_RAY, judged, run
 
 pytestmark = pytest.mark.long
 

@@ -11,14 +11,13 @@ import yaml
 from safetensors.numpy import load_file
 
 from raybias.errors import BadInput, ConfigError, ModelError
-from support import small_studies
-from support.method_study import NO_RAY, run
-from support.small_studies import STYLES
+from support import studies
+from support.studies import NO_RAY, STYLES, run
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_studies.pairs(tmp_path_factory.mktemp("pairs"))
+    return studies.pairs(tmp_path_factory.mktemp("pairs"))
 
 
 def read(out: Path, folder: str, *keys: str) -> pl.DataFrame:

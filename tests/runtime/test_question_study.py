@@ -9,15 +9,15 @@ import pytest
 
 import raybias
 from raybias.errors import BadInput, ConfigError, ModelError
-from support import question_data
-from support.method_study import NO_RAY, run
+from support import question_data, studies
+from support.studies import NO_RAY, run
 
 SCORED = ["attribute", "condition", "score", "value", "low", "high", "n", "units"]
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return question_data.study(tmp_path_factory.mktemp("questions"))
+    return studies.questions(tmp_path_factory.mktemp("questions"))
 
 
 @pytest.mark.long

@@ -32,7 +32,7 @@ from raybias.planning.prepared import PreparedStudy, fit_methods
 from raybias.providers.vllm import VLLM, VLLMAnswers, engine_options
 from raybias.schema import LABELS
 from support import prompting
-from support.method_study import NO_RAY, run
+from support.studies import NO_RAY, run
 from support.vllm_stand_in import install, pretend, widen_heads
 from support.words import word_tokenizer
 

@@ -17,7 +17,7 @@ from raybias.measures.compare import compare_pairs, overall
 from raybias.measures.entries.coreference import coreference_outcomes
 from raybias.measures.entries.pairs import pair_outcomes
 from support.pair_data import answers, pair_scores
-from support.pair_outs import pair_study, write_pair_out
+from support.report_outs import pair_study, write_pair_out
 
 
 def preferring(scores: pl.DataFrame, more: np.ndarray) -> pl.DataFrame:

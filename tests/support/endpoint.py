@@ -12,10 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-import yaml
-
-from support import prompting
+from support import studies
 
 KEY = "sk-a-key-that-nobody-may-see-0123456789"
 #: What a server does instead of answering.
@@ -178,30 +175,16 @@ def label_of(body: dict[str, Any]) -> str:
 def save_study(folder: Path, server: Endpoint, **backbone: object) -> Path:
     """A study of two methods on an endpoint, whose key is in a file."""
     (folder / "key").write_text(f"{KEY}\n")
-    pl.DataFrame(
-        {
-            "text": prompting.texts(30),
-            "label": [n // 5 % 3 for n in range(30)],
-            "attribute": "colour",
-            "group": [("red", "blue", "green")[n % 3] for n in range(30)],
-            "template_id": [f"t{n // 3}" for n in range(30)],
-        }
-    ).write_csv(folder / "probe.csv")
-    content = {
-        "name": "endpoint",
-        "backbones": [
-            {"endpoint": server.url, "model": "tiny", "key_file": "key", "at_once": 4,
-             "retries": 1, "timeout_s": 1, "repeat": 0.2, "prices": {"read": 1, "written": 2},
-             **backbone},
-        ],
-        "methods": [
+    studies.write_probe(folder)
+    asked = {
+        "endpoint": server.url, "model": "tiny", "key_file": "key", "at_once": 4, "retries": 1,
+        "timeout_s": 1, "repeat": 0.2, "prices": {"read": 1, "written": 2}, **backbone,
+    }  # fmt: skip
+    return studies.write(
+        folder, "endpoint", backbones=[asked], probes=[studies.MINE],
+        methods=[
             {"kind": "zero_shot", "seeds": [1, 2], "temperature": 0, "unparsed": "invalid"},
             {"kind": "cot", "seeds": [1], "unparsed": "invalid"},
         ],
-        "probes": [{"source": "file", "name": "mine", "data": "probe.csv"}],
-        "resources": {"rows_per_shard": 10},
-        "answers": str(folder / "answers"),
-    }  # fmt: skip
-    path = folder / "study.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
+        resources={"rows_per_shard": 10}, answers=str(folder / "answers"),
+    )  # fmt: skip

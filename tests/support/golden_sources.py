@@ -25,13 +25,18 @@ from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.probes import question_items, training_sentences
-from support import method_study, prompting, question_data, small_studies
+from support import prompting, question_data, studies
 from support.documents import ROOT
 from support.foreign.make import questions
-from support.marked_outs import marked_study, write_marked
 from support.pair_data import answers, pair_scores
-from support.pair_outs import pair_study, write_pair_out
-from support.report_outs import make_study, write_out
+from support.report_outs import (
+    make_study,
+    marked_study,
+    pair_study,
+    write_marked,
+    write_out,
+    write_pair_out,
+)
 from support.stats_data import predictions, prompted
 
 Tables = dict[str, pl.DataFrame]
@@ -67,10 +72,10 @@ def finished(out: raybias.Results) -> Tables:
 def of_studies(folder: Path) -> Iterator[tuple[str, Tables]]:
     """A tiny study of every kind of method on random models, without Ray."""
     makes = {
-        "labels": method_study.save,
-        "pairs": small_studies.pairs,
-        "questions": question_data.study,
-        "judged": small_studies.judged,
+        "labels": studies.save,
+        "pairs": studies.pairs,
+        "questions": studies.questions,
+        "judged": studies.judged,
     }
     for name, make in makes.items():
         (place := folder / name).mkdir()

@@ -7,9 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import polars as pl
-import yaml
 
-from support import prompting
 from support.answer_data import bbq_line
 
 #: Of an OUT, where answers are.
@@ -149,40 +147,6 @@ def esbbq(folder: Path) -> None:
         for n, (context, polarity) in enumerate(product(("ambig", "disambig"), ("neg", "nonneg")))
     ]  # fmt: skip
     (folder / "esbbq.jsonl").write_text("\n".join(map(json.dumps, lines)))
-
-
-def study(folder: Path) -> Path:
-    """A study of all kinds of questions and its tiny model, in a folder."""
-    prompting.save("llama", folder / "tiny")
-    for make in (
-        *(bbq, stereoset, card),
-        *(discrim_eval, holistic_bias),
-    ):
-        make(folder)
-    listed = "{text}\n{options}\n{question}\nAnswer:"
-    content = {
-        "name": "questions",
-        "backbones": [{"id": "tiny", "dtype": "float32", "bos": "prepend"}],
-        "methods": [
-            {"kind": "option_likelihood", "prompts": [{"name": "listed", "template": listed}],
-             "orders": 2},
-            {"kind": "option_answer", "answer_tokens": 2},
-            {"kind": "triple_likelihood"},
-            {"kind": "decision_likelihood"},
-            {"kind": "sentence_likelihood"},
-        ],
-        "questions": [
-            {"source": "bbq", "data": "Age.jsonl"},
-            {"source": "options", "name": "mine", "data": "mine.yaml"},
-            {"source": "stereoset", "data": "dev.json"},
-            {"source": "discrim_eval", "data": "explicit.csv"},
-            {"source": "holistic_bias", "data": "sentences.csv"},
-        ],
-        "resources": {"rows_per_shard": 16, "replicas_max": 1},
-    }  # fmt: skip
-    path = folder / "questions.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
 
 
 def answers(out: Path, folder: str) -> pl.DataFrame:

@@ -23,8 +23,7 @@ from raybias.schema import RUNS
 from raybias.storage import Store
 from raybias.study_record import begin
 from support import hostile
-from support.pair_outs import pair_study, write_pair_out
-from support.report_outs import GROUPS, make_study, write_out
+from support.report_outs import GROUPS, make_study, pair_study, write_out, write_pair_out
 from support.stats_data import predictions
 from support.tiny import save_model
 
