@@ -31,26 +31,15 @@ def write(folder: Path, **changes: object) -> Path:
     return path
 
 
-def test_the_profile_fills_in_what_it_decides(tmp_path: Path) -> None:
+def test_the_profile_decides_what_the_papers_code_does_otherwise(tmp_path: Path) -> None:
+    kinds = [{"kind": kind} for kind in ("full", "lora", "few_shot", "zero_shot", "soft_prompt")]
     found = {}
     for profile in ("paper", "strict"):
-        study = load_study(write(tmp_path), profile=profile)
-        (method,) = study.methods
-        statistics = study.statistics
-        found[profile] = (method.restore_best, statistics.interval, statistics.adjust)
-    assert found == {
-        "paper": (False, "normal", "none"),
-        "strict": (True, "t", "benjamini_hochberg"),
-    }
-
-
-def test_the_profile_decides_what_the_third_papers_code_does_otherwise(tmp_path: Path) -> None:
-    kinds = ({"kind": "full"}, {"kind": "lora"}, {"kind": "few_shot"}, {"kind": "zero_shot"})
-    found = {}
-    for profile in ("paper", "strict"):
-        full, lora, few, zero = load_study(write(tmp_path, methods=kinds), profile=profile).methods
+        study = load_study(write(tmp_path, methods=kinds), profile=profile)
+        (full, lora, few, zero, soft), statistics = study.methods, study.statistics
         rule = full.early_stop
         found[profile] = {
+            "gaps": (soft.restore_best, statistics.interval, statistics.adjust),
             "full": (rule.rule, rule.window, rule.stored, full.eval_every, full.validation_rows),
             "dropout": full.dropout_after_first_eval,
             "lora": (lora.early_stop.window, lora.select, lora.rank, lora.alpha, lora.dropout),
@@ -59,12 +48,14 @@ def test_the_profile_decides_what_the_third_papers_code_does_otherwise(tmp_path:
     seeds = tuple(range(2024, 2029))
     assert found == {
         "paper": {
+            "gaps": (False, "normal", "none"),
             "full": ("exceeds_max_of_last", 7, 8, 5, 408),
             "dropout": False,
             "lora": (5, "test", 8, 32, 0.1),
             "prompts": ("pool", "random", "random", seeds),
         },
         "strict": {
+            "gaps": (True, "t", "benjamini_hochberg"),
             "full": ("patience", 7, 7, 125, 0),
             "dropout": True,
             "lora": (5, "validation", 8, 32, 0.1),
@@ -153,6 +144,7 @@ def test_a_single_value_is_a_list_of_one(tmp_path: Path) -> None:
         (f"a: &a [{'x, ' * 999}]\nb: [{'*a, ' * 999}]\n", "line 2: more than 100,000 values"),
         ("[" * 3000, "line 1: nested deeper than 32 levels"),
         ("name: [a\n", "not YAML ("),
+        ("", "holds no keys; `raybias audit MODEL --write FILE` writes a study"),
     ],
 )
 def test_what_is_not_yaml_is_one_line(tmp_path: Path, text: str, said: str) -> None:
@@ -206,20 +198,14 @@ def test_a_url_without_a_password_is_taken(tmp_path: Path) -> None:
         assert study.tracking.mlflow == url
 
 
-def test_paths_are_taken_from_the_studys_folder(tmp_path: Path) -> None:
-    (tmp_path / "sst5").mkdir()
-    study = load_study(write(tmp_path))
-    assert study.training[0].data == str(tmp_path / "sst5")
-    assert study.backbones[0].id == "gpt2"
-
-
 T5 = {"model": "t5", "adequacy": {"model": "judge"}}
 
 
-def test_rewriting_is_paired_as_the_profile_says_and_found_beside_the_study(
+def test_rewriting_is_paired_as_the_profile_says_and_paths_begin_at_the_study(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "t5").mkdir()
+    for name in ("t5", "sst5", "gpt-4", "planted"):
+        (tmp_path / name).mkdir()
     made = {"formal": T5, "informal": {**T5, "paired": "separate"}}
     path = write(tmp_path, styles={"names": ["original", "informal", "formal"], "rewriting": made})
     found = {
@@ -230,6 +216,13 @@ def test_rewriting_is_paired_as_the_profile_says_and_found_beside_the_study(
     assert [found["strict"][style].paired for style in made] == ["mirror", "separate"]
     formal = found["strict"]["formal"]
     assert (formal.model, formal.adequacy.model) == (str(tmp_path / "t5"), "judge")
+    endpoint = {"endpoint": "http://127.0.0.1:1/v1", "model": "gpt-4", "key_file": "sst5"}
+    study = load_study(write(tmp_path, backbones=["gpt2", "planted", "t5", endpoint]))
+    assert study.training[0].data == str(tmp_path / "sst5")
+    # A model's name elsewhere is no path here.
+    ids = [backbone.id for backbone in study.backbones]
+    assert ids == ["gpt2", "planted", str(tmp_path / "t5"), "gpt-4"]
+    assert study.backbones[3].key_file == str(tmp_path / "sst5")
 
 
 @pytest.mark.parametrize(
@@ -381,14 +374,6 @@ def test_the_schema_says_what_each_profile_decides() -> None:
     assert defined["Statistics"]["properties"]["interval"]["description"].endswith(
         "Default: paper normal, strict t."
     )
-
-
-def test_an_empty_study_says_what_writes_one(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text("")
-    with pytest.raises(
-        ConfigError, match="holds no keys; `raybias audit MODEL --write FILE` writes a study"
-    ):
-        load_study(tmp_path / "x.yaml")
 
 
 def test_runs_and_replicas_of_different_parts_have_different_names() -> None:

@@ -19,11 +19,6 @@ PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_te
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, flags=re.M))
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
-FORMS = [
-    path
-    for path in sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
-    if path.name != "config.yml"
-]
 
 
 def read(path: Path) -> Any:
@@ -120,18 +115,6 @@ def test_hooks_before_a_commit_are_the_checks_of_ci() -> None:
         re.split(r"[=<>\[]", name)[0] for name in PROJECT["project"]["optional-dependencies"]["dev"]
     }
     assert {name.lower() for name in packages} <= {name.lower() for name in PINS}
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_an_issue_form_is_what_github_takes(path: Path) -> None:
-    form = read(path)
-    assert {"name", "description", "body"} <= form.keys()
-    fields = [each for each in form["body"] if each["type"] != "markdown"]
-    assert len({each["id"] for each in fields}) == len(fields) > 0
-    for each in fields:
-        assert each["type"] in ("input", "textarea", "dropdown", "checkboxes")
-        assert each["attributes"]["label"]
-        assert ("options" in each["attributes"]) == (each["type"] in ("dropdown", "checkboxes"))
 
 
 def test_the_citation_is_of_this_version_and_of_the_papers() -> None:
