@@ -43,14 +43,11 @@ def test_bolds_layout_is_read(tmp_path: Path) -> None:
         ('{"actors": {"a": [1]}}', r"actors\.a\.0: Input should be a valid string"),
         ("{}", "holds no prompts"),
         ("no json", "gender_prompt"),
+        (None, "has no file such as gender_prompt"),
     ],
 )
-def test_another_layout_is_one_line(tmp_path: Path, content: str, message: str) -> None:
-    (tmp_path / "gender_prompt.json").write_text(content)
+def test_another_layout_is_one_line(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "gender_prompt.json").write_text(content)
     with pytest.raises(DataError, match=message):
-        probe_items(Probe(source="bold", data=str(tmp_path)))
-
-
-def test_a_folder_without_prompts_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="has no file such as gender_prompt"):
         probe_items(Probe(source="bold", data=str(tmp_path)))

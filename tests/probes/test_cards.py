@@ -49,48 +49,34 @@ def label_card(folder: Path, **fields: object) -> str:
     return card(folder, "label", LABELS, **{**mapped, **fields})
 
 
-def test_a_card_of_labels(tmp_path: Path) -> None:
+def test_a_card_of_each_kind(tmp_path: Path) -> None:
     items = raybias.probe_items(Probe(source="file", data=label_card(tmp_path)))
     assert items["label"].to_list() == [2, 2, 1, 1]
     assert items["attribute"].unique().to_list() == ["age"]
     assert items["template_id"].to_list() == ["a", "a", "b", "b"]
     assert items["item_id"][0] == "card/00000"
 
-
-def test_a_card_of_pairs(tmp_path: Path) -> None:
     columns = {"sent_more": "more", "sent_less": "less", "cluster": "made_by"}
     path = card(tmp_path, "pair", PAIRS, columns=columns, values={"bias_type": "age"})
     pairs = raybias.pair_items(PairProbe(source="pairs", data=path))
-    assert pairs.select("sent_more", "bias_type", "cluster").rows() == [
-        ("a b", "age", "p"),
-        ("c d", "age", "p"),
-    ]
+    found = pairs.select("sent_more", "bias_type", "cluster").rows()
+    assert found == [("a b", "age", "p"), ("c d", "age", "p")]
 
-
-def test_a_card_of_triples(tmp_path: Path) -> None:
     path = card(tmp_path, "triple", TRIPLES, values={"domain": "age", "term": "old"})
     items = question_items(QuestionProbe(source="triples", data=path))
     assert items["task"].unique().to_list() == ["sentences"]
     assert items["anti_stereotype"].to_list() == ["c", "d"]
 
-
-def test_a_card_of_options_names_options_by_text_and_the_target_by_what_follows(
-    tmp_path: Path,
-) -> None:
     items = question_items(QuestionProbe(source="options", data=str(question_data.card(tmp_path))))
     assert items["label"].to_list()[:4] == [2, 0, 2, 1]
     # Ann follows the stereotype in bad questions, Bo in good ones: the target is Ann in all.
     assert items["target"].unique().to_list() == [0]
     assert items["context"].to_list()[:2] == ["ambig", "disambig"]
 
-
-def test_a_card_of_decisions(tmp_path: Path) -> None:
     path = card(tmp_path, "decision", DECISIONS, people=["age"], reference={"age": "60"})
     items = question_items(QuestionProbe(source="decisions", data=path))
-    assert items.select("person", "favourable", "reference").rows() == [
-        ("age=20", "yes", "age=60"),
-        ("age=60", "yes", "age=60"),
-    ]
+    found = items.select("person", "favourable", "reference").rows()
+    assert found == [("age=20", "yes", "age=60"), ("age=60", "yes", "age=60")]
 
 
 def test_lines_of_json_with_nested_fields(tmp_path: Path) -> None:
@@ -104,6 +90,8 @@ def test_lines_of_json_with_nested_fields(tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(BadInput, match="no column 'age'"):
         question_items(QuestionProbe(source="decisions", data=path))
+    with pytest.raises(BadInput, match="is of kind decision; read it with source decisions"):
+        question_items(QuestionProbe(source="triples", data=path))
     (tmp_path / "rows.jsonl").write_text('{"q": {"id": 1, "text": "Lend?"}, "age": 20}\n')
     items = question_items(QuestionProbe(source="decisions", data=path))
     assert items.select("decision_id", "person").rows() == [("1", "age=20")]
@@ -177,7 +165,10 @@ def test_new_cards_are_whole(kind: str, tmp_path: Path, run: Callable[..., Any])
     out = tmp_path / "mine.yaml"
     run("probes", "new", kind, "--out", out)
     assert parse_card(out.read_text(), where="mine").kind == kind
+    assert "template_id" in out.read_text() or kind not in ("label", "options")
     assert "is there already" in run("probes", "new", kind, "--out", out, code=2).err
+    with pytest.raises(BadInput, match="no kind of probe 'bias'; choose from label"):
+        commented_card("bias")
 
 
 def test_check_says_what_a_design_cannot_show(tmp_path: Path) -> None:
@@ -272,14 +263,3 @@ def test_a_mistake_in_a_question(
     )
     with pytest.raises(BadInput, match=message):
         question_items(QuestionProbe(source="options", data=str(path)))
-
-
-def test_a_card_of_another_kind_names_the_source_that_reads_it(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="is of kind label; read it with source file"):
-        question_items(QuestionProbe(source="triples", data=label_card(tmp_path)))
-
-
-def test_commented_cards_name_all_columns() -> None:
-    assert "template_id" in commented_card("options")
-    with pytest.raises(BadInput, match="no kind of probe 'bias'; choose from label"):
-        commented_card("bias")

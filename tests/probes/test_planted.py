@@ -17,7 +17,7 @@ from benchmarks import planted_model as planted
 from raybias.config import Probe, TrainingSet, load_study
 from raybias.probes import probe_items, training_sentences
 from raybias.probes.published.planted import plant
-from raybias.schema import ITEMS, LABELS, SENTENCES, Label
+from raybias.schema import LABELS, Label
 from raybias.seeding import generator
 
 ASSETS = Path(str(files("raybias") / "assets"))
@@ -38,12 +38,6 @@ def corpus(steps: int) -> list[str]:
     return [line for step in range(steps) for line in planted.corpus_lines(step, 12)]
 
 
-def groups_of(items: pl.DataFrame) -> pl.DataFrame:
-    """The items with every word for a group replaced by one and the same."""
-    words = "|".join(sorted(items["term"].unique()))
-    return items.with_columns(text=pl.col("text").str.replace(rf"(?i)\b({words})\b", "GROUP"))
-
-
 def test_the_shipped_tables_are_those_that_the_grammar_makes() -> None:
     assert probe_items(Probe(source="planted")).equals(planted.planted_items())
     shipped, made = training_sentences(TrainingSet(source="planted")), planted.planted_sentences()
@@ -56,7 +50,6 @@ def test_the_text_is_the_text_that_the_shipped_model_learnt() -> None:
         return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
     sentences = pl.concat(planted.planted_sentences().values())
-    assert planted.planted_items().equals(planted.planted_items())
     assert {
         "corpus": digest(corpus(20)),
         "items": digest(planted.planted_items()["text"].to_list()),
@@ -66,34 +59,6 @@ def test_the_text_is_the_text_that_the_shipped_model_learnt() -> None:
         "items": "1dee35a93d46a6d5",
         "sentences": "26b03e6564fba472",
     }
-
-
-def test_items_say_the_same_of_every_group_in_words_of_its_own() -> None:
-    items = planted.planted_items()
-    assert items.schema == pl.Schema(ITEMS)
-    assert items["item_id"].is_unique().all()
-    assert items["text"].is_unique().all()
-    by_label = items.group_by("label").agg(pl.col("template_id").n_unique())
-    assert by_label["template_id"].to_list() == [planted.TEMPLATES] * 3
-    words = items.group_by("group", "template_id").agg(pl.col("term").sort())
-    assert set(words["term"].list.len()) == {planted.WORDS}
-    assert words.group_by("group").agg(pl.col("term").n_unique())["term"].to_list() == [1] * 6
-    assert items["term"].n_unique() == 6 * planted.WORDS
-    assert items.head(100)["label"].n_unique() == 3, "any stretch of the probe holds every label"
-    neutral = groups_of(items).select("label", "text", "template_id", "group")
-    first, *rest = neutral.partition_by("group")
-    assert all(part.drop("group").equals(first.drop("group")) for part in rest)
-
-
-def test_tuning_sentences_are_balanced_and_name_no_group() -> None:
-    splits = planted.planted_sentences()
-    everything = pl.concat(splits.values())
-    assert {name: len(split) for name, split in splits.items()} == planted.SPLITS
-    assert everything.schema == pl.Schema(SENTENCES)
-    assert everything["text"].is_unique().all()
-    for split in splits.values():
-        assert split["label"].value_counts()["count"].n_unique() == 1
-    assert not everything["text"].str.contains("(?i)" + "|".join(planted.STEMS.values())).any()
 
 
 def test_the_shipped_tokenizer_knows_every_word(tokenizer: Tokenizer) -> None:
