@@ -106,10 +106,8 @@ def _check_size(text: str) -> None:
 def parse_yaml(text: str) -> Any:
     """Parse a YAML 1.2 document into dicts, lists, text, numbers, true, false and null.
 
-    Raises
-    ------
-    ValueError: says in which line is what; not YAML, a value of another type, a key that is twice
-        in the same mapping, or more or deeper than a study can be.
+    `ValueError` says in which line is a value of another type, a key that is twice in the same
+    mapping, or more or deeper than a study can be.
     """
     if len(text) > _CHARACTERS:
         raise ValueError(f"has more than {_CHARACTERS:,} characters")
@@ -196,14 +194,12 @@ def parse_section(
 def override(data: dict[str, Any], text: str, section: type[Section]) -> None:
     """Change the mapping of a file by `key=value`; defaults on the way to the key are filled in.
 
+    `ConfigError` where there is no `=`, the value is not YAML, or the place is unknown.
+
     Parameters
     ----------
-    text: dots go into sections, numbers into lists (`methods.0.keep=3`); the value is YAML.
+    text: dots go into sections, numbers into lists (`methods.0.keep=3`).
     section: the mapping will be checked against it.
-
-    Raises
-    ------
-    ConfigError: no `=`, a value that is not YAML, or an unknown place.
     """
     dotted, equals, raw = text.partition("=")
     if not equals or not dotted:

@@ -331,7 +331,7 @@ def load_study(
     profile: Profile | None = None,
     limit: int | None = None,
 ) -> Study:
-    """Read a study file.
+    """Read a study file; `ConfigError` where it is not YAML, or keys are unknown or wrong.
 
     Parameters
     ----------
@@ -339,10 +339,6 @@ def load_study(
     overrides: `key=value` pairs, dotted into sections and list positions
         (`methods.0.max_steps=200`); values are YAML.
     profile, limit: override the file's.
-
-    Raises
-    ------
-    ConfigError: unreadable, not YAML, unknown or wrong keys.
     """
     source = Path(path)
     try:

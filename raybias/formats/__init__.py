@@ -12,12 +12,7 @@ Content = TypeVar("Content")
 
 
 def parsed(kind: TypeAdapter[Content], data: bytes, where: str, cure: str) -> Content:
-    """Parse JSON of a known form.
-
-    Raises
-    ------
-    DataError: names the first key that is missing or wrong.
-    """
+    """Parse JSON of a known form; `DataError` names the first key that is missing or wrong."""
     try:
         return kind.validate_json(data)
     except ValidationError as error:

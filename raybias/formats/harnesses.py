@@ -65,12 +65,7 @@ def helm_prompt(context: str, question: str) -> str:
 
 
 def helm_run(data: bytes, where: str) -> tuple[str, Iterator[HelmAnswer]]:
-    """Parse a run: its model, and the answers.
-
-    Raises
-    ------
-    DataError: not such a run, or one that gave no letters.
-    """
+    """Parse a run: its model, and the answers; `DataError` where it gave no letters."""
     run = parsed(_RUN, data, where, _HELM)
     return run.model, (
         _helm_answer(each, f"{where}, instance {each.id}") for each in run.request_states
@@ -115,9 +110,7 @@ _LOG: Final = TypeAdapter(_Log)
 def inspect_log(text: bytes, where: str) -> tuple[str, Iterator[tuple[Line, int, str]]]:
     """Parse a log: its model, and each question with the epoch and the letter that was answered.
 
-    Raises
-    ------
-    DataError: not such a log, or a sample that lacks fields of BBQ in its metadata.
+    A sample that lacks fields of BBQ in its metadata is a `DataError`.
     """
     log = parsed(_LOG, text, where, _INSPECT)
     return log.model, (_answered(each, f"{where}, sample {each.id}") for each in log.samples)
@@ -162,11 +155,8 @@ def lm_eval_options(text: bytes, where: str) -> tuple[Line, list[float] | str]:
     """Parse a sample of a BBQ task: the question, and each option's log-likelihood, or the answer.
 
     Continuations beyond the two named options are wordings of the unknown one, whose likeliest
-    counts. An answer is the generated text, where the task generates one.
-
-    Raises
-    ------
-    DataError: not such a sample, or an option without a continuation.
+    counts; an option without any is a `DataError`. An answer is the generated text, where the task
+    generates one.
     """
     sample = parsed(_SAMPLE, text, where, _LM_EVAL)
     line = bbq_fields(sample.doc, where)
@@ -186,12 +176,7 @@ def lm_eval_options(text: bytes, where: str) -> tuple[Line, list[float] | str]:
 
 
 def lm_eval_pair(text: bytes, where: str) -> dict[str, Any]:
-    """Parse a sample of a CrowS-Pairs task into a row of schema.PAIR_SCORES, without its model.
-
-    Raises
-    ------
-    DataError: not such a sample.
-    """
+    """Parse a sample of a CrowS-Pairs task into a row of schema.PAIR_SCORES, without its model."""
     sample = parsed(_SAMPLE, text, where, _LM_EVAL)
     scores = dict(_continuations(sample, where))
     row: dict[str, Any] = {"pair_id": str(sample.doc.get("id", sample.doc_id))}

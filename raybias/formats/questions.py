@@ -66,12 +66,7 @@ class Line(BaseModel):
         return [self.answer_info.ans0, self.answer_info.ans1, self.answer_info.ans2]
 
     def answers(self, where: str) -> dict[str, str]:
-        """Return the answers by model; an answer that is null is empty.
-
-        Raises
-        ------
-        DataError: none, or one that is no text.
-        """
+        """Return the answers by model, a null as empty text; `DataError` where there are none."""
         found = {name: value for name, value in self.__pydantic_extra__.items() if "pred" in name}
         if not found:
             raise DataError(
@@ -121,9 +116,7 @@ def bbq_fields(fields: Mapping[str, Any], where: str) -> Line:
 def target_of(line: Line, unknown: int, where: str, *, strict: bool = True) -> int | None:
     """Return the place of the option whose `answer_info` names a stereotyped group.
 
-    Raises
-    ------
-    DataError: none does, or several do; where not `strict`, there is no target then.
+    Where none does, or several do, there is no target, or if `strict` a `DataError`.
     """
     groups = {plain_answer(group) for group in line.additional_metadata.stereotyped_groups}
     first = 0 if line.category == _BY_FIRST_PART else 1
@@ -145,12 +138,7 @@ def target_of(line: Line, unknown: int, where: str, *, strict: bool = True) -> i
 
 
 def bbq_metadata(table: pl.DataFrame, where: str) -> Targets:
-    """Take `target_loc` of BBQ's additional_metadata.csv; empty where there is no target.
-
-    Raises
-    ------
-    DataError: a column that is not there, or a place that is no option's.
-    """
+    """Take `target_loc` of BBQ's additional_metadata.csv; empty where there is no target."""
     columns = ("category", "question_index", "example_id", "target_loc")
     missing = [name for name in columns if name not in table.columns]
     if missing:
@@ -214,9 +202,7 @@ _ITEMS: Final = TypeAdapter(_Items)
 def stereoset_triples(text: bytes, where: str) -> list[StereoSetTriple]:
     """Parse a whole dev.json or a part of it.
 
-    Raises
-    ------
-    DataError: not such a file, or a triple with two sentences of one gold_label.
+    A triple with two sentences of one gold_label is a `DataError`.
     """
     triples = []
     for task, each in parsed(_ITEMS, text, where, _OF_STEREOSET).data.items():
