@@ -8,10 +8,6 @@ resamples rows with NumPy, one draw after another, for a few draws of one classi
 scaled up; its point estimates are checked against ours first.
 
     python benchmarks/gaps.py --repeats 5
-    python benchmarks/gaps.py --repeats 5 --against /path/to/another/checkout
-
-With --against the other version's gaps by the bootstrap alone run in turn with this version's
-whole analysis: gaps under every scope, components, the check on meaningless labels and the draws.
 
 It knows nothing of models; it measures only this machine, now.
 """
@@ -102,41 +98,13 @@ def once(folder: Path, draws: int) -> None:
     counts = stats.read_counts([folder])
     cells = counts.cells
     clocks.append((time.perf_counter(), time.process_time()))
-    table = _judged(counts, draws)
-    clocks.append((time.perf_counter(), time.process_time()))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(*np.diff(clocks, axis=0).ravel(), peak, table.height, cells.height)
-
-
-def _judged(counts: stats.Counts, draws: int) -> pl.DataFrame:
-    """All that follows from scopes and draws; returns the gaps."""
     rules = stats.GapRules(Statistics.under("strict", bootstrap_draws=draws))
     found = stats.gap_analysis(counts, rules)
     null_check(found.tables, found.word_variances, rules.statistics)
-    tables = (found.scopes, found.components, found.drawn.spans, found.gaps)
-    return tables[-1]
-
-
-def against(command: list[str], other: Path, repeats: int) -> None:
-    """Print ratios of this version's processor and wall seconds to another checkout's."""
-    here = Path(__file__).resolve().parents[1]
-    runs: dict[Path, list[list[float]]] = {here: [], other: []}
-    for _ in range(repeats):
-        for place, found in runs.items():
-            environment = {**os.environ, "PYTHONPATH": str(place)}
-            found.append(
-                [float(n) for n in subprocess.check_output(command, env=environment).split()]
-            )
-    ours, theirs = (np.median(np.array(found), axis=0) for found in runs.values())
-    parts = {
-        "files -> cells, processor s": [1], "cells -> gaps, processor s": [3],
-        "in all, processor s": [1, 3], "in all, wall s": [0, 2], "peak MiB": [4],
-    }  # fmt: skip
-    rows = []
-    for what, at in parts.items():
-        a, b = ours[at].sum(), theirs[at].sum()
-        rows.append((what, f"{a:.2f}", f"{b:.2f}", f"{a / b:.2f}"))
-    print(tabulate(rows, headers=("median", "this version", "the other", "ratio")))
+    *_, table = found.scopes, found.components, found.drawn.spans, found.gaps
+    clocks.append((time.perf_counter(), time.process_time()))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(*np.diff(clocks, axis=0).ravel(), peak, table.height, cells.height)
 
 
 def reference(folder: Path, draws: int) -> float:
@@ -210,9 +178,6 @@ def main(
     ] = ITEMS,
     draws: Annotated[int, typer.Option(help="Bootstrap draws.")] = 10_000,
     reference_draws: Annotated[int, typer.Option(help="Draws of the row reference.")] = 50,
-    other: Annotated[
-        Path | None, typer.Option("--against", help="A checkout to compare with.")
-    ] = None,
     folder: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Time files -> cells -> gaps, against NumPy row resampling."""
@@ -221,10 +186,6 @@ def main(
         return
     with tempfile.TemporaryDirectory() as temporary:
         predictions = make(Path(temporary), shard_rows)
-        if other is not None:
-            command = [sys.executable, __file__, "--folder", temporary, "--draws", str(draws)]
-            against(command, other.resolve(), repeats)
-            return
         runs = [_timed(temporary, draws) for _ in range(repeats)]
         slow = reference(Path(temporary), reference_draws)
     times = np.array(runs)[:, :4].reshape(repeats, 2, 2)

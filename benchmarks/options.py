@@ -20,8 +20,7 @@ from typing import Any
 import torch
 import workload
 from comparison import Comparison, MissingError, Size
-from lm_eval.api.instance import Instance
-from lm_eval.models.huggingface import HFLM
+from scoring import harness_model, log_likelihoods
 
 from raybias.config import QuestionProbe
 from raybias.engine.packing import Row
@@ -54,15 +53,6 @@ def requests_of(bbq: Path, *, items: int, wordings: int) -> list[Requests]:
     return found
 
 
-def harness(lm: Any, asked: Requests) -> torch.Tensor:
-    """Log-likelihoods [N] of all continuations."""
-    requests = [
-        Instance(request_type="loglikelihood", doc={}, arguments=each, idx=n)
-        for n, each in enumerate(asked)
-    ]
-    return torch.tensor([value for value, _ in lm.loglikelihood(requests, disable_tqdm=True)])
-
-
 def comparisons(size: Size) -> Iterator[Comparison]:
     """Compare the reading of BBQ's questions with HFLM's, as published and with ten unknowns."""
     folder = size.folder("bbq")
@@ -79,10 +69,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
         )  # fmt: skip
         backbone = workload.load(place, dtype="float32", device=size.device)
         model = workload.load_peer(place, dtype="float32", device=size.device)
-    lm = HFLM(
-        pretrained=model, tokenizer=backbone.tokenizer, batch_size=32,
-        max_length=workload.CONTEXT, add_bos_token=True,
-    )  # fmt: skip
+    lm = harness_model(model, backbone.tokenizer, add_bos_token=True)
     scorer = TokenScorer(backbone)
     peer, ours = "HFLM float32, batch 32", "ours float32"
     for wordings in (0, len(UNKNOWNS)):
@@ -108,7 +95,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
 
 
 def _harness(lm: Any, asked: list[Requests], turn: int) -> torch.Tensor:
-    return harness(lm, asked[turn])
+    return log_likelihoods(lm, asked[turn])
 
 
 def _ours(

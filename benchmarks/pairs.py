@@ -27,9 +27,8 @@ import torch
 import transformers
 import workload
 from comparison import Comparison, Size
-from lm_eval.api.instance import Instance
-from lm_eval.models.huggingface import HFLM
 from minicons.scorer import MaskedLMScorer
+from scoring import harness_model, log_likelihoods
 from tokenizers import processors
 
 from raybias.config import Backbone
@@ -132,11 +131,7 @@ def by_minicons(scorer: Any, texts: Sequence[str], *, batch: int) -> list[float]
 
 def by_harness(lm: Any, texts: Sequence[str]) -> list[float]:
     """Log-likelihoods of whole sentences by lm-eval."""
-    requests = [
-        Instance(request_type="loglikelihood", doc={}, arguments=("", text), idx=0)
-        for text in texts
-    ]
-    return [value for value, _ in lm.loglikelihood(requests, disable_tqdm=True)]
+    return [float(value) for value in log_likelihoods(lm, [("", text) for text in texts])]
 
 
 def sides_of(found: Sequence[Any]) -> list[float]:
@@ -210,10 +205,9 @@ def causal_part(
 ) -> workload.Part:
     """Log-likelihoods of all styles."""
     dtype = dtypes[0]
-    lm = HFLM(
-        pretrained=workload.load_peer(folder, dtype=dtype, device=device), batch_size=32,
-        tokenizer=transformers.AutoTokenizer.from_pretrained(folder), max_length=workload.CONTEXT,
-    )  # fmt: skip
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = workload.load_peer(folder, dtype=dtype, device=device)
+    lm = harness_model(model, tokenizer)
     texts = [text for pair in pairs for text in pair]
     peer = f"HFLM {dtype}, batch 32"
     sides: dict[str, Callable[[int], list[float]]] = {

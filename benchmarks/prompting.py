@@ -27,8 +27,7 @@ import torch
 import transformers
 import workload
 from comparison import Comparison, Size
-from lm_eval.models.huggingface import HFLM
-from scoring import harness, same
+from scoring import harness, harness_model, same
 from tokenizers.decoders import ByteLevel
 from workload import plain
 
@@ -313,10 +312,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
     tokenizers = [each.run.tokenizer for each in (peer, greedy_peer)]
     write_words(sides, [*tokenizers, *(each.tokenizer for each in ours.values())])
     yield from workload.measured(cot(writers, checks, backbone, fewer), size)
-    lm = HFLM(
-        pretrained=model, tokenizer=backbone.tokenizer, batch_size=32,
-        max_length=workload.CONTEXT, add_bos_token=True,
-    )  # fmt: skip
+    lm = harness_model(model, backbone.tokenizer, add_bos_token=True)
     ids = verbalizer_ids(backbone.tokenizer, LABELS)
     scorers = {name: LabelScorer(each, ids) for name, each in ours.items()}
     part = likelihood(lm, f"HFLM {dtype}, batch 32", scorers, backbone, texts)

@@ -50,15 +50,27 @@ def hugging_face(
     return found_NL
 
 
+def harness_model(model: Any, tokenizer: Any, **options: Any) -> HFLM:
+    """Give lm-eval a model, as it is run at batch 32."""
+    return HFLM(
+        pretrained=model, tokenizer=tokenizer, batch_size=32, max_length=workload.CONTEXT,
+        **options,
+    )  # fmt: skip
+
+
+def log_likelihoods(lm: Any, asked: Sequence[tuple[str, str]]) -> torch.Tensor:
+    """Log-likelihoods [N] of continuations behind texts, by lm-eval."""
+    requests = [
+        Instance(request_type="loglikelihood", doc={}, arguments=each, idx=n)
+        for n, each in enumerate(asked)
+    ]
+    return torch.tensor([value for value, _ in lm.loglikelihood(requests, disable_tqdm=True)])
+
+
 def harness(lm: Any, texts: Sequence[str]) -> torch.Tensor:
     """Log-likelihoods [N, 3] of the three label words after each text."""
-    requests = [
-        Instance(request_type="loglikelihood", doc={}, arguments=(text, f" {label}"), idx=place)
-        for text in texts
-        for place, label in enumerate(LABELS)
-    ]
-    found = [value for value, _ in lm.loglikelihood(requests, disable_tqdm=True)]
-    return torch.tensor(found).view(len(texts), len(LABELS))
+    asked = [(text, f" {label}") for text in texts for label in LABELS]
+    return log_likelihoods(lm, asked).view(len(texts), len(LABELS))
 
 
 def same(ours_NL: torch.Tensor, theirs_NL: torch.Tensor) -> str:
@@ -91,10 +103,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
     ids = verbalizer_ids(backbone.tokenizer, LABELS)
     requests = shards(workload.items(amazon, 10**6), size.items, size.rounds + 1)
     rows = [backbone.encode(texts) for texts in requests]
-    lm = HFLM(
-        pretrained=model, tokenizer=backbone.tokenizer, batch_size=32, max_length=workload.CONTEXT,
-        add_bos_token=True,
-    )  # fmt: skip
+    lm = harness_model(model, backbone.tokenizer, add_bos_token=True)
     plain = {
         f"Hugging Face {first}, batch {batch}": partial(_hugging_face, model, rows, [*ids], batch)
         for batch in (16, 32)

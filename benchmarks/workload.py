@@ -27,6 +27,7 @@ import typer
 from comparison import CLOCK, PROCESSOR, Comparison, Size, processor
 from tabulate import tabulate
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch.profiler import ProfilerActivity, profile
 
 from raybias.config import Backbone, Probe, TrainingSet
 from raybias.engine.backbone import LoadedBackbone, load_backbone
@@ -49,14 +50,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 ShapeOption = Annotated[str, typer.Option(help="small, 125m, 1.3b, 13b or 7b_grouped.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu or cuda.")]
-TokenizerOption = Annotated[
-    Path | None, typer.Option(help="vocab.json and merges.txt for real texts; else a word a token.")
-]
 ThreadsOption = Annotated[int, typer.Option(help="CPU threads of either side.")]
-PeakOption = Annotated[
-    float | None,
-    typer.Option(help="Peak bf16 TFLOP/s of the device; measured with a matrix product if absent."),
-]
 OutOption = Annotated[Path | None, typer.Option(help="Also write the report to this file.")]
 
 
@@ -182,10 +176,6 @@ class Timings:
         """How many times faster `fast` is, by medians of wall seconds."""
         return self.median(slow) / self.median(fast)
 
-    def busy_ratio(self, slow: str, fast: str) -> float:
-        """Return the same by medians of processor seconds."""
-        return self.busy(slow) / self.busy(fast)
-
 
 def interleave(
     contenders: Mapping[str, Callable[[int], object]],
@@ -254,8 +244,6 @@ def measured(part: Part, size: Size) -> Iterator[Comparison]:
             alike = part.alike.get(ours, "")
             yield Comparison(part.title, ours, peer, cost, ratios, share, alike)
     if size.profile and part.flops:
-        from where import between
-
         print(between({name: partial(part.sides[name], 0) for name in part.peers}, part.flops,
                       size.device), file=sys.stderr)  # fmt: skip
 
@@ -316,6 +304,65 @@ def peak_tflops(dtype: str, device: str, rows: int | None = None) -> float:
     product = {"a @ b": lambda _turn: a @ b}
     seconds = interleave(product, rounds=7, device=device, quiet=True).effective("a @ b", device)
     return 2 * len(a) * size**2 / seconds / 1e12
+
+
+#: Which operators a line stands for.
+KINDS = {
+    "attention": ("scaled_dot_product", "bmm", "softmax"),
+    "linear": ("mm", "linear"),
+    "copies": ("copy_", "cat", "fill_", "index", "where", "zero"),
+    "norm and activation": ("layer_norm", "clamp_min", "threshold", "relu", "add", "mul"),
+}
+
+
+def where_time_goes(
+    work: Callable[[], object], device: str
+) -> tuple[dict[str, float], float, float]:
+    """Profile a pass: percent of time by `KINDS`, operations of linear layers, and TFLOP/s of them.
+
+    The profiler knows wall time; on a CPU that other work shares, all of it is reduced by the part
+    in which this process did not run.
+    """
+    cuda = _is_cuda(device)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+    with profile(activities=activities, record_shapes=True, with_flops=True) as record:
+        begun, busy = time.perf_counter(), time.process_time()
+        work()
+        wall, busy = time.perf_counter() - begun, time.process_time() - busy
+    ran = 1.0 if cuda else min(1.0, busy / torch.get_num_threads() / wall)
+    spent, flops = dict.fromkeys([*KINDS, "other"], 0.0), 0.0
+    for event in record.key_averages():
+        name = event.key.removeprefix("aten::")
+        kind = next((k for k, parts in KINDS.items() if _belongs(name, parts)), "other")
+        spent[kind] += event.self_device_time_total if cuda else event.self_cpu_time_total
+        flops += event.flops if kind == "linear" else 0
+    whole = sum(spent.values())
+    percent = {kind: 100 * part / whole for kind, part in spent.items()}
+    seconds = spent["linear"] * ran / 1e6
+    return percent, flops, flops / seconds / 1e12 if seconds else 0.0
+
+
+def between(
+    sides: Mapping[str, Callable[[], object]], needed: Mapping[str, float], device: str
+) -> str:
+    """Make the Markdown table of what stands between sides and the limit that bare products set.
+
+    The share of a limit that is reached is a product of three: the part of the time that goes to
+    matrix products, their rate against that of one large product, and the part of their operations
+    that no method can leave out (`needed`).
+    """
+    rows = []
+    for name, work in sides.items():
+        percent, flops, tflops = where_time_goes(work, device)
+        rate = tflops / peak_tflops(next(word for word in DTYPES if word in name), device)
+        useful = f"{needed[name] / flops:.0%}" if flops else ""
+        rows.append((name, *(f"{part:.0f}%" for part in percent.values()), f"{rate:.0%}", useful))
+    headers = ("time goes to", *KINDS, "other", "linear, of the peak", "of that needed")
+    return markdown(rows, headers)
+
+
+def _belongs(name: str, parts: tuple[str, ...]) -> bool:
+    return any(part in name for part in parts) and "Backward" not in name
 
 
 def environment(device: str, packages: tuple[str, ...]) -> str:
