@@ -36,20 +36,24 @@ from support.tried import (
 )
 from support.tried_files import (
     ANSWERS,
+    CARDS,
     SCORES,
     SHEET,
     TSV,
     annotated,
+    card_cases,
     checked_card,
     contradictory,
     contradictory_scores,
     damaged_out,
     damaged_pair_out,
+    log_cases,
     measured_file,
     model,
     pair_file,
     prediction_file,
     probe_file,
+    question_cases,
     read_log,
     read_questions,
     run_again,
@@ -57,7 +61,6 @@ from support.tried_files import (
     training_file,
     triple_files,
 )
-from support.tried_questions import CARDS, card_cases, log_cases, question_cases
 
 CASES = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
