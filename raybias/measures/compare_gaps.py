@@ -54,7 +54,7 @@ from raybias.stats.scopes import (
 )
 
 #: Of fewer runs of an arm their variance too often comes out too small, so that bands hold less
-#: often than they say (`benchmarks/compare_coverage.py`) unless the noise of cells counts twice.
+#: often than they say (`benchmarks/coverage.py`) unless the noise of cells counts twice.
 _ENOUGH_RUNS: Final = 5
 _DRAWS: Final = 100_000
 _CROSSED: Final = ("run", "template")

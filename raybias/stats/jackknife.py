@@ -5,8 +5,8 @@ another test of the kind would have other templates or terms. A score is compute
 units, and its standard error of its values without each of them (jackknife, Tukey 1958; too large
 rather than too small, Efron and Stein 1981). The interval is Student's, with the degrees of freedom
 of as many equal units as the unequal ones are worth (Kish 1965), on the logit scale of the score's
-range, where a share near its end is less skewed. `benchmarks/unit_coverage.py` compares it with the
-percentile bootstrap, which holds the truth less often.
+range, where a share near its end is less skewed. `benchmarks/score_coverage.py` compares it with
+the percentile bootstrap, which holds the truth less often.
 
 Shapes: U units, M scores.
 """

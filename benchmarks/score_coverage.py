@@ -1,31 +1,108 @@
-"""How often intervals of scores of options and triples hold the truth, by simulation.
-
-Question templates differ in how often the unknown option is chosen and in how often other answers
-follow the stereotype (normal on the logit scale), and so do target terms. The truth is what very
-many templates or terms would show.
-
-    python benchmarks/unit_coverage.py --studies 1000
+"""How often intervals of metrics and scores hold the truth, by simulation.
 
 It needs no model, and measures no time.
+
+    python benchmarks/score_coverage.py metrics --studies 120
+    python benchmarks/score_coverage.py units --studies 1000
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
+import polars as pl
 import typer
 from tabulate import tabulate
 
+from raybias import schema
 from raybias.measures import Sums
 from raybias.measures.entries import options
 from raybias.measures.entries import triples as of_triples
+from raybias.report.table import markdown
 from raybias.seeding import generator
 from raybias.stats.bootstrap import draw_counts, gap_intervals
 from raybias.stats.components import Doubles
 from raybias.stats.jackknife import unit_intervals, without_each
+from raybias.stats.metric_table import MetricRules, measure
+
+app = typer.Typer(help=__doc__.partition("\n")[0])
+Studies = Annotated[int, typer.Option(help="Studies a row.")]
+METRICS = (
+    *("fped", "fpr_ratio", "fpr_range", "equalized_odds_difference", "equalized_odds_ratio"),
+    *("tpr_gap", "disparity_score", "subgroup_auc", "positive_aeg", "average_group_fairness"),
+    *("ece", "ece_range"),
+)
+GROUPS = ("a", "b", "c")
+EFFECTS = {"groups differ": (0.0, 0.3, 0.8), "groups alike": (0.0, 0.0, 0.0)}
+INSIDE = pl.DataFrame({"probe": "", "attribute": "x", "group": GROUPS, "in_mean": True})
+
+
+def examples(
+    random: np.random.Generator, runs: int, templates: int, effects: tuple[float, ...]
+) -> pl.DataFrame:
+    """Draw two examples of each group on each template and run."""
+    label_T = np.arange(templates) % 2
+    latent = (
+        np.array(effects)[:, None]
+        + random.normal(0, 0.8, templates)[:, None, None]
+        + random.normal(0, 0.3, runs)[:, None, None, None]
+        + random.normal(0, 0.4, (runs, templates))[..., None, None]
+        + random.normal(0, 0.3, (templates, len(GROUPS)))[..., None]
+        + random.logistic(0, 0.7, (runs, templates, len(GROUPS), 2))
+        + (1.6 * label_T - 0.8)[:, None, None]
+    )
+    score = 1 / (1 + np.exp(-latent))
+    run, template, group, _ = (axis.ravel() for axis in np.indices(score.shape))
+    names = {key: pl.lit("") for key in schema.KEYS}
+    return pl.DataFrame(
+        {"run_id": run, "unit": template, "group": np.array(GROUPS)[group],
+         "label": label_T[template], "score": score.ravel(), "pred": score.ravel() >= 0.5}
+    ).with_columns(
+        pl.col("run_id", "unit").cast(pl.String), pl.col("pred").cast(pl.Int8),
+        attribute=pl.lit("x"), n=pl.lit(1), **names,
+    )  # fmt: skip
+
+
+def found(table: pl.DataFrame, draws: int) -> dict[tuple[str, str], npt.NDArray[np.float64]]:
+    """Compute value, low and high of every metric and group."""
+    rules = MetricRules(positive=1, draws=draws)
+    return {
+        (row["score"], row["group"]): np.array([row["value"], row["low"], row["high"]])
+        for each in measure(table, METRICS, INSIDE, rules)
+        for row in each.rows
+    }
+
+
+@app.command()
+def metrics(studies: Studies = 120, templates: int = 30, runs: int = 5) -> None:
+    """How often the drawn intervals of `raybias measure` hold the truth.
+
+    Examples of three groups have a latent score: effects of groups, templates, runs, runs on
+    templates and groups on templates, and logistic noise. The truth is the metric of 40 runs on 400
+    templates.
+    """
+    rows = []
+    for design, effects in EFFECTS.items():
+        random = np.random.default_rng(1)
+        wide = [found(examples(random, 40, 400, effects), 2) for _ in range(4)]
+        truth = {key: float(np.mean([one[key][0] for one in wide])) for key in wide[0]}
+        held: dict[tuple[str, str], list[bool]] = defaultdict(list)
+        for _ in range(studies):
+            each = examples(random, runs, templates, effects)
+            for key, (_, low, high) in found(each, 400).items():
+                if not np.isnan(low):
+                    held[key].append(bool(low - 1e-12 <= truth[key] <= high + 1e-12))
+        for (metric, group), hits in held.items():
+            row = {"design": design, "metric": metric, "group": group}
+            share = float(np.mean(hits))
+            rows.append({**row, "truth": truth[metric, group], "held": share, "n": len(hits)})
+    print(markdown(pl.DataFrame(rows)), end="")
+
 
 #: Logits of an unknown answer and of following, and their standard deviations over templates.
 MODELS = {"undecided": (0.3, 0.8, 1.0), "often right": (2.5, 0.0, 1.5)}
@@ -116,8 +193,14 @@ def beside(found: tuple[Doubles, Doubles], first: int, last: int | None) -> list
     return [f"{one:.3f}, {other:.3f}" for one, other in zip(*found, strict=True)][first:last]
 
 
-def main(studies: Annotated[int, typer.Option(help="Studies a row.")] = 1000) -> None:
-    """Simulate studies of several designs; a cell has jackknife and bootstrap."""
+@app.command()
+def units(studies: Studies = 1000) -> None:
+    """How often intervals of scores of options and triples hold the truth.
+
+    Question templates differ in how often the unknown option is chosen and in how often other
+    answers follow the stereotype (normal on the logit scale), and so do target terms. The truth is
+    what very many templates or terms would show. A cell has jackknife and bootstrap.
+    """
     rows: list[tuple[object, ...]] = []
     for model in MODELS:
         for name, spread in SPREADS.items():
@@ -136,4 +219,4 @@ def main(studies: Annotated[int, typer.Option(help="Studies a row.")] = 1000) ->
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()
