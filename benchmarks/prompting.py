@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -143,13 +144,11 @@ def few_shot(
         shown = demonstrations(turn)
         return [plain(FewShot()).first(text, LABELS, shown) for text in texts]
 
-    def work(write: Writer) -> Callable[[int], object]:
-        return lambda turn: write(prompts(turn), ANSWER)
-
     rows = backbone.encode(prompts(1))
     return part_of(
         f"9-shot, {len(texts)} items, {ANSWER} new tokens",
-        {name: work(write) for name, write in writers.items()},
+        writers,
+        lambda write, turn: write(prompts(turn), ANSWER),
         alike=agreement(checks, prompts(0)[:16], ANSWER),
         flops=needed_flops(backbone.model, rows, ANSWER),
     )
@@ -160,17 +159,14 @@ def cot(
 ) -> workload.Part:
     """64 tokens of reasoning, then 3 of answer."""
     prompts = [plain(COT).first(text, LABELS) for text in texts]
-
-    def work(write: Writer) -> Callable[[int], object]:
-        return lambda _turn: write.reason(texts)
-
     rows = backbone.encode(prompts)
     asked = len(backbone.encode([_concluding(texts[0], "")])[0]) - len(rows[0])
     head: int = 2 * backbone.model.get_output_embeddings().weight.numel() * ANSWER * len(rows)
     later = len(rows) * (asked + ANSWER)
     return part_of(
         f"chain of thought, {len(texts)} items, {REASONING} + {ANSWER} new tokens",
-        {name: work(write) for name, write in writers.items()},
+        writers,
+        lambda write, _turn: write.reason(texts),
         alike=agreement(checks, prompts[:16], REASONING),
         flops=needed_flops(backbone.model, rows, REASONING)
         + workload.model_flops(backbone.model, later, backward=False)
@@ -186,14 +182,11 @@ def coreference(
 ) -> workload.Part:
     """Six prompts a sentence, greedy."""
     prompts = [prompt for each in sentences for prompt in each]
-
-    def work(write: Writer) -> Callable[[int], object]:
-        return lambda _turn: write(prompts, COREFERENCE)
-
     rows = backbone.encode(prompts)
     return part_of(
         f"coreference, {len(sentences)} sentences in six prompts, {COREFERENCE} new tokens, greedy",
-        {name: work(write) for name, write in writers.items()},
+        writers,
+        lambda write, _turn: write(prompts, COREFERENCE),
         alike=agreement(checks, prompts[:16], COREFERENCE),
         flops=needed_flops(backbone.model, rows, COREFERENCE),
     )
@@ -255,13 +248,14 @@ def likelihood(
 
 
 def part_of(
-    title: str, sides: dict[str, Callable[[int], object]], *, alike: str, flops: float
-) -> workload.Part:
+    title: str, writers: dict[str, Writer], work: Callable[[Writer, int], object], *,
+    alike: str, flops: float,
+) -> workload.Part:  # fmt: skip
     """Make the part of written answers, of which the first side is the peer."""
-    peer, *ours = sides
+    peer, *ours = writers
     return workload.Part(
         title=title,
-        sides=sides,
+        sides={name: partial(work, write) for name, write in writers.items()},
         peers=dict.fromkeys(ours, ((peer,),)),
         alike=dict.fromkeys(ours, alike),
         flops=dict.fromkeys(ours, flops),
