@@ -5,14 +5,12 @@ package loads neither torch nor Ray.
 """
 
 from raybias.api.files import (
-    check_probe,
     compare,
     design,
     judge_labels,
     judge_sheet,
     measure,
     pair_items,
-    probe_items,
     samples,
 )
 from raybias.api.studies import (
@@ -53,6 +51,8 @@ from raybias.methods import (
     TripleLikelihood,
     ZeroShot,
 )
+from raybias.probes import probe_items
+from raybias.probes.design import check_probe
 from raybias.probes.sources import check_data, data_sets, download_data
 from raybias.results import Results
 

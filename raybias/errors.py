@@ -1,23 +1,12 @@
 """The exceptions that raybias raises.
 
-Every message says what is wrong, where, and how to mend it, in one line.
-`exit_code` is what the command line returns: 2 for what the user can mend
-before any work, 1 for work that failed.
-
-    RaybiasError
-    ├── BadInput          exit 2
-    │   ├── ConfigError   a study file or an option
-    │   ├── DataError     a probe, training set, prediction file or folder
-    │   │   └── MissingFile
-    │   ├── ModelError    a backbone, tokenizer, verbalizer or adapter
-    │   ├── OutputError   an OUT that cannot be written or belongs to another study
-    │   └── PlanError     a plan that the machine or cluster cannot hold
-    └── WorkFailed        exit 1
-        └── StorageError  a place that filled up, refused or stopped answering
+Every message says what is wrong, where, and how to mend it, in one line. `exit_code` is that of the
+command line: 2 where the user can mend it before any work, 1 where work failed.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from raybias.redaction import redact
@@ -51,13 +40,9 @@ class RaybiasError(Exception):
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} .. ({len(text):,} characters)"
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword-only fields would be lost by the default pickling, and these
-        # errors travel between Ray actors.
-        return _rebuild, (type(self), self.problem, self.where, self.cure)
-
-
-def _rebuild(kind: type[RaybiasError], problem: str, where: str, cure: str) -> RaybiasError:
-    return kind(problem, where=where, cure=cure)
+        # Errors travel between Ray actors, and default pickling loses keyword-only fields.
+        options = {"where": self.where, "cure": self.cure}
+        return partial(type(self), self.problem, **options), ()
 
 
 def of_library(error: BaseException) -> bool:

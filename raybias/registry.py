@@ -36,15 +36,14 @@ Code = TypeVar("Code", bound=Callable[..., Any])
 
 
 class Registry(Mapping[str, Entry], Generic[Entry]):
-    """Everything registered of one kind, by name: raybias's own first, by place and module.
+    """The entries of one kind by name, raybias's own first, by place and module.
 
-    Entries of one module keep the order in which it registers them. The first look imports the
-    modules that register something; a `ConfigError` names an installed package whose module
-    cannot be imported.
+    The first look imports the modules that register something; a `ConfigError` names an installed
+    package whose module cannot be imported.
 
     Parameters
     ----------
-    kind: what one entry is called in a message.
+    kind: of an entry, for messages.
     places: modules, and packages of modules, that register raybias's own entries.
     """
 
@@ -55,7 +54,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         self._origins: dict[str, tuple[str, str]] = {}
 
     def add(self, name: str, entry: Entry, *, origin: tuple[str, str]) -> None:
-        """Register an entry; `origin` is the module and the name of the code behind it.
+        """Register an entry of the code at `origin`, a module and a name in it.
 
         Raises
         ------
@@ -80,12 +79,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return decorate
 
     def check(self, name: str) -> None:
-        """Refuse a name that is not registered.
-
-        Raises
-        ------
-        ConfigError: lists the registered names.
-        """
+        """Refuse a name that is not registered with a `ConfigError` that lists those that are."""
         if name not in self:
             raise ConfigError(f"no {self.kind} {name!r}", cure=f"choose from {', '.join(self)}")
 

@@ -29,7 +29,7 @@ class Gaps(pl.LazyFrame):
 
         Parameters
         ----------
-        level: of the intervals, for the axis label.
+        level: of the intervals, for the axis.
         """
         from raybias.report.forest import gap_forests
         from raybias.report.rendering import Shown
@@ -182,17 +182,17 @@ class Results:
         return f"Results({self.out!r})"
 
     def __str__(self) -> str:
-        from raybias.measures.prediction_rows import gap_rows
-        from raybias.report import by_scope, estimates, verdict
+        from raybias.measures.prediction_rows import KIND, gap_rows
+        from raybias.report import by_scope, verdict
+        from raybias.report.estimates import parts_of
 
         lines = [self.study.name]
         if "estimates" in self.tables:
+            found = self.estimates.collect()
             if self.study.probes:
-                every = gap_rows(self.estimates.collect())
                 components = self.table("components").collect()
-                lines += [verdict(self.gaps.collect()), by_scope(every, components)]
-            asked = self.estimates.filter(pl.col("kind") != "predictions").collect()
-            for part in estimates.parts(asked):
+                lines += [verdict(self.gaps.collect()), by_scope(gap_rows(found), components)]
+            for part in parts_of(found.filter(pl.col("kind") != KIND)):
                 lines += [*part["unable"], *part["said"]]
         tables = ", ".join(self.tables) or "none yet; run its study"
         return "\n".join([*lines, f"tables: {tables}", f"report: {self.report}"])

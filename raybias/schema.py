@@ -127,12 +127,7 @@ PAIRS: Final = _table("pair_id bias_type direction style sent_more sent_less kep
 
 #: Pairs that a model rewrote, with what its judge says of each side that it wrote: null for a
 #: side that was mirrored, and for both where the original stands.
-REWRITTEN_PAIRS: Final = _table(
-    """
-    pair_id bias_type direction style sent_more sent_less kept:bool cluster adequacy_more:float
-    adequacy_less:float
-    """
-)
+REWRITTEN_PAIRS: Final = pa.schema([*PAIRS, *_table("adequacy_more:float adequacy_less:float")])
 
 #: One row per pair, style and way of scoring. `preference` is 1 where sent_more scores
 #: higher, 0 where sent_less does, and null for a tie, which stays in the denominator. `turned`

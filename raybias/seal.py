@@ -18,7 +18,6 @@ from raybias.storage import Store
 
 NAME: Final = "seal.json"
 _RUNS: Final = "runs.parquet"
-_TABLES: Final = "tables"
 #: What a study writes whole each time it is run.
 _REWRITTEN: Final = ("items/", _RUNS)
 _READERS: Final = 8
@@ -35,12 +34,7 @@ def digest(content: bytes) -> str:
 
 
 def read_seal(store: Store) -> dict[str, str]:
-    """Read the sha256 of each sealed file; none where OUT has no seal.
-
-    Raises
-    ------
-    DataError: it is no seal.
-    """
+    """Read the sha256 of each sealed file; none where OUT has no seal."""
     if not store.exists(NAME):
         return {}
     with store.reading(NAME, "as a seal"):
@@ -66,13 +60,7 @@ def still_valid(store: Store) -> dict[str, str]:
 
 
 def seal(store: Store, valid: Mapping[str, str], folders: Iterable[str]) -> None:
-    """Seal what a study wrote.
-
-    Parameters
-    ----------
-    valid: of `still_valid`, before the study wrote.
-    folders: that hold its results.
-    """
+    """Seal the results in some folders; `valid` is `still_valid` from before the study wrote."""
     names = [name for name in _results(store, folders) if name not in valid]
     write_seal(store, {**valid, **_digests(store, names)})
 
@@ -80,43 +68,33 @@ def seal(store: Store, valid: Mapping[str, str], folders: Iterable[str]) -> None
 def changes(store: Store, *, tables: bool = False) -> list[str]:
     """Say which files are not as they were written; nothing where OUT has no seal.
 
-    Parameters
-    ----------
-    tables: whether to look at those of the report too, which it writes anew.
-
-    Raises
-    ------
-    DataError: OUT/seal.json is no seal.
+    `tables` includes those of the report, which it writes anew.
     """
-    sealed = {
-        name: sha
-        for name, sha in read_seal(store).items()
-        if tables or not name.startswith(f"{_TABLES}/")
-    }
+    sealed = {name: sha for name, sha in read_seal(store).items()
+              if tables or not name.startswith("tables/")}  # fmt: skip
     if not sealed:
         return []
     there = set(_results(store, {name.partition("/")[0] for name in sealed} - {_RUNS}))
     now = _digests(store, there & sealed.keys())
-    found = {f"{_place(name)} is missing" for name in sealed.keys() - there}
-    found |= {f"{_place(name)} was changed" for name, sha in now.items() if sealed[name] != sha}
-    found |= {f"{_place(name)} was added" for name in there - sealed.keys()}
-    return sorted(found)
+    found = [(name, "is missing") for name in sealed.keys() - there]
+    found += [(name, "was changed") for name, sha in now.items() if sealed[name] != sha]
+    found += [(name, "was added") for name in there - sealed.keys()]
+    # The parts of a run's predictions are that run.
+    return sorted({
+        f"{name.removesuffix('.parquet') if name.count('/') > 1 else name} {what}"
+        for name, what in found
+    })  # fmt: skip
 
 
 def in_words(found: list[str]) -> str:
-    """Say what `changes` found, in one sentence."""
+    """Put the findings of `changes` in one sentence."""
     more = len(found) - _SHOWN
     listed = ", ".join(found[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
     return f"OUT changed since its study wrote it: {listed}."
 
 
 def verify(store: Store) -> None:
-    """Refuse an OUT whose results are not as they were written.
-
-    Raises
-    ------
-    DataError: names the first files that differ, or says that nothing is sealed.
-    """
+    """Refuse an OUT without a seal, or whose results are not as they were written (`DataError`)."""
     if not read_seal(store):
         raise DataError(
             f"has no {NAME}, so nothing shows whether it changed",
@@ -135,11 +113,6 @@ def _results(store: Store, folders: Iterable[str]) -> list[str]:
     listed = (store.files(each, suffix=".parquet", recursive=True) for each in folders)
     found = [name for names in listed for name in names]
     return [*found, _RUNS] if store.is_file(_RUNS) else found
-
-
-def _place(name: str) -> str:
-    """Name the run whose predictions a file holds, or the file."""
-    return name.removesuffix(".parquet") if name.count("/") > 1 else name
 
 
 def _digests(store: Store, names: Iterable[str]) -> dict[str, str]:

@@ -53,10 +53,7 @@ _CURES: Final = {
 
 
 class PatientS3(pafs.S3FileSystem):  # type: ignore[misc]
-    """S3 with more retries than PyArrow's default, on Ray's workers too.
-
-    PyArrow 26 forgets a retry strategy when it is pickled (apache/arrow#47348).
-    """
+    """S3 whose retries outlast pickling; PyArrow 26 forgets them (apache/arrow#47348)."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _patient, super().__reduce__()[1]
@@ -84,11 +81,10 @@ class Store:
 
     Raises
     ------
-    OutputError: the URI is empty, names no known file system, no bucket, or holds a password.
-
-    Later errors of a remote place or a full disk are raised as `StorageError`; files that are
-    missing or cannot be read, whatever is in them, as `DataError`, and places that cannot be
-    written as `OutputError`.
+    OutputError: the URI is empty, names no known file system, no bucket, or holds a password;
+        later, a local place cannot be written.
+    DataError: later, a file is missing or cannot be read, whatever is in it.
+    StorageError: later, a remote place refuses or does not answer, or a disk is full.
     """
 
     def __init__(self, uri: str | Path) -> None:
@@ -103,7 +99,10 @@ class Store:
                 where=f"{text.partition('://')[0]}://",
                 cure="set the credentials in the environment, such as AWS_SECRET_ACCESS_KEY",
             )
-        if not remote and _is_pipe(text):
+        pipe = False
+        with suppress(OSError):
+            pipe = not remote and Path(text).is_fifo()
+        if pipe:
             raise OutputError("is a pipe", where=text, cure="write what it holds to a file first")
         try:
             # Path finds a loop of links with a RuntimeError.
@@ -127,12 +126,7 @@ class Store:
         return Store, (self.uri,)
 
     def path(self, name: str) -> str:
-        """Return the file-system path of `name`, for calls that take (path, filesystem).
-
-        Raises
-        ------
-        OutputError: a name that would leave the folder.
-        """
+        """Return the path of `name` in `fs`; `OutputError` for one that leaves the folder."""
         if name.startswith("/") or ".." in name.split("/") or "\\" in name or "\0" in name:
             raise OutputError(f"the name {name!r} leads out of the folder", where=self.uri)
         return f"{self.root.rstrip('/')}/{name}" if name else self.root
@@ -181,13 +175,7 @@ class Store:
             return self.read_bytes(name).decode("utf-8-sig")
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """Replace `name` by `data` atomically.
-
-        Raises
-        ------
-        OutputError: a local place that is no folder or must not be written.
-        StorageError: no space is left, or a remote place refuses or does not answer.
-        """
+        """Replace `name` by `data` atomically."""
         with self.translating_errors("write", name):
             self._replace(self.path(name), data)
 
@@ -281,7 +269,7 @@ class Store:
 
         Parameters
         ----------
-        form: what the file is read as.
+        form: completes "cannot be read".
         """
         try:
             with self.translating_errors("read", name):
@@ -290,21 +278,12 @@ class Store:
         except BaseException as error:
             if not of_library(error):
                 raise
-            reason = str(error) or type(error).__name__
-            raise DataError(
-                f"cannot be read {form} ({reason})",
-                where=self.uri_of(name),
-                cure="write it again",
-            ) from error
+            problem = f"cannot be read {form} ({str(error) or type(error).__name__})"
+            raise DataError(problem, where=self.uri_of(name), cure="write it again") from error
 
 
 def unpacked(file: pq.ParquetFile, where: str, *, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a whole Parquet file, or some columns of it.
-
-    Raises
-    ------
-    DataError: it is small, and what it holds would fill the memory.
-    """
+    """Read a Parquet file, or some of its columns; `DataError` where it would fill the memory."""
     batches, size = [], 0
     for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
         batches.append(batch)
@@ -316,12 +295,7 @@ def unpacked(file: pq.ParquetFile, where: str, *, columns: Sequence[str] | None 
 
 
 def check_unpacked(size: int, where: str) -> None:
-    """Refuse a file that unpacks to more bytes than `MOST_UNPACKED`.
-
-    Raises
-    ------
-    DataError: names the limit.
-    """
+    """Refuse a file that unpacks to more bytes than `MOST_UNPACKED`."""
     if size > MOST_UNPACKED:
         raise DataError(
             f"unpacks to more than {MOST_UNPACKED / 2**30:g} GiB",
@@ -338,12 +312,7 @@ class _Draft(Store):
         self.held: dict[str, bytes] = {}
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """Keep a file for `drafted` to write."""
         self.held[name] = data
-
-    def written(self, begin: str, end: str) -> dict[str, bytes]:
-        """Return the files that were kept, of names that begin and end so."""
-        return {k: v for k, v in self.held.items() if k.startswith(begin) and k.endswith(end)}
 
 
 @contextmanager
@@ -362,14 +331,6 @@ def split_uri(uri: str) -> tuple[Store, str]:
     return Store((folder or ("/" if slash else ".")) + options), name
 
 
-def _is_pipe(path: str) -> bool:
-    """Return whether a path is a pipe, such as /dev/stdin; what cannot be looked at is none."""
-    try:
-        return Path(path).is_fifo()
-    except OSError:
-        return False
-
-
 def is_storage_error(error: BaseException) -> bool:
     """Return whether an error that came through Ray or a library is one of storage."""
     return isinstance(error, OSError) and (error.errno in _FULL or "AWS Error" in str(error))
@@ -378,11 +339,8 @@ def is_storage_error(error: BaseException) -> bool:
 def storage_error(error: OSError, where: str, doing: str = "go on") -> StorageError:
     """Translate an error of a place into one line with its cure."""
     if error.errno in _FULL:
-        return StorageError(
-            f"cannot {doing} ({os.strerror(error.errno)})",
-            where=where,
-            cure=f"make room; {_AGAIN}",
-        )
+        problem = f"cannot {doing} ({os.strerror(error.errno)})"
+        return StorageError(problem, where=where, cure=f"make room; {_AGAIN}")
     # Of PyArrow's message, the service's answer; curl's details and ids help nobody.
     answer = re.sub(r"^.*?(?=AWS Error )|; Details:.*|\(Request ID.*", "", str(error), flags=re.S)
     code = re.match(r"AWS Error (\w+)", answer)

@@ -13,13 +13,14 @@ import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import polars as pl
-import pyarrow as pa
 import yaml
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from raybias.config import Study, parse_study, parse_yaml
 from raybias.errors import DataError, OutputError, StorageError
@@ -29,8 +30,7 @@ from raybias.storage import Store
 
 NAME: Final = "study.yaml"
 _RUNS: Final = "runs.parquet"
-#: Columns of schema.RUNS that an older OUT lacks, and those that no run does.
-_NEWER: Final = ("weight_decay", "stop_window", "untuned_accuracy")
+#: Columns of schema.RUNS that are never null.
 _NEEDED: Final = ("run_id", "model", "method", "dataset", "stage", "steps", "selected")
 _PACKAGES: Final = ("raybias", "torch", "transformers", "ray", "peft", "polars", "pyarrow")
 _SHOWN: Final = 3
@@ -40,35 +40,37 @@ _DIGITS: Final = 12
 
 #: Per model in a local folder, the sha256 of each file that decides what it computes.
 Models = Mapping[str, Mapping[str, str]]
+Counts = Mapping[str, Annotated[int, Field(strict=True, ge=1)]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(coerce_numbers_to_str=True))
 class Record:
-    """The content of OUT/study.yaml; an older one lacks some of it."""
+    """The content of OUT/study.yaml, in its order but for the study."""
 
     study: Study
     """A run's study names the commit of every model from the hub."""
     hash: str = ""
     """Fingerprint of the study, its data and its models, without resources and tracking."""
-    command: str = ""
-    versions: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, str] = field(default_factory=dict)
     """Fingerprint of every probe and training set."""
-    parameters: Mapping[str, int] = field(default_factory=dict)
+    models: Models = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
+    parameters: Counts = field(default_factory=dict)
     """Of each backbone, counted from its config; not known before the study is planned."""
     begin_tokens: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Of each causal backbone, the token that sentences begin with and soft prompts start from, and
     the other that could be, if there is one."""
-    rows_per_shard: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    rows_per_shard: Mapping[str, Counts] = field(default_factory=dict)
     """Items of a shard, by backbone and method, as they were first planned."""
-    models: Models | None = None
-    """None in an OUT from before weights were recorded."""
 
     def with_study(self, study: Study) -> Record:
         """Replace the study, and the fingerprint with it."""
         changed = replace(self, study=study)
-        content = yaml.safe_dump(_identity(changed)).encode("utf-8")
-        return replace(changed, hash=_fingerprint(content))
+        return replace(changed, hash=_fingerprint(yaml.safe_dump(_identity(changed))))
+
+
+_RECORD: Final = TypeAdapter(Record)
 
 
 def make_record(
@@ -77,9 +79,7 @@ def make_record(
     """Make the record of a study with the installed versions."""
     versions = {"python": platform.python_version()}
     versions |= {package: version(package) for package in _PACKAGES}
-    record = Record(
-        study, data=dict(data), versions=versions, command=command, models=dict(models or {})
-    )
+    record = Record(study, data=data, models=models or {}, versions=versions, command=command)
     return record.with_study(study)
 
 
@@ -88,7 +88,7 @@ def read_record(store: Store) -> Record:
 
     Raises
     ------
-    OutputError: no such folder, or no raybias output in it.
+    OutputError: no such folder, no raybias output in it, or a record with a wrong value.
     ConfigError: the study in it is wrong.
     """
     cure = "give the OUT of a study that was run"
@@ -100,25 +100,16 @@ def read_record(store: Store) -> Record:
         content = parse_yaml(store.read_text(NAME))
     if not isinstance(content, dict) or not isinstance(content.get("study"), dict):
         raise OutputError("has no key `study`", where=where)
-    models = content.get("models")
-    return Record(
-        study=parse_study(content["study"], where=where),
-        hash=str(content.get("hash") or ""),
-        command=str(content.get("command") or ""),
-        versions=_texts(content.get("versions")),
-        data=_texts(content.get("data")),
-        parameters=_counts(content.get("parameters"), "parameters", where),
-        begin_tokens={
-            str(name): [str(token) for token in tokens]
-            for name, tokens in _mapping(content.get("begin_tokens")).items()
-            if isinstance(tokens, list)
-        },
-        rows_per_shard={
-            str(name): _counts(rows, f"rows_per_shard.{name}", where)
-            for name, rows in _mapping(content.get("rows_per_shard")).items()
-        },
-        models={str(k): _texts(v) for k, v in models.items()} if isinstance(models, dict) else None,
-    )
+    study = parse_study(content["study"], where=where)
+    try:
+        return _RECORD.validate_python({**content, "study": study})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise OutputError(
+            f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}",
+            where=where,
+            cure="mend it, or run the study's command again, which writes it anew",
+        ) from error
 
 
 @contextmanager
@@ -138,19 +129,12 @@ def resumed(store: Store, record: Record) -> Record:
 
     Raises
     ------
-    OutputError: OUT cannot be read, does not say which weights it was made with, or holds
-        another study; the first differing keys are shown.
+    OutputError: OUT cannot be read or holds another study; the first differing keys are shown.
     DataError: its runs cannot be read.
     """
     if not store.exists(NAME):
         return record
     recorded = read_record(store)
-    if recorded.models is None:
-        raise OutputError(
-            "does not say which weights it was made with; an older raybias wrote it",
-            where=store.uri,
-            cure="give another --out; `raybias report` and `raybias serve` still read this one",
-        )
     study = _with_dtypes_of(recorded.study, record.study)
     rows = recorded.study.resources.rows_per_shard
     resources = study.resources.model_copy(update={"rows_per_shard": rows})
@@ -167,12 +151,7 @@ def recorded_dtypes(store: Store, study: Study) -> Study:
 
 
 def refuse_other(store: Store, recorded: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse a study or input that differs from the recorded one, naming the first keys that do.
-
-    Raises
-    ------
-    OutputError: something differs.
-    """
+    """Refuse a study or input that differs from the recorded one, naming the first keys that do."""
     differing = _differences(recorded, given)
     if not differing:
         return
@@ -190,36 +169,17 @@ def refuse_other(store: Store, recorded: Mapping[str, Any], given: Mapping[str, 
 @before_work()
 def begin(store: Store, record: Record) -> None:
     """Write OUT/study.yaml; `OutputError` where OUT cannot be written."""
-    content = {
-        "study": record.study.model_dump(mode="json"),
-        "hash": record.hash,
-        "data": dict(record.data),
-        "models": {name: dict(files) for name, files in (record.models or {}).items()},
-        "versions": dict(record.versions),
-        "command": redact(record.command),
-        "parameters": dict(record.parameters),
-        "begin_tokens": {name: list(tokens) for name, tokens in record.begin_tokens.items()},
-        "rows_per_shard": {name: dict(rows) for name, rows in record.rows_per_shard.items()},
-    }
+    written = replace(record, command=redact(record.command))
+    content = _RECORD.dump_python(written, mode="json")
     store.write_text(NAME, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
 def read_runs(store: Store) -> pl.DataFrame:
-    """Read OUT/runs.parquet (schema.RUNS); no rows where there is none.
-
-    Raises
-    ------
-    DataError: not a table of runs.
-    """
+    """Read OUT/runs.parquet (schema.RUNS), if there is one; `DataError` for another table."""
     if not store.exists(_RUNS):
         return pl.DataFrame(RUNS.empty_table())
     table = store.read_table(_RUNS)
     with store.reading(_RUNS, "as a table of runs"):
-        for name in _NEWER:
-            if name not in table.column_names:
-                table = table.append_column(
-                    RUNS.field(name), pa.nulls(len(table), RUNS.field(name).type)
-                )
         runs = pl.DataFrame(table.select(RUNS.names).cast(RUNS))
     for name in _NEEDED:
         if runs[name].null_count():
@@ -233,11 +193,11 @@ def fingerprint(frame: pl.DataFrame) -> str:
     """Return a fingerprint of a table's content and order."""
     # A CSV has no lists; a cell of theirs keeps its parts apart.
     flat = frame.with_columns(pl.col(pl.List(pl.String)).list.join("\0"))
-    return _fingerprint(flat.write_csv().encode("utf-8"))
+    return _fingerprint(flat.write_csv())
 
 
-def _fingerprint(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=8).hexdigest()
+def _fingerprint(content: str) -> str:
+    return hashlib.blake2b(content.encode("utf-8"), digest_size=8).hexdigest()
 
 
 def _identity(record: Record) -> dict[str, Any]:
@@ -245,7 +205,7 @@ def _identity(record: Record) -> dict[str, Any]:
     for content, backbone in zip(study["backbones"], record.study.backbones, strict=True):
         for name in backbone.never_change_answers:
             del content[name]
-    models = {name: dict(files) for name, files in (record.models or {}).items()}
+    models = {name: dict(files) for name, files in record.models.items()}
     return {**study, "data": dict(record.data), "models": models}
 
 
@@ -270,23 +230,3 @@ def _shown(value: object) -> str:
     if isinstance(value, str) and _DIGEST.fullmatch(value):
         return f"{value[:_DIGITS]}.."
     return repr(value)
-
-
-def _texts(value: Any) -> dict[str, str]:
-    return {str(k): str(v) for k, v in _mapping(value).items()}
-
-
-def _mapping(value: Any) -> dict[Any, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _counts(value: Any, what: str, where: str) -> dict[str, int]:
-    counts = _mapping(value)
-    for name, count in counts.items():
-        if type(count) is not int or count < 1:
-            raise OutputError(
-                f"{what} of {name!r} are {count!r}, not a number of them",
-                where=where,
-                cure="mend it, or run the study's command again, which counts them",
-            )
-    return {str(name): count for name, count in counts.items()}

@@ -34,7 +34,7 @@ _ESCAPED: Final = r"^'('*[=+\-@\t\r\n])"
 
 
 def unzipped(data: bytes, name: str, where: str) -> bytes:
-    """Return a file's content, gzipped where its name ends in .gz.
+    """Unpack a file's content if its name ends in .gz.
 
     Raises
     ------
@@ -63,7 +63,9 @@ def read_frame(store: Store, name: str) -> pl.DataFrame:
     DataError: another suffix, no such file, or content that is not what the suffix says.
     """
     if name.endswith(".parquet"):
-        return as_frame(store, name, store.read_table(name))
+        table = store.read_table(name)
+        with store.reading(name, "as a table"):
+            return pl.DataFrame(table)
     if name.endswith(_LINES):
         with store.reading(name, "as lines of JSON"):
             data = unzipped(store.read_bytes(name), name, store.uri_of(name))
@@ -118,12 +120,7 @@ def columns_of(store: Store, name: str) -> list[str]:
 
 
 def check_separator(columns: Sequence[str], separator: str, where: str) -> None:
-    """Refuse a header of one column whose name shows that another separator was meant.
-
-    Raises
-    ------
-    DataError: names both separators.
-    """
+    """Refuse a header of one column whose name holds another separator."""
     meant = [each for each in _NAMED if each != separator and each in columns[0]]
     if len(columns) == 1 and meant:
         raise DataError(
@@ -131,12 +128,6 @@ def check_separator(columns: Sequence[str], separator: str, where: str) -> None:
             where=where,
             cure=f"write it with {_NAMED[separator]}s",
         )
-
-
-def as_frame(store: Store, name: str, table: pa.Table) -> pl.DataFrame:
-    """Convert a table of the file `name`; `DataError` where Polars has no such type."""
-    with store.reading(name, "as a table"):
-        return pl.DataFrame(table)
 
 
 def csv_text(frame: pl.DataFrame) -> str:
@@ -147,10 +138,7 @@ def csv_text(frame: pl.DataFrame) -> str:
 
 
 def refuse(bad: pl.Series, column: pl.Series, problem: str, where: str, cure: str) -> None:
-    """Raise a `DataError` with the first bad value of a column and its row, if there is one.
-
-    Rows are counted from 1, without a header.
-    """
+    """Raise a `DataError` with the first bad value of a column and its row, counted from 1."""
     if bad.any():
         row = int(bad.arg_max() or 0)
         value = column[row]

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raybias.config import Interval, PairProbe, Probe, Profile, Scope, StyleOptions
+from raybias.config import Interval, PairProbe, Profile, Scope, StyleOptions
 from raybias.storage import Store
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from raybias.probes.design import ProbeDesign
     from raybias.report import Comparison
     from raybias.results import Results
 
@@ -223,13 +222,12 @@ def samples(study: str | Path, out: str | Path) -> list[str]:
 
     Parameters
     ----------
-    study: what `run` wrote.
+    study: OUT of `run`.
     out: folder or URI for MODEL/samples_TASK.jsonl.
 
     Raises
     ------
     DataError: there are neither answers to questions with three options nor scores of pairs.
-    OutputError: no OUT of a study.
     """
     from raybias.report.export import write_samples
 
@@ -243,7 +241,7 @@ def judge_sheet(
 
     Parameters
     ----------
-    study: what `run` wrote.
+    study: OUT of `run`.
     out: path or URI of a CSV: row, prompt, continuation, and label, which people fill in.
     of_group: texts of each group of each model, drawn at random.
     seed: of the draw.
@@ -260,13 +258,11 @@ def judge_sheet(
 
 
 def judge_labels(study: str | Path, sheet: str | Path) -> Results:
-    """Read people's labels of judged texts into OUT, and write its tables and page again.
-
-    Gaps corrected for the judge's errors are in the table `judged`.
+    """Read people's labels of judged texts into OUT; write its table `judged` and page again.
 
     Parameters
     ----------
-    study: what `run` wrote.
+    study: OUT of `run`.
     sheet: of `judge_sheet`, every label filled in.
 
     Raises
@@ -279,18 +275,6 @@ def judge_labels(study: str | Path, sheet: str | Path) -> Results:
 
     add_labels(Store(study), str(sheet))
     return write_report(study)
-
-
-def probe_items(probe: Probe) -> pl.DataFrame:
-    """Read the sentences of a probe (`schema.ITEMS`).
-
-    Raises
-    ------
-    DataError: its data is missing or malformed.
-    """
-    from raybias import probes
-
-    return probes.probe_items(probe)
 
 
 def pair_items(
@@ -318,20 +302,3 @@ def pair_items(
 
     items = pair_items(probe.source, probe.data, kinds=probe.kinds)
     return in_styles(probe.source, items, styles, files=files, options=options, seed=seed)
-
-
-def check_probe(card: str | Path) -> ProbeDesign:
-    """Say what the design of one's own probe can and cannot show; print the result.
-
-    Parameters
-    ----------
-    card: file or URI of its card.
-
-    Raises
-    ------
-    ConfigError: a wrong card.
-    DataError: its data is missing or malformed.
-    """
-    from raybias.probes.design import design_of
-
-    return design_of(str(card))

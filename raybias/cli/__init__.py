@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from raybias.cli import annotate, data, judge, operate, probes, start
+from raybias.cli import data, judge, probes, start
 from raybias.errors import RaybiasError, WorkFailed, of_library
 from raybias.redaction import redact
 from raybias.runtime.ending import ending_on_signals
@@ -29,8 +29,8 @@ from raybias.runtime.ending import ending_on_signals
 _GROUPS: Final = {
     "Start": (start.demo, start.audit, start.run, start.plan),
     "Judge": (judge.measure, judge.compare, judge.report),
-    "Data": (probes.app, data.app, annotate.app),
-    "Operate": (operate.serve, operate.doctor),
+    "Data": (probes.app, data.app, probes.annotate),
+    "Operate": (start.serve, start.doctor),
 }
 
 

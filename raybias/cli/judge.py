@@ -12,17 +12,25 @@ from raybias.api import files as api
 from raybias.api import studies
 from raybias.cli.options import (
     ProfileOption,
-    ScopeOption,
     command_line,
     documented_by,
     printed_warnings,
 )
-from raybias.config import Interval, Profile
+from raybias.config import Interval, Profile, Scope
 from raybias.errors import ConfigError
 
 if TYPE_CHECKING:
     from raybias.results import Results
 
+ScopeOption = Annotated[
+    Scope | None,
+    typer.Option(
+        help="What an interval covers as if drawn anew, instead of the profile's or study's: runs"
+        " (other seeds), sentences (and other sentences), wording (and other words for the"
+        " groups), or the widest of these that the data allow.",
+        show_default="the study's, else widest; paper: runs",
+    ),
+]
 #: Exit codes of --gate.
 _CODES: Final = {"worse": 3, "cannot tell": 4, "unread": 5}
 _CHOICE: Final = "KEY=VALUE,..."

@@ -1,9 +1,8 @@
-"""Options that several commands have in common."""
+"""The help of options, the command line and warnings of several commands."""
 
 from __future__ import annotations
 
 import inspect
-import os
 import re
 import shlex
 import sys
@@ -12,96 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import ParameterInfo
 
-from raybias.config import Profile, Scope
+from raybias.config import Profile
 
-StudyFile = Annotated[str, typer.Argument(metavar="STUDY.yaml", help="The study file.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as methods.0.keep=3."),
-]
-Limit = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Only a fixed sample of at most N items of each attribute or bias type: whole"
-        " templates, in equal parts over labels; at least one template of each label.",
-    ),
-]
 ProfileOption = Annotated[
     Profile | None,
     typer.Option(help="As in the papers, or statistically strict.", show_default="the file's"),
 ]
-ScopeOption = Annotated[
-    Scope | None,
-    typer.Option(
-        help="What an interval covers as if drawn anew, instead of the profile's or study's: runs"
-        " (other seeds), sentences (and other sentences), wording (and other words for the"
-        " groups), or the widest of these that the data allow.",
-        show_default="the study's, else widest; paper: runs",
-    ),
-]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        help="Ray cluster to use: an address, or `auto` for the one of this machine."
-        " By default RAY_ADDRESS, or a Ray that is started for this command."
-    ),
-]
-
-RunAddress = Annotated[
-    str | None,
-    typer.Option(
-        help="Ray cluster to use: an address, `auto` for the one of this machine, `local` to start"
-        " one here, or `none` to compute in this process. By default RAY_ADDRESS, else this"
-        " process for a study of seconds, or a Ray that is started for this command."
-    ),
-]
-
-
-def _debug(chosen: bool) -> bool:
-    if chosen:
-        os.environ["RAYBIAS_DEBUG"] = "1"
-    return chosen
-
-
-Debug = Annotated[
-    bool,
-    typer.Option(
-        "--debug", callback=_debug, help="Show Ray's output and the traceback of a failure."
-    ),
-]
-
-SkipUnfit = Annotated[
-    bool,
-    typer.Option(
-        "--skip-unfit",
-        help="Leave out backbones and methods that do not fit, instead of refusing the study.",
-    ),
-]
-
-#: Of commands that read pairs in styles.
-Styled = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="File with the formal and informal pairs: pair_id, style, sent_more, sent_less;"
-        " may be repeated."
-    ),
-]
-Evidential = Annotated[
-    Literal["Apparently", "Evidently"], typer.Option(help="The word of the style evidential.")
-]
-Question = Annotated[
-    Literal["first", "second", "seeded"],
-    typer.Option(help="The opening of question_answer: the same for all, or drawn per pair."),
-]
-Seed = Annotated[int, typer.Option(help="Seed of random draws.")]
-
-
 #: Names and text of a parameter in a docstring.
 _PARAMETER: Final = re.compile(r"^([\w, ]+): (.*(?:\n    .*)*)", re.MULTILINE)
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -1,27 +1,22 @@
-"""`raybias demo`, `audit`, `run` and `plan`: make a study, or say what it would take."""
+"""`raybias demo`, `audit`, `run`, `plan`, `serve` and `doctor`: make a study, plan and serve it."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
+import threading
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from string import Template
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raybias.api import studies
 from raybias.cli.judge import show
-from raybias.cli.options import (
-    Debug,
-    Limit,
-    Overrides,
-    ProfileOption,
-    RunAddress,
-    SkipUnfit,
-    StudyFile,
-    command_line,
-    documented_by,
-)
+from raybias.cli.options import ProfileOption, command_line, documented_by
 from raybias.config import load_study
 from raybias.errors import ConfigError, WorkFailed
 
@@ -29,6 +24,58 @@ if TYPE_CHECKING:
     import polars as pl
 
     from raybias.probes.published.planted import Plant
+
+StudyFile = Annotated[str, typer.Argument(metavar="STUDY.yaml", help="The study file.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, such as methods.0.keep=3."),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Only a fixed sample of at most N items of each attribute or bias type: whole"
+        " templates, in equal parts over labels; at least one template of each label.",
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="Ray cluster to use: an address, or `auto` for the one of this machine."
+        " By default RAY_ADDRESS, or a Ray that is started for this command."
+    ),
+]
+
+RunAddress = Annotated[
+    str | None,
+    typer.Option(
+        help="Ray cluster to use: an address, `auto` for the one of this machine, `local` to start"
+        " one here, or `none` to compute in this process. By default RAY_ADDRESS, else this"
+        " process for a study of seconds, or a Ray that is started for this command."
+    ),
+]
+
+
+def _debug(chosen: bool) -> bool:
+    if chosen:
+        os.environ["RAYBIAS_DEBUG"] = "1"
+    return chosen
+
+
+Debug = Annotated[
+    bool,
+    typer.Option(
+        "--debug", callback=_debug, help="Show Ray's output and the traceback of a failure."
+    ),
+]
+
+SkipUnfit = Annotated[
+    bool,
+    typer.Option(
+        "--skip-unfit",
+        help="Leave out backbones and methods that do not fit, instead of refusing the study.",
+    ),
+]
 
 
 @documented_by(studies.demo)
@@ -105,38 +152,6 @@ def audit(
     show(results)
 
 
-#: The comment after a line explains what readers look up first.
-_TEXT: Final = """\
-# yaml-language-server: $schema=study.schema.json
-# `raybias plan {file}` says what would run where, `raybias run {file}` runs it; every key stands in
-# docs/reference/study.md; an editor completes them by `raybias plan --schema > study.schema.json`.
-name: {name}
-profile: strict        # statistically right; `paper` has the papers' own rules
-
-backbones:
-  - {{id: {model}}}      # hub ids or folders, safetensors only; several are compared
-
-training:              # what is tuned on; prompted methods need none
-  - {{source: sst5, data: data/sst5}}        # raybias data download sst5 --out data/sst5
-
-methods:
-{methods}
-
-probes:                # raybias data download amazon --out data/amazon
-  - {{source: amazon, data: data/amazon, attributes: [{attribute}]}}
-# - {{source: file, name: mine, data: my_sentences.csv}}   # text, label, attribute, group
-
-# limit: 240           # to try it out: so many sentences of each attribute
-# statistics: {{margin: 0.02}}               # also show which gaps are smaller than this
-"""
-#: The YAML of each method that suits a model, in this order.
-_METHODS: Final = {
-    "zero_shot": "{kind: zero_shot}  # asked, not tuned; few_shot and cot likewise",
-    "lora": "{kind: lora, learning_rates: [5.0e-4]}   # tuned; soft_prompt and full likewise",
-    "full": "{kind: full, learning_rates: [5.0e-5], batch_size: 32}   # all weights; lora likewise",
-}
-
-
 def _write_study(model: str, probe: str, file: Path) -> None:
     """Write a commented study file for a model."""
     from raybias.config import to_yaml
@@ -149,12 +164,15 @@ def _write_study(model: str, probe: str, file: Path) -> None:
         raise OutputError("is there already", where=str(file), cure="give another --write")
     choose([probe], probes["amazon"].kinds, where="--probe")
     suited = suited_methods(model)
-    methods = "\n".join(f"  - {_METHODS[kind]}" for kind in _METHODS if kind in suited)
     quoted = to_yaml({"model": model}, width=10_000).removeprefix("model: ").rstrip("\n")
-    text = _TEXT.format(
-        file=file, name=short_name(model), model=quoted, methods=methods, attribute=probe
+    template = resources.files("raybias").joinpath("assets/new_study.yaml").read_text("utf-8")
+    text = Template(template).substitute(
+        file=file, name=short_name(model), model=quoted, attribute=probe
     )
-    file.write_text(text, encoding="utf-8")
+    # A line `- {kind: ...}` for each method.
+    kinds = ((line, re.match(r" *- \{kind: (\w+)", line)) for line in text.splitlines())
+    kept = (line for line, kind in kinds if kind is None or kind[1] in suited)
+    file.write_text("\n".join(kept) + "\n", encoding="utf-8")
     print(f"{file}: `raybias plan {file}` says what it would take")
 
 
@@ -257,3 +275,80 @@ def plan(
         utilisation=utilisation, scale=[*map(int, parts)], skip_unfit=skip_unfit,
     )  # fmt: skip
     typer.echo(planned)
+
+
+def serve(
+    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or URI of a finished study.")],
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen on; others need a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
+    token_file: Annotated[
+        str | None,
+        typer.Option(help="File with the bearer token.", show_default="RAYBIAS_SERVE_TOKEN"),
+    ] = None,
+    models: Annotated[
+        list[str] | None, typer.Option("--model", help="Only this backbone; may be repeated.")
+    ] = None,
+    replicas: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Replicas of each model; with two, none is missed where one is lost."
+        ),
+    ] = 1,
+    max_queued: Annotated[
+        int, typer.Option(min=1, help="Requests that wait for a model; more get a 503.")
+    ] = 32,
+    max_texts: Annotated[int, typer.Option(min=1, help="Most texts of a request.")] = 256,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds until a request gets a 504.")
+    ] = 30.0,
+    address: Address = None,
+    debug: Debug = False,
+) -> None:
+    """Label texts with the runs of OUT over HTTP until SIGINT or SIGTERM.
+
+    `GET /runs` lists them; `POST /label` with {"run": ..., "texts": [...]} gives each text's
+    label and probabilities; `GET /healthz` says whether it is up.
+    """
+    from raybias.runtime.serve.app import TOKEN_VARIABLE
+    from raybias.runtime.serve.http import Limits
+
+    limits = Limits(max_queued=max_queued, max_texts=max_texts, timeout_s=timeout)
+    with studies.serve(
+        out,
+        host=host,
+        port=port,
+        token_file=token_file,
+        models=models or (),
+        replicas=replicas,
+        limits=limits,
+        address=address,
+    ) as url:
+        guarded = "with" if token_file or TOKEN_VARIABLE in os.environ else "without"
+        print(f"serving {out} on {url}, {guarded} a token", file=sys.stderr, flush=True)
+        threading.Event().wait()
+
+
+@documented_by(studies.doctor)
+def doctor(
+    address: Address = None,
+    out: str | None = None,
+    hub: bool = True,
+) -> None:
+    """Check Python, packages, processors, memory, disk, Ray, its ports and the model hub.
+
+    Every line is ok, warn or fail, with a cure; security weaknesses are warnings. Exits with 2
+    if something that is needed is broken.
+    """
+    broken = False
+    for finding in studies.doctor(address, out=out, hub=hub):
+        print(finding, flush=True)
+        broken = broken or finding.state == "fail"
+    if broken:
+        print(
+            "raybias: something that is needed is broken; see the lines marked fail",
+            file=sys.stderr,
+        )
+        raise typer.Exit(2)

@@ -65,20 +65,7 @@ class Converted:
 
 
 def convert(model: str, out: str | Path, *, revision: str | None = None) -> Converted:
-    """Convert a GGUF file, or a checkpoint with pickled weights, into a folder with safetensors.
-
-    Parameters
-    ----------
-    model: a GGUF file, or a hub id or a folder with pytorch_model.bin, whole or in parts.
-    out: a folder that does not exist yet; it is written whole or not at all.
-    revision: branch, tag or commit on the hub.
-
-    Raises
-    ------
-    ModelError: not found, damaged, of an architecture that transformers cannot load, safetensors
-        already, or a pickle that holds more than weights.
-    OutputError: `out` exists, or cannot be written.
-    """
+    """Convert a checkpoint to safetensors, whole or not at all; see `raybias.convert`."""
     place = Path(out)
     if place.exists():
         raise OutputError("is there already", where=str(out), cure="name a new folder")

@@ -294,7 +294,7 @@ class _StudyRun:
         """Refuse weights that are not those that the run was made with."""
         from raybias.engine.checkpoint import file_hashes, folder_of
 
-        held = (self.record.models or {}).get(self.backbone.name)
+        held = self.record.models.get(self.backbone.name)
         folder = folder_of(self.backbone.id)
         if held is not None and folder is not None:
             found = file_hashes(folder)

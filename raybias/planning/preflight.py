@@ -145,7 +145,7 @@ def check_models(store: Store, record: Record, names: Sequence[str]) -> None:
     ModelError: the folder is gone.
     """
     for name in names:
-        held = (record.models or {}).get(name)
+        held = record.models.get(name)
         folder = folder_of(record.study.checkpoints[name].id)
         if held is not None and folder is not None:
             found = file_hashes(folder)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import polars as pl
@@ -52,21 +53,32 @@ class ProbeDesign:
         return "\n".join([self.card.about, "", table, "", "What it cannot show:", *said])
 
 
-def design_of(uri: str) -> ProbeDesign:
-    """Read a card with its data, and look at the design."""
-    card = read_card(uri)
-    source, look = SOURCES[card.kind], _LOOKS[card.kind]
-    if card.kind == "label":
+def check_probe(card: str | Path) -> ProbeDesign:
+    """Tell what the design of one's own probe can and cannot show; print the result.
+
+    Parameters
+    ----------
+    card: file or URI of its card.
+
+    Raises
+    ------
+    ConfigError: a wrong card.
+    DataError: its data is missing or malformed.
+    """
+    uri = str(card)
+    given = read_card(uri)
+    source, look = SOURCES[given.kind], _LOOKS[given.kind]
+    if given.kind == "label":
         items = base_items(Probe.model_validate({"source": source, "data": uri}))
-    elif card.kind == "pair":
+    elif given.kind == "pair":
         items = pair_items(source, uri)
     else:
         items = question_items(QuestionProbe.model_validate({"source": source, "data": uri}))
     parts, cannot = look(items)
-    missing = [name for name, text in card.validity.model_dump().items() if not text]
+    missing = [name for name, text in given.validity.model_dump().items() if not text]
     if missing:
         cannot.append(f"the card does not say, under validity: {', '.join(missing)}")
-    return ProbeDesign(card, parts, tuple(cannot))
+    return ProbeDesign(given, parts, tuple(cannot))
 
 
 def gap_widths(*, runs: int, templates: int, words: int) -> tuple[float, float]:

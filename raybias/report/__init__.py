@@ -4,10 +4,10 @@ from raybias.report.calibration import calibration
 from raybias.report.compare import Comparison, compare
 from raybias.report.design import design_text
 from raybias.report.files import design_of_files, measure_files, rules_of_files
-from raybias.report.outs import as_reported, restated
+from raybias.report.outs import as_reported, read_notes, restated
 from raybias.report.page import write_report
 from raybias.report.sentences import by_scope, verdict
-from raybias.report.tables import read_notes, write_tables
+from raybias.report.tables import write_tables
 from raybias.study_record import read_record as load_record
 
 __all__ = [

@@ -1,7 +1,6 @@
 """Judge the embedded calibration: was the planted gap found, nothing else, and the truth covered?
 
-The verdicts are those of the widest scope that the design allows; narrower ones stand beside
-them, to show what they would have missed.
+The verdicts are those of the widest scope; narrower ones show what they would have missed.
 """
 
 from __future__ import annotations
@@ -18,18 +17,20 @@ from raybias.report.table import Cell, Row, TextTable, same, table, worded
 from raybias.stats.scopes import SCOPES, Scope
 
 _GAP = (*schema.KEYS, "attribute", "score", "group")
+#: Significant; a gap that never varies has no verdict, but counts if it is not 0.
+_FLAGGED = pl.col("survives").fill_null(pl.col("value") != 0)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Whether what was planted was found, and nothing else."""
+    """Whether the planted gap was found, and no other."""
 
     detected: bool
     """Whether the planted gap is significant, with its sign, in every classifier."""
-    flagged: tuple[str, ...]
+    flagged: list[str]
     """Other groups with a significant gap, or with one that no interval can be given for."""
-    said: tuple[str, ...]
-    """What was planted and found, in sentences."""
+    said: list[str]
+    """The plant and the findings in sentences."""
     comparison: TextTable
     """Each gap beside its truth, with its interval under each scope."""
 
@@ -40,40 +41,49 @@ class Calibration:
 
 
 def calibration(planted: Plant | None, estimates: pl.DataFrame) -> Calibration | None:
-    """Compare what was planted with what was found; None where nothing was planted.
-
-    Parameters
-    ----------
-    estimates: schema.ESTIMATES.
-    """
+    """Compare the planted gap with schema.ESTIMATES; None where nothing was planted."""
     if planted is None:
         return None
     judged = (
         gap_rows(estimates)
         .filter(attribute=planted.attribute)
         .join(truths(planted), on=["score", "group"], how="left")
+        .with_columns(holds=pl.col("truth").is_between("low", "high"))
     )
-    judged = judged.with_columns(holds=pl.col("truth").is_between("low", "high"))
-    allowed: list[Scope] = [scope for scope in SCOPES if (judged["scope"] == scope).any()]
-    widest = judged.filter(scope=allowed[-1]) if allowed else judged
+    scopes: list[Scope] = [scope for scope in SCOPES if (judged["scope"] == scope).any()]
+    widest = judged.filter(scope=scopes[-1]) if scopes else judged
     target = pl.col("group") == planted.group
     rows = widest.filter(target, score=planted.rate)
-    right = rows.filter(_flagged(), pl.col("value").sign() == pl.col("truth").sign())
-    others = widest.filter(~target, _flagged())["group"].unique().sort().to_list()
-    found = bool(rows.height) and right.height == rows.height
-    return Calibration(
-        detected=found,
-        flagged=tuple(others),
-        said=(
-            _planted(planted),
-            _found(rows, right.height),
-            f"Significant without cause: {wording.listed(others)}." if others
-            else "No other group is significant after correction.",
-            *_narrower(judged.filter(~target), allowed[:-1]),
-            _covered(judged, allowed),
-        ),
-        comparison=_comparison(judged, allowed),
-    )  # fmt: skip
+    right = rows.filter(_FLAGGED, pl.col("value").sign() == pl.col("truth").sign()).height
+    found = 0 < rows.height == right
+    others = widest.filter(~target, _FLAGGED)["group"].unique().sort().to_list()
+    measured = wording.listed(
+        [wording.interval(*row) for row in rows.select("value", "low", "high").iter_rows()]
+    )
+    said = [
+        f"Planted: {planted.group} ({planted.attribute}) is {wording.rate_title(planted.rate)} "
+        f"{'more' if planted.size > 0 else 'less'} often than the other groups, by "
+        f"{wording.signed(planted.size)} over all words for it and all sentences; the others are "
+        "treated alike.",
+        f"The planted gap {'was found' if found else 'was NOT found'}"
+        f"{f' in {right} of {rows.height} classifiers' if rows.height > 1 else ''}: "
+        f"measured {measured or 'nothing'}.",
+        f"Significant without cause: {wording.listed(others)}."
+        if others
+        else "No other group is significant after correction.",
+    ]
+    wrong = judged.filter(~target, _FLAGGED)
+    counts = [(wrong.filter(scope=scope).height, scope) for scope in scopes[:-1]]
+    if flagged := [f"{n} under {scope}" for n, scope in counts if n]:
+        gaps = judged.filter(~target).select(_GAP).n_unique()
+        said.append(
+            f"Of the other groups' {gaps} gaps, narrower intervals would have flagged "
+            f"{wording.listed(flagged)}."
+        )
+    holds = [(judged.filter(scope=scope)["holds"], scope) for scope in reversed(scopes)]
+    shares = [f"{each.sum()} of {each.count()} gaps under {scope}" for each, scope in holds]
+    said.append(f"The truth lies inside the interval of {', '.join(shares) or 'no gap'}.")
+    return Calibration(found, others, said, _comparison(judged, scopes))
 
 
 def truths(planted: Plant) -> pl.DataFrame:
@@ -81,47 +91,6 @@ def truths(planted: Plant) -> pl.DataFrame:
     rows = [(r, g, gap) for r, of_groups in planted.truth.items() for g, gap in of_groups.items()]
     types = {"score": pl.String, "group": pl.String, "truth": pl.Float64}
     return pl.DataFrame(rows, types, orient="row")
-
-
-def _flagged() -> pl.Expr:
-    """Select what is significant; a gap that never varies has no verdict, but is one if not 0."""
-    return pl.col("survives").fill_null(pl.col("value") != 0)
-
-
-def _planted(planted: Plant) -> str:
-    often = "more" if planted.size > 0 else "less"
-    return (
-        f"Planted: {planted.group} ({planted.attribute}) is {wording.rate_title(planted.rate)} "
-        f"{often} often than the other groups, by {wording.signed(planted.size)} over all words "
-        "for it and all sentences; the others are treated alike."
-    )
-
-
-def _found(rows: pl.DataFrame, right: int) -> str:
-    share = "" if rows.height < 2 else f" in {right} of {rows.height} classifiers"
-    verdict = "was found" if rows.height and right == rows.height else "was NOT found"
-    measured = [
-        wording.interval(row["value"], row["low"], row["high"])
-        for row in rows.iter_rows(named=True)
-    ]
-    return f"The planted gap {verdict}{share}: measured {wording.listed(measured) or 'nothing'}."
-
-
-def _narrower(others: pl.DataFrame, scopes: list[Scope]) -> list[str]:
-    """Say how often narrower scopes would have flagged a group without cause."""
-    gaps = others.select(_GAP).n_unique()
-    counts = [(scope, others.filter(_flagged(), scope=scope).height) for scope in scopes]
-    said = wording.listed([f"{n} under {scope}" for scope, n in counts if n])
-    narrower = f"Of the other groups' {gaps} gaps, narrower intervals would have flagged {said}."
-    return [narrower] if said else []
-
-
-def _covered(judged: pl.DataFrame, scopes: list[Scope]) -> str:
-    shares = []
-    for scope in reversed(scopes):
-        holds = judged.filter(scope=scope)["holds"]
-        shares.append(f"{holds.sum()} of {holds.count()} gaps under {scope}")
-    return f"The truth lies inside the interval of {', '.join(shares) or 'no gap'}."
 
 
 def _comparison(judged: pl.DataFrame, scopes: list[Scope]) -> TextTable:
@@ -134,17 +103,13 @@ def _comparison(judged: pl.DataFrame, scopes: list[Scope]) -> TextTable:
         **same(*wording.naming_keys(wide), "score", "group"),
         "truth": worded(wording.signed, "truth"),
         "found": worded(wording.signed, "value"),
-        **{f"interval: {scope}": _interval(scope) for scope in scopes},
+        **{f"interval: {scope}": worded(_interval, scope) for scope in scopes},
     }
     return table("Each gap and its truth; ✓ where the interval holds it", wide, columns)
 
 
-def _interval(scope: str) -> Cell:
-    def text(row: Row) -> str:
-        found = row[scope]
-        if found is None or found["low"] is None:
-            return ""
-        held = {True: " ✓", False: " ✗", None: ""}[found["holds"]]
-        return wording.span(found["low"], found["high"]) + held
-
-    return text
+def _interval(found: Row | None) -> str:
+    if found is None or found["low"] is None:
+        return ""
+    held = {True: " ✓", False: " ✗", None: ""}[found["holds"]]
+    return wording.span(found["low"], found["high"]) + held

@@ -1,7 +1,4 @@
-"""Say what a reader must know before believing a number: what happened in a study, what is missing.
-
-Everything follows from OUT's tables and answers; nothing is tested anew.
-"""
+"""Caution a reader, from OUT's tables and answers: what happened in a study, what is missing."""
 
 from __future__ import annotations
 
@@ -25,17 +22,12 @@ from raybias.study_record import Record
 UNPARSED_SHARE: Final = 0.01
 #: Options differ in length where the longest has more than this times the characters of another.
 _UNEVEN: Final = 1.5
-#: So many seeds are named one by one.
+#: Seeds that are named one by one.
 _NAMED: Final = 3
 
 
 def of_study(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -> Iterator[str]:
-    """Yield what happened in a study, and in its predictions.
-
-    Parameters
-    ----------
-    tables: of `write_tables`; none where the study has no gaps.
-    """
+    """Yield cautions about a study and its predictions; `tables` of `write_tables`, if any."""
     if tables:
         yield from tables["notes"].filter(~pl.col("urgent"))["note"]
     if record.study.profile != study.profile:
@@ -73,7 +65,6 @@ def _about_runs(study: Study, runs: pl.DataFrame) -> Iterator[str]:
 
 
 def _seeds(seeds: Sequence[int]) -> str:
-    """Name a few seeds, or count many."""
     if len(seeds) > _NAMED:
         return f"{len(seeds)} seeds"
     return f"seed {wording.listed([str(seed) for seed in seeds])}"
@@ -125,12 +116,7 @@ def _about_gaps(gaps: pl.DataFrame) -> Iterator[str]:
 def of_answers(
     store: Store, study: Study, record: Record, kind: Kind, answers: pl.DataFrame
 ) -> Iterator[str]:
-    """Yield what is missing of a study's answers of a kind, and what decides them beside meaning.
-
-    Parameters
-    ----------
-    record: of the OUT, with the tokens that sentences begin with.
-    """
+    """Yield cautions about a study's answers of a kind: what is missing, and what decides them."""
     yield from _unfinished(store, study, kind, answers)
     if "turned" in answers.columns:
         yield from _turned(answers, record)
@@ -139,7 +125,7 @@ def of_answers(
 
 
 def _about_likelihoods(store: Store, study: Study, answers: pl.DataFrame) -> Iterator[str]:
-    """Caution against likelihoods of words: how much they hold, and whether length decides."""
+    """Yield how much probability words hold, and whether their length decides."""
     words = [m for m in study.methods if isinstance(m, OptionLikelihood) and not m.letters]
     for method in words:
         mine = answers.filter(method=method.name)
@@ -172,7 +158,7 @@ def _about_likelihoods(store: Store, study: Study, answers: pl.DataFrame) -> Ite
 
 
 def _turned(scores: pl.DataFrame, record: Record) -> Iterator[str]:
-    """Report how many preferences turn with the other token that could begin sentences."""
+    """Count the preferences that turn with the other token that could begin sentences."""
     known = scores.filter(pl.col("turned").is_not_null())
     counts = known.group_by("model", "score", "probe", maintain_order=True).agg(
         pl.len(), pl.col("turned").sum()
@@ -187,7 +173,7 @@ def _turned(scores: pl.DataFrame, record: Record) -> Iterator[str]:
 
 
 def _unfinished(store: Store, study: Study, kind: Kind, answers: pl.DataFrame) -> Iterator[str]:
-    """Report the items that a model was not asked yet, and pairs that a style left as they were."""
+    """Count the items that a model was not asked yet, and pairs that a style left as they were."""
     outputs = {m.name: m.output() for m in study.methods if m.output().folder == kind.folder}
     keys = [name for name in ("model", "method", "score") if name in answers.columns]
     for (probe,), part in answers.group_by("probe", maintain_order=True):

@@ -57,7 +57,7 @@ _CALLED: Final = {"score": "rate", "value": "change", "reason": "needs"}
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a candidate does to the gaps and scores of its base."""
+    """Changes of gaps and scores from a base to a candidate."""
 
     base: str
     candidate: str
@@ -67,8 +67,8 @@ class Comparison:
     """A row per attribute of the predictions (`measures.compare_gaps.ANSWERS`)."""
     margin: float
     level: float
-    notes: tuple[str, ...]
-    """What the numbers cover, and what to know before one relies on them."""
+    notes: list[str]
+    """The coverage of the intervals, and cautions."""
 
     @property
     def verdict(self) -> Verdict:
@@ -77,10 +77,7 @@ class Comparison:
 
     @property
     def headline(self) -> str:
-        """Return the verdict in a sentence, with the number of gaps of each.
-
-        Arms that cannot do their task come first.
-        """
+        """Return the verdict in a sentence with counts; arms that cannot do their task lead."""
         unable = self.changes.filter(refused("reason"))["reason"].unique(maintain_order=True)
         first = [refusal(f"the {arm}", reason, "change")
                  for arm, _, reason in (text.partition(": ") for text in unable)]  # fmt: skip
@@ -132,7 +129,6 @@ class Comparison:
         parts = [table("Answers that differ", self.answers, answers)] if self.answers.height else []
         return [table(title, changes, columns), *parts]
 
-    @property
     def _figures(self) -> Iterator[Drawn]:
         """Draw the change of every gap with its band, a figure per attribute."""
         moved = pl.when(pl.col("low").is_not_null()).then(
@@ -140,7 +136,7 @@ class Comparison:
         )
         changes = self.changes.with_columns(survives=pl.lit(None, pl.Boolean), significant=moved)
         for probe, attribute in wording.probe_order(changes):
-            drawn = forest_of(
+            if drawn := forest_of(
                 changes.filter(probe=probe, attribute=attribute),
                 name=slug("compare", probe, attribute),
                 title=f"{attribute}: changes of gaps",
@@ -149,12 +145,16 @@ class Comparison:
                 digits=3,
                 band=(-self.margin, self.margin),
                 keys=("filled: changed; hollow: change not shown",),
-            )
-            if drawn is not None:
+            ):
                 yield drawn
 
     def markdown(self) -> str:
         """Return the comparison for a pull request; equivalent gaps are folded."""
+
+        def titled(one: TextTable) -> str:
+            # Markdown has no captions.
+            return f"{one.title}:\n\n{one.markdown()}"
+
         changes, *answers = self.tables
         place = changes.headers.index("verdict")
         still = tuple(row for row in changes.rows if row[place] == "equivalent")
@@ -162,12 +162,12 @@ class Comparison:
         arms = markdown_text(f"{self.candidate} against {self.base}")
         parts = [f"## raybias: {arms}", f"**{self.headline}**"]
         if moved:
-            parts.append(_markdown(replace(changes, rows=moved)))
+            parts.append(titled(replace(changes, rows=moved)))
         if still:
             summary = wording.counted(len(still), "equivalent change")
-            folded = _markdown(replace(changes, rows=still))
+            folded = titled(replace(changes, rows=still))
             parts.append(f"<details><summary>{summary}</summary>\n\n{folded}\n</details>")
-        parts += map(_markdown, answers)
+        parts += map(titled, answers)
         parts.append("\n".join(f"- {markdown_text(note)}" for note in self.notes))
         return "\n\n".join(parts) + "\n"
 
@@ -187,7 +187,7 @@ class Comparison:
             **said,
             "title": f"Comparison: {self.candidate} against {self.base}",
             "headline": self.headline,
-            "figures": [*self._figures],
+            "figures": [*self._figures()],
             "all_tables": self.tables,
         }
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
@@ -210,11 +210,6 @@ def _from_to(base: float | None, candidate: float | None) -> str:
 
 def _band(at_most: float | None, low: float | None, high: float | None) -> str:
     return "no answer differs" if at_most == 0 else wording.span(low, high)
-
-
-def _markdown(one: TextTable) -> str:
-    # Titles stand above, since Markdown has no captions.
-    return f"{one.title}:\n\n{one.markdown()}"
 
 
 def compare(
@@ -255,7 +250,7 @@ def compare(
             where=" and ".join(names), cure="choose arms that answer the same",
         )  # fmt: skip
     changes = pl.concat(found)
-    notes = tuple(_notes(matches, changes, answers, within, level))
+    notes = [*_notes(matches, changes, answers, within, level)]
     return Comparison(names[0], names[1], changes, answers, within, level, notes)
 
 
@@ -264,8 +259,8 @@ def _read(paths: Sequence[str], chosen: Mapping[str, str]) -> dict[str, pl.DataF
     predictions: list[str] = []
     scores: list[pl.DataFrame] = []
     for path in paths:
-        kinds_here = [(name, kinds[name].outcomes) for name in held(path)]
-        paired = [of(read([path], name)[name]) for name, of in kinds_here if of is not None]
+        tellers = ((name, kinds[name].outcomes) for name in held(path))
+        paired = [of(read([path], name)[name]) for name, of in tellers if of is not None]
         scores += paired
         if not paired or Store(path).exists("predictions"):
             predictions.append(path)
@@ -283,7 +278,7 @@ def _read(paths: Sequence[str], chosen: Mapping[str, str]) -> dict[str, pl.DataF
 
 
 def _check_studies(base: Sequence[str], candidate: Sequence[str], *, probes: Sequence[str]) -> None:
-    """Refuse arms of studies that read other templates or label words, or have other profiles."""
+    """Refuse arms of studies with other templates, label words or profiles."""
     for one in filter(None, map(out_of, base)):
         for other in filter(None, map(out_of, candidate)):
             here, there = (_read_alike(read_record(Store(out)), probes) for out in (one, other))
@@ -298,19 +293,21 @@ def _check_studies(base: Sequence[str], candidate: Sequence[str], *, probes: Seq
 def _read_alike(record: Record, probes: Sequence[str]) -> dict[str, object]:
     """Return what studies must have in common where both have it, by its name in messages."""
     study = record.study
-    found: dict[str, object] = {
+    return {
         "the profile": study.profile,
         "the choice of label words": study.verbalizer.model_dump(),
-    }
-    for probe in sorted(probes):
-        if f"probe {probe}" in record.data:
-            found[f"the content of probe {probe}"] = record.data[f"probe {probe}"]
-    # What methods let a model read around a sentence.
-    return found | {
-        f"the {field} of {method.name}": getattr(method, field)
-        for field in ("label_words", "template")
-        for method in sorted(study.methods, key=lambda each: each.name)
-        if hasattr(method, field)
+        **{
+            f"the content of probe {probe}": record.data[f"probe {probe}"]
+            for probe in sorted(probes)
+            if f"probe {probe}" in record.data
+        },
+        # What methods let a model read around a sentence.
+        **{
+            f"the {field} of {method.name}": getattr(method, field)
+            for field in ("label_words", "template")
+            for method in sorted(study.methods, key=lambda each: each.name)
+            if hasattr(method, field)
+        },
     }
 
 

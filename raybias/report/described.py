@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,8 +22,7 @@ from raybias.probes.registries import probes
 from raybias.providers.base import Provider
 from raybias.providers.openai import read_asked
 from raybias.report import wording
-from raybias.report.outs import load_sampling
-from raybias.report.table import Cell, Row, TextTable, count, pairs_of, same, table, worded
+from raybias.report.table import Cell, Row, TextTable, count, same, table, worded
 from raybias.schema import LABELS
 from raybias.seal import digest
 from raybias.stats.scopes import SCOPES
@@ -62,44 +62,44 @@ _VALIDITY: Final = {
 def measured_on(
     store: Store, study: Study, record: Record, runs: pl.DataFrame, answers: pl.DataFrame | None
 ) -> Iterator[TextTable]:
-    """Yield what is to be said of backbones, endpoints, tuning and prompting.
+    """Yield tables about backbones, endpoints, tuning and prompting.
 
-    Parameters
-    ----------
-    runs: schema.RUNS.
-    answers: schema.ANSWERS; None where the study has no probes of labels.
+    `answers` (schema.ANSWERS) are there where the study has probes of labels.
     """
     yield _backbones(study, runs, record)
     yield _endpoints(store, study)
     if answers is not None:
         yield _training(study, runs)
-        yield _prompting(study, load_sampling(store, runs))
+        yield _prompting(store, study, runs)
         yield _unread(answers)
 
 
 def _backbones(study: Study, runs: pl.DataFrame, record: Record) -> TextTable:
-    """Describe each backbone: its commit or weights, and the token ids of its classifiers."""
-    headers = ["model", "id", "commit or sha256", "parameters", "dtype", "BOS", "begin token"]
-    if study.probes:
-        headers += ["prompt token", "label words (token id)"]
     rows = []
     for backbone in study.backbones:
         size = record.parameters.get(backbone.name)
-        row = [
-            backbone.name,
-            _without_folder(backbone.id),
-            _version(backbone, (record.models or {}).get(backbone.name, {})),
-            "" if size is None else f"{size:,}",
-            backbone.dtype,
-            backbone.bos,
-            *list(record.begin_tokens.get(backbone.name, [""]))[:1],
-        ]
+        row = {
+            "model": backbone.name,
+            "id": _without_folder(backbone.id),
+            "commit or sha256": _version(backbone, record.models.get(backbone.name, {})),
+            "parameters": "" if size is None else f"{size:,}",
+            "dtype": backbone.dtype,
+            "BOS": backbone.bos,
+            "begin token": next(iter(record.begin_tokens.get(backbone.name, ())), ""),
+        }
         if study.probes:
-            part = runs.filter(pl.col("model") == backbone.name)
-            tokens = part["prompt_token_id"].drop_nulls().unique().sort()
-            row += [", ".join(map(str, tokens)), _verbalizer(study, part)]
-        rows.append(tuple(row))
-    return TextTable("Backbones", tuple(headers), tuple(rows))
+            mine = runs.filter(model=backbone.name)
+            tokens = mine["prompt_token_id"].drop_nulls().unique().sort()
+            ids = mine["verbalizer_ids"].drop_nulls().to_list()[:1]
+            words = study.verbalizer.words()
+            if ids:
+                words = tuple(f"{word} ({n})" for word, n in zip(words, ids[0], strict=False))
+            row |= {
+                "prompt token": ", ".join(map(str, tokens)),
+                "label words (token id)": ", ".join(words),
+            }
+        rows.append(row)
+    return TextTable.of("Backbones", rows)
 
 
 def _version(backbone: Backbone, files: Mapping[str, str]) -> str:
@@ -115,32 +115,23 @@ def _version(backbone: Backbone, files: Mapping[str, str]) -> str:
     return "local" if shipped else "not pinned"
 
 
-def _verbalizer(study: Study, part: pl.DataFrame) -> str:
-    ids = part["verbalizer_ids"].drop_nulls().to_list()[:1]
-    names = study.verbalizer.words()
-    if not ids:
-        return ", ".join(names)
-    return ", ".join(f"{word} ({number})" for word, number in zip(names, ids[0], strict=False))
-
-
 def _endpoints(store: Store, study: Study) -> TextTable:
-    """Tabulate the requests to each endpoint, its model names, and how often answers repeated."""
-    found = [(each, read_asked(store, each.name)) for each in study.backbones
-             if isinstance(each, Provider)]  # fmt: skip
-    rows = (
-        (
-            backbone.name, backbone.place, f"{asked.requests:,}", f"{asked.tokens:,}",
-            f"{backbone.prices.of(asked.read, asked.written):,.2f}",
-            f"{asked.same:,} of {asked.twice:,}", f"{asked.furthest:.2g}",
-            ", ".join(asked.models), ", ".join(asked.fingerprints) or "none",
-        )
-        for backbone, asked in found
-    )  # fmt: skip
-    headers = (
-        "model", "endpoint", "requests", "tokens", "cost", "the same answer when asked again",
-        "furthest likelihoods of one text", "calls itself", "system fingerprints",
-    )  # fmt: skip
-    return TextTable("Endpoints", headers, tuple(rows))
+    rows = []
+    for backbone in study.backbones:
+        if isinstance(backbone, Provider):
+            asked = read_asked(store, backbone.name)
+            rows.append({
+                "model": backbone.name,
+                "endpoint": backbone.place,
+                "requests": f"{asked.requests:,}",
+                "tokens": f"{asked.tokens:,}",
+                "cost": f"{backbone.prices.of(asked.read, asked.written):,.2f}",
+                "the same answer when asked again": f"{asked.same:,} of {asked.twice:,}",
+                "furthest likelihoods of one text": f"{asked.furthest:.2g}",
+                "calls itself": ", ".join(asked.models),
+                "system fingerprints": ", ".join(asked.fingerprints) or "none",
+            })  # fmt: skip
+    return TextTable.of("Endpoints", rows)
 
 
 def _training(study: Study, runs: pl.DataFrame) -> TextTable:
@@ -154,59 +145,62 @@ def _training(study: Study, runs: pl.DataFrame) -> TextTable:
         model, method, dataset = map(str, key)
         selection = selections.get(method)
         kept = part.filter(pl.col("selected").fill_null(value=False))
-        rows.append(
-            (
-                model, method, dataset, of_sets.get(dataset, ""),
-                *(wording.listed([f"{v:g}" for v in part[name].drop_nulls().unique().sort()])
-                  for name in _SETTINGS),
-                str(part.height),
-                f"{kept.height} (seeds {', '.join(map(str, kept['seed'].sort()))})",
-                f"{selection} accuracy" if selection else "",
-                str(part.filter(pl.col("stop_reason") == "diverged").height),
-                *(_spread(kept, f"{when}_accuracy") for when in ("untuned", "validation", "test")),
-            )
-        )  # fmt: skip
-    headers = (
-        "model", "method", "training set", "source", "learning rate", "weight decay", "seeds run",
-        "kept", "kept by", "diverged", "validation accuracy before tuning",
-        "validation accuracy of the kept", "test accuracy of the kept",
-    )  # fmt: skip
-    return TextTable("Tuning", headers, tuple(rows))
+        rows.append({
+            "model": model,
+            "method": method,
+            "training set": dataset,
+            "source": of_sets.get(dataset, ""),
+            **{wording.spaced(name): wording.listed(
+                [f"{value:g}" for value in part[name].drop_nulls().unique().sort()]
+            ) for name in _SETTINGS},
+            "seeds run": str(part.height),
+            "kept": f"{kept.height} (seeds {', '.join(map(str, kept['seed'].sort()))})",
+            "kept by": f"{selection} accuracy" if selection else "",
+            "diverged": str(part.filter(stop_reason="diverged").height),
+            "validation accuracy before tuning": _spread(kept["untuned_accuracy"]),
+            "validation accuracy of the kept": _spread(kept["validation_accuracy"]),
+            "test accuracy of the kept": _spread(kept["test_accuracy"]),
+        })  # fmt: skip
+    return TextTable.of("Tuning", rows)
 
 
-def _spread(part: pl.DataFrame, column: str) -> str:
-    values = part[column].drop_nulls().to_list()
-    ends = [wording.number(end) for end in (min(values), max(values))] if values else [""]
-    return " to ".join(dict.fromkeys(ends))
+def _spread(values: pl.Series) -> str:
+    known = values.drop_nulls().sort().to_list()
+    return " to ".join(dict.fromkeys(map(wording.number, (*known[:1], *known[-1:]))))
 
 
-def _prompting(study: Study, sampling: Mapping[tuple[str, str], Mapping[str, Any]]) -> TextTable:
-    """Describe each prompted method: its runs, sampling, and what an unread answer counts as.
+def _prompting(store: Store, study: Study, runs: pl.DataFrame) -> TextTable:
+    """Describe each prompted method: its runs, and how answers were sampled."""
 
-    Parameters
-    ----------
-    sampling: by (model, method); the values that are not the study's are the model's.
-    """
-    rows = tuple(
-        (
-            method.name, method.kind, backbone.name, ", ".join(map(str, method.seeds)),
-            f"{method.temperature:g}",
-            ", ".join(
+    def sampling(model: str, method: str) -> dict[str, Any]:
+        for run_id in runs.filter(model=model, method=method)["run_id"][:1]:
+            if store.exists(name := f"prompts/{run_id}.json"):
+                with store.reading(name, "as a prompt with its sampling"):
+                    return dict(json.loads(store.read_text(name))["sampling"])
+        return {}
+
+    rows = [
+        {
+            "method": method.name,
+            "kind": method.kind,
+            "model": backbone.name,
+            "seeds": ", ".join(map(str, method.seeds)),
+            "temperature": f"{method.temperature:g}",
+            "other sampling values": ", ".join(
                 f"{name} {_shown(value)}"
-                for name, value in sampling.get((backbone.name, method.name), {}).items()
+                for name, value in sampling(backbone.name, method.name).items()
                 if name != "temperature"
             ),
-            str(method.answer_tokens), method.shown_first,
-            wording.UNPARSED.get(str(method.unparsed), str(method.unparsed)),
-        )
+            "answer tokens": str(method.answer_tokens),
+            "shown first": method.shown_first,
+            "an answer without a label counts as": wording.UNPARSED.get(
+                str(method.unparsed), str(method.unparsed)
+            ),
+        }
         for method in prompted_methods(study.methods)
         for backbone in study.backbones
-    )  # fmt: skip
-    headers = (
-        "method", "kind", "model", "seeds", "temperature", "other sampling values",
-        "answer tokens", "shown first", "an answer without a label counts as",
-    )  # fmt: skip
-    return TextTable("Prompting", headers, rows)
+    ]
+    return TextTable.of("Prompting", rows)
 
 
 def _unread(counts: pl.DataFrame) -> TextTable:
@@ -235,14 +229,14 @@ def _unread(counts: pl.DataFrame) -> TextTable:
 
 
 def accuracies(estimates: pl.DataFrame, composition: pl.DataFrame) -> TextTable:
-    """Compare accuracy on the probes with always guessing the commonest label.
-
-    Parameters
-    ----------
-    estimates: schema.ESTIMATES.
-    composition: of `stats.composition`, whose labels say how common each is.
-    """
-    chance = _chance_levels(composition)
+    """Compare accuracy with always guessing the commonest label in `stats.composition`."""
+    groups = stats.without_extras(composition)
+    counts = pl.concat([groups.with_columns(attribute=pl.lit(schema.ALL)), groups])
+    chance: dict[tuple[str, str], float] = {}
+    for (probe, attribute), part in counts.group_by("probe", "attribute"):
+        labels = [int(part[f"items_{label}"].sum()) for label in LABELS]
+        if max(labels) < sum(labels):
+            chance[str(probe), str(attribute)] = max(labels) / sum(labels)
 
     def guessing(row: Row) -> str:
         level = chance.get((row["probe"], row["attribute"]))
@@ -263,30 +257,8 @@ def accuracies(estimates: pl.DataFrame, composition: pl.DataFrame) -> TextTable:
     )
 
 
-def _chance_levels(composition: pl.DataFrame) -> dict[tuple[str, str], float | None]:
-    """Share of the commonest label by (probe, attribute); None where there is only one label.
-
-    A probe's attribute `all` is over all its attributes.
-    """
-    groups = stats.without_extras(composition)
-    labels = [pl.col(f"items_{label}").sum() for label in LABELS]
-    apart = groups.group_by("probe", "attribute").agg(labels)
-    whole = groups.group_by("probe").agg(pl.lit(schema.ALL).alias("attribute"), *labels)
-    levels: dict[tuple[str, str], float | None] = {}
-    for probe, attribute, *counts in pl.concat([whole, apart]).iter_rows():
-        several = sum(each > 0 for each in counts) > 1
-        levels[probe, attribute] = max(counts) / sum(counts) if several else None
-    return levels
-
-
 def probe_sizes(composition: pl.DataFrame, estimates: pl.DataFrame) -> list[TextTable]:
-    """Count, per probe and attribute, each group's sentences by label, and say who is in the mean.
-
-    Parameters
-    ----------
-    composition: of `stats.composition`.
-    estimates: schema.ESTIMATES, whose gaps say which groups are in the mean.
-    """
+    """Count each group's sentences by label, and say who is in the mean."""
     place = ["probe", "attribute", "group"]
     judged = gap_rows(estimates)
     members = judged.group_by(place).agg(in_mean=(pl.col("condition") == "").all())
@@ -314,34 +286,30 @@ def probe_sizes(composition: pl.DataFrame, estimates: pl.DataFrame) -> list[Text
 def every_run(runs: pl.DataFrame) -> TextTable:
     """Show each run as it is, without keys that are the same throughout (schema.RUNS)."""
     names = [c for c in _RUN_COLUMNS if c not in schema.KEYS or runs[c].n_unique() > 1]
-    rows = (
-        tuple(_shown(value) if name in _SETTINGS else _measured(value)
-              for name, value in zip(names, row, strict=True))
-        for row in runs.select(names).iter_rows()
-    )  # fmt: skip
+
+    def text(value: Any, name: str) -> str:
+        said = _shown(value)
+        measured = isinstance(value, float) and name not in _SETTINGS
+        return f"{value:.4f}" if measured and "e-" in said else said
+
+    rows = (tuple(map(text, row, names)) for row in runs.select(names).iter_rows())
     return TextTable("Every run", tuple(map(wording.spaced, names)), tuple(rows))
-
-
-def _measured(value: Any) -> str:
-    """Show a value of a table; what is measured is never so small that it needs an exponent."""
-    text = _shown(value)
-    return f"{value:.4f}" if isinstance(value, float) and "e-" in text else text
 
 
 def options(study: Study) -> TextTable:
     """List every resolved option of the study but resources, which change no result."""
     content = study.model_dump(mode="json", exclude={"resources"})
     title = f"Every resolved option: {study.profile} profile"
-    return pairs_of(title, _flat(content), ("option", "value"))
+    return TextTable(title, ("option", "value"), tuple(_flat(content)))
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    parts: Iterable[tuple[Any, Any]] | None = None
+    parts: Iterable[tuple[Any, Any]]
     if isinstance(value, dict) and value:
         parts = value.items()
     elif isinstance(value, list) and any(isinstance(part, dict) for part in value):
         parts = enumerate(value)
-    if parts is None:
+    else:
         yield name, _shown(value)
         return
     for key, part in parts:
@@ -368,20 +336,12 @@ def _without_folder(text: str) -> str:
 def cards(store: Store, study: Study, composition: pl.DataFrame | None) -> Iterator[TextTable]:
     """Yield what each probe measures, whom it names and who published it.
 
-    Probes with a card of their own in OUT/cards are described by it, others by the catalogue.
-
-    Parameters
-    ----------
-    composition: of `stats.composition`; None where the study has no probes of labels.
-
-    Raises
-    ------
-    ConfigError: a card that was changed and is wrong now.
+    A card in OUT/cards describes its probe, the catalogue the others.
     """
     files = store.files("cards", suffix=".yaml")
     own = {name.removeprefix("cards/").removesuffix(".yaml"): name for name in files}
     published = sources.registry()
-    for probe in study.probes if composition is not None else ():
+    for probe in study.probes:
         if probe.name in own or probe.source not in probes or composition is None:
             continue
         mine = composition.filter(probe=probe.name)
@@ -396,11 +356,11 @@ def cards(store: Store, study: Study, composition: pl.DataFrame | None) -> Itera
         rows.append(("sentences", f"{mine['items'].sum():,}"))
         for part in published[probe.source].parts[:1] if probe.source in published else ():
             rows += [("published at", part.page), ("licence", part.licence)]
-        yield pairs_of(f"Probe {probe.name}", rows, ("question", "answer"))
+        yield TextTable(f"Probe {probe.name}", ("question", "answer"), tuple(rows))
     for probe_name, name in own.items():
         card = parse_card(store.read_text(name), where=store.uri_of(name))
         title = f"{probe_name}, by its author's card"
-        yield pairs_of(title, _of_card(card), ("question", "answer"))
+        yield TextTable(title, ("question", "answer"), tuple(_of_card(card)))
 
 
 def _of_card(card: Card) -> Iterator[tuple[str, str]]:
@@ -418,26 +378,15 @@ def _of_card(card: Card) -> Iterator[tuple[str, str]]:
 
 
 def made_from(paths: Sequence[str], *, command: str = "") -> TextTable:
-    """List the command, date and version that a page was made by, and the sha256 of each file.
-
-    Parameters
-    ----------
-    paths: files, and folders of them.
-    """
+    """List a page's command, date and version, and the sha256 of each file at some paths."""
     rows = [("command", command)] if command else []
     rows += [("date", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"))]
     rows += [("raybias", version("raybias"))]
     for path in paths:
-        if Store(path).is_file():
-            store, name = split_uri(path)
-            names = [name]
-        else:
-            store = Store(path)
-            names = store.files(recursive=True)
-        rows += [
-            (f"{_without_folder(path)}{f'/{name}' * (len(names) > 1)}",
-             digest(store.read_bytes(name)))
-            for name in names
-        ]  # fmt: skip
+        store, name = split_uri(path) if Store(path).is_file() else (Store(path), "")
+        names = [name] if name else store.files(recursive=True)
+        for name in names:
+            shown = _without_folder(path) + (f"/{name}" if len(names) > 1 else "")
+            rows.append((shown, digest(store.read_bytes(name))))
     title = "Command, date, version, and sha256 of the files"
-    return pairs_of(title, rows, ("what", "value"))
+    return TextTable(title, ("what", "value"), tuple(rows))

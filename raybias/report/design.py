@@ -1,4 +1,4 @@
-"""Say what to add to a study next, at what cost, from its tables and what its runs took."""
+"""Tell which seeds, templates or words to add to a study next, and what they cost."""
 
 from __future__ import annotations
 
@@ -41,14 +41,10 @@ _TOKENS: Final = 4 / 3
 
 
 def study_costs(store: Store, study: Study, items: int) -> Costs:
-    """Price runs and items in device-hours by what the study's runs took to tune.
+    """Price runs and the `items` that one run reads in device-hours, by what tuning took.
 
     Reading takes the forward pass's part of tuning, by token. Where a classifier was not timed,
     such as a prompted one, prices are relative.
-
-    Parameters
-    ----------
-    items: that one run reads.
     """
     runs = read_runs(store).filter(stage="final")
     work = {
@@ -75,22 +71,12 @@ def study_costs(store: Store, study: Study, items: int) -> Costs:
 
 
 def relative_costs(items: int, *, tuned: float = 1.0) -> Costs:
-    """Price runs and items in items that a classifier reads.
-
-    Parameters
-    ----------
-    tuned: the share of classifiers whose runs are tuned.
-    """
+    """Price runs and items in items read; `tuned` is the share of classifiers that are tuned."""
     return Costs(TUNING * tuned, 1.0, items)
 
 
 def design_sentences(designs: pl.DataFrame, target: float) -> list[str]:
-    """Say of each attribute and rate what more of everything would do.
-
-    Parameters
-    ----------
-    designs: schema.DESIGN.
-    """
+    """Tell for each attribute and rate of schema.DESIGN what more of everything would do."""
     said = []
     for _, part in designs.group_by(_PLACE, maintain_order=True):
         plans = {row["plan"]: row for row in part.iter_rows(named=True)}
@@ -109,12 +95,7 @@ def design_sentences(designs: pl.DataFrame, target: float) -> list[str]:
 
 
 def designs_table(designs: pl.DataFrame, target: float) -> TextTable:
-    """Show the designs and their predicted half widths.
-
-    Parameters
-    ----------
-    designs: schema.DESIGN.
-    """
+    """Show schema.DESIGN with the predicted half widths."""
     unit = designs["unit"][0] if designs.height else ""
     scopes = wording.listed([REDRAWN[s] for s in designs["scope"].unique(maintain_order=True)])
     return table(
@@ -136,11 +117,10 @@ def designs_table(designs: pl.DataFrame, target: float) -> TextTable:
 
 
 def _alone(row: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Say what more of one kind alone would do."""
     plan, width = row["plan"], wording.number(row["half_width"])
     more = _more(row, now, plan)
     if row["reached"]:
-        return f"{more} would do: {width}, at {_priced(row)}."
+        return f"{more} would do: {width}, at {_price(row['cost'])} {row['unit']}."
     narrower = 1 - row["half_width"] / now["half_width"]
     verdict = "would not help" if narrower < _HELP else "would not be enough"
     return f"{more} {verdict}: {width}."
@@ -153,7 +133,7 @@ def _cheapest(row: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return (
         f"Cheapest: {wording.listed(added)}: {wording.number(row['half_width'])}, four times of "
         f"five {wording.number(row['half_low'])} to {wording.number(row['half_high'])}, "
-        f"at {_priced(row)}."
+        f"at {_price(row['cost'])} {row['unit']}."
     )
 
 
@@ -163,10 +143,6 @@ def _more(row: Mapping[str, Any], now: Mapping[str, Any], plan: str) -> str:
     return wording.counted(row[plan] - now[plan], f"more {_NOUNS[plan]}")
 
 
-def _priced(row: Mapping[str, Any]) -> str:
-    return f"{_price(row['cost'])} {row['unit']}"
-
-
 def _price(cost: float | None) -> str:
     if cost is None:
         return ""
@@ -174,12 +150,7 @@ def _price(cost: float | None) -> str:
 
 
 def designed(designs: pl.DataFrame, target: float) -> dict[str, Any]:
-    """Return what a page says of designs; nothing where none could be predicted.
-
-    Parameters
-    ----------
-    designs: schema.DESIGN.
-    """
+    """Arrange schema.DESIGN for a page; nothing where no design could be predicted."""
     if designs.is_empty():
         return {}
     shown = designs_table(designs, target)
@@ -187,6 +158,6 @@ def designed(designs: pl.DataFrame, target: float) -> dict[str, Any]:
 
 
 def design_text(designs: pl.DataFrame, target: float) -> str:
-    """Write designs for a terminal (schema.DESIGN)."""
+    """Write schema.DESIGN for a terminal."""
     said = design_sentences(designs, target)
     return "\n".join([*said, "", str(designs_table(designs, target)), "", _ASSUMED])

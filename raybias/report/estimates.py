@@ -18,22 +18,18 @@ from raybias.stats.conclusive import is_refused
 from raybias.stats.gaps import OUTSIDE
 
 _ENDS: Final = (
-    *("score", "value", "low", "high", "p", "q", "significant", "survives", "reason", "scope"),
-)
+    "score", "value", "low", "high", "p", "q", "significant", "survives", "reason", "scope",
+)  # fmt: skip
 #: The facet that each scope resamples beyond the narrower scopes.
 _DRAWN: Final = {"runs": "seeds", "sentences": "sentences", "wording": "words"}
 
 
-def parts(
+def parts_of(
     estimates: pl.DataFrame, *, level: float = 0.95, scope: str = "widest"
 ) -> list[dict[str, Any]]:
-    """Return what the page shows of each kind, with its figures.
+    """Arrange each kind's sentences, tables and figures of schema.ESTIMATES for the page.
 
-    Parameters
-    ----------
-    estimates: schema.ESTIMATES.
-    level: of the intervals.
-    scope: of the tables, for kinds whose estimates have several; figures show them all.
+    `scope` is that of the tables, for kinds whose estimates have several; figures show them all.
     """
     found = []
     for (name,), part in estimates.partition_by("kind", as_dict=True, maintain_order=True).items():
@@ -57,7 +53,7 @@ def parts(
 
 def text(estimates: pl.DataFrame, *, level: float = 0.95, scope: str = "widest") -> Iterator[str]:
     """Yield the parts of the page as plain text."""
-    for part in parts(estimates, level=level, scope=scope):
+    for part in parts_of(estimates, level=level, scope=scope):
         yield "\n\n".join((*part["unable"], *map(str, part["tables"]), part["cover"]))
         for said in (part["said"], part["definitions"]):
             if said:
@@ -77,16 +73,13 @@ def tables_of(
 
 def _figures(kind: Kind, estimates: pl.DataFrame) -> Iterator[Drawn]:
     for one in kind.tables:
-        if one.neutral is None:
-            continue
         title = one.title or kind.title
-        found = forest_of(
+        if one.neutral is not None and (drawn := forest_of(
             estimates.filter(one.where), title=title, neutral=one.neutral, scale=kind.scale,
             name=slug(kind.name, *title.partition(":")[0].lower().split()),
             digits=kind.digits, logarithmic=one.logarithmic,
-        )  # fmt: skip
-        if found is not None:
-            yield found
+        )):  # fmt: skip
+            yield drawn
 
 
 def table_of(
@@ -99,11 +92,8 @@ def table_of(
 ) -> TextTable:
     """Lay estimates of one kind out: a row for each place, scores beside one another.
 
-    Parameters
-    ----------
-    scope: of what is shown, for kinds whose estimates have several; the others are named where
-        they find something.
-    without: columns that stand above the table.
+    Of kinds with several scopes one is shown, and others are named where they find something.
+    Columns in `without` stand above the table.
     """
     if shown.beside == "statistic":
         # A ratio names its own background, and stands beside rates without one.
@@ -112,7 +102,7 @@ def table_of(
     every = estimates
     if kind.redrawn:
         estimates = under(estimates, [*kind.redrawn], scope)
-    keys = [*wording.naming_keys(estimates, ("probe", "method", "dataset"))]
+    keys = wording.naming_keys(estimates, ("probe", "method", "dataset"))
     told = ["attribute", "condition", "group", *(["score"] if shown.beside != "score" else [])]
     keys += [name for name in told if (estimates[name] != "").any()]
     varied = ("style", "scope") if not kind.redrawn else ("style",)
@@ -169,13 +159,14 @@ def _texts(name: str) -> Cell:
 
 
 def _reading(kind: Kind, row: Mapping[str, Any]) -> str:
-    if kind.name == KIND and row["score"] in wording.RATES and row["reason"] is None:
-        return wording.verdict(row)
-    if row["significant"] is None or row["p"] is None:
+    gap = kind.name == KIND and row["score"] in wording.RATES and row["reason"] is None
+    if not gap and (row["significant"] is None or row["p"] is None):
         return "no test"
-    if row["survives"]:
-        return "significant"
-    return "significant, not after correction" if row["significant"] else "not significant"
+    if not row["significant"]:
+        return "not significant"
+    if not row["survives"]:
+        return "significant, not after correction"
+    return wording.verdict(row["score"], row["value"]) if gap else "significant"
 
 
 def _estimate(row: Mapping[str, Any] | None, kind: Kind, shown: Table) -> str:

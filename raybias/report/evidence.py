@@ -6,15 +6,14 @@ and every classifier's labels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
 
 from raybias import schema, stats
 from raybias.report import wording
-from raybias.report.outs import item_texts
+from raybias.report.outs import read_items
 from raybias.report.rendering import rendered, slug
 from raybias.report.sentences import ranked
 from raybias.report.table import TextTable, table, worded
@@ -33,33 +32,16 @@ _ITEM: Final = ("probe", "attribute", "group", "template_id", "term", "item_id",
 _CLASSIFIER: Final = ("model", "method", "dataset", "style")
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What one gap rests on."""
-
-    title: str
-    tables: list[TextTable]
-    link: str
-    """The page of all sentences about the group, from OUT."""
-    n: int
-
-
 def read_sentences(files: Sequence[stats.Source]) -> pl.DataFrame:
-    """Count how many runs gave each sentence each label.
+    """Count how many runs gave each sentence each label, from files of predictions.
 
-    Parameters
-    ----------
-    files: of predictions. Texts are those of the OUT that they are in, or else put together from
-        template and word.
-
-    Returns
-    -------
-    The keys of a classifier, `_ITEM`, `pred`, `n`, `answer` (one that was given) and `text`.
+    Returns the keys of a classifier, `_ITEM`, `pred`, `n`, `answer` (one that was given) and
+    `text`, from OUT/items or else from template and word.
     """
     counts = stats.item_counts(files)
     probes = counts["probe"].unique().to_list()
     stores = {file.store.uri: file.store for file in files}
-    texts = pl.concat([item_texts(store, probes) for store in stores.values()])
+    texts = pl.concat([read_items(store, probes, "item_id", "text") for store in stores.values()])
     known = texts.unique(["probe", "item_id"], keep="first", maintain_order=True)
     joined = counts.join(known, on=["probe", "item_id"], how="left", maintain_order="left")
     # Of a single row polars takes no null as a replacement.
@@ -72,38 +54,32 @@ def read_sentences(files: Sequence[stats.Source]) -> pl.DataFrame:
 
 def evidence(
     gaps: pl.DataFrame, sentences: pl.DataFrame, tables: Mapping[str, pl.DataFrame]
-) -> dict[tuple[str, str], list[Evidence]]:
-    """Gather the sentences, words and templates of each gap that survives, by probe and attribute.
-
-    Parameters
-    ----------
-    gaps: one row each.
-    sentences: of `read_sentences`.
-    tables: `by_term` and `by_template`.
-    """
+) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Gather the sentences, words and templates behind each gap that survives."""
     parts = [
         part for whole in ranked(gaps) for part in whole.partition_by("probe", maintain_order=True)
     ]
     most = min(_MOST, max(_FEWEST, _ROWS // max(1, len(parts))))
-    found: dict[tuple[str, str], list[Evidence]] = {}
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for part in parts:
         row = part.row(0, named=True)
         about = sentences.filter(probe=row["probe"], attribute=row["attribute"], group=row["group"])
         mine = about.join(part, on=_CLASSIFIER, how="semi", nulls_equal=True)
-        shown, n = _behind(mine, row["score"], most)
-        drivers = [
-            _drivers(tables[name], part, column, title)
-            for name, column, title in (
-                ("by_term", "term", "Words farthest from the average"),
-                ("by_template", "template_id", "Templates farthest from their average"),
-            )
+        shown = [
+            _behind(mine, row["score"], most),
+            _drivers(tables["by_term"], part, "term", "Words farthest from the average"),
+            _drivers(
+                tables["by_template"], part, "template_id", "Templates farthest from their average"
+            ),
         ]
-        title = (
-            f"{wording.spaced(row['group'])}, {wording.heading(row['score'], row['value']).lower()}"
+        heading = wording.heading(row["score"], row["value"]).lower()
+        found.setdefault((row["probe"], row["attribute"]), []).append(
+            {
+                "title": f"{wording.spaced(row['group'])}, {heading}",
+                "tables": [one for one in shown if one.rows],
+                "link": page_name(row["probe"], row["attribute"], row["group"]),
+            }
         )
-        link = page_name(row["probe"], row["attribute"], row["group"])
-        each = Evidence(title, [one for one in (shown, *drivers) if one.rows], link, n)
-        found.setdefault((row["probe"], row["attribute"]), []).append(each)
     return found
 
 
@@ -112,12 +88,8 @@ def page_name(probe: str, attribute: str, group: str) -> str:
     return f"evidence/{slug(probe or 'probe', attribute, group)}.html"
 
 
-def _known(text: str | None) -> str:
-    return text or ""
-
-
-def evidence_pages(sentences: pl.DataFrame) -> Iterator[tuple[str, str, TextTable]]:
-    """Yield the file, title and table of each group's sentences, a column per classifier."""
+def write_evidence(store: Store, sentences: pl.DataFrame) -> None:
+    """Write a page for each group: its sentences (of `read_sentences`) by classifier."""
     keys = wording.shortest_keys(sentences)
     for names, part in sentences.group_by("probe", "attribute", "group", maintain_order=True):
         probe, attribute, group = map(str, names)
@@ -138,17 +110,19 @@ def evidence_pages(sentences: pl.DataFrame) -> Iterator[tuple[str, str, TextTabl
         )
         columns: dict[str, Any] = {
             "sentence": "text",
-            "word": worded(_known, "term"),
+            "word": lambda row: row["term"] or "",
             "right label": lambda row: schema.LABELS[row["label"]],
             "wrong": lambda row: f"{row['share']:.0%}",
         }
         for name in called["by"].unique(maintain_order=True):
-            columns[name] = worded(_known, name)
+            columns[name] = worded(lambda text: text or "", name)
         title = f"Sentences about {group} ({attribute})" + (f", probe {probe}" if probe else "")
-        yield page_name(probe, attribute, group), title, table(title, rows.head(_WHOLE), columns)
+        shown = table(title, rows.head(_WHOLE), columns)
+        page = rendered("evidence.html.j2", {"title": title, "shown": shown})
+        store.write_text(page_name(probe, attribute, group), page)
 
 
-def _behind(mine: pl.DataFrame, rate: str, most: int) -> tuple[TextTable, int]:
+def _behind(mine: pl.DataFrame, rate: str, most: int) -> TextTable:
     """Show the sentences that count in a rate, those that the most runs counted first."""
     share = shares([rate]).get(rate)
     if share is None:
@@ -164,14 +138,14 @@ def _behind(mine: pl.DataFrame, rate: str, most: int) -> tuple[TextTable, int]:
     ).head(most)
     columns: dict[str, Any] = {
         "sentence": "text",
-        "word": worded(_known, "term"),
+        "word": lambda row: row["term"] or "",
         "right label": lambda row: schema.LABELS[row["label"]],
         wording.rate_title(rate): lambda row: f"{row['hits']} of {row['n_items']} runs",
     }
     if shown["answer"].null_count() < shown.height:
         columns["an answer"] = lambda row: wording.shortened(row["answer"] or "", 80)
     title = f"{shown.height} of its {wording.counted(rows.height, 'sentence')}, most often first"
-    return table(title, shown, columns), rows.height
+    return table(title, shown, columns)
 
 
 def _drivers(source: pl.DataFrame, part: pl.DataFrame, column: str, title: str) -> TextTable:
@@ -191,18 +165,3 @@ def _drivers(source: pl.DataFrame, part: pl.DataFrame, column: str, title: str) 
         "its rate": worded(wording.number, "rate"),
     }
     return table(title, rows, columns)
-
-
-def write_evidence(store: Store, sentences: pl.DataFrame) -> None:
-    """Write a page for each group: its sentences, and the labels that each classifier gave them.
-
-    Parameters
-    ----------
-    sentences: of `read_sentences`.
-
-    Raises
-    ------
-    OutputError: the store cannot be written.
-    """
-    for name, title, shown in evidence_pages(sentences):
-        store.write_text(name, rendered("evidence.html.j2", {"title": title, "shown": shown}))

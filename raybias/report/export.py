@@ -1,17 +1,16 @@
-"""Write the same numbers for others: results and samples of lm-evaluation-harness, a model card.
+"""Write the numbers for others: results and samples of lm-evaluation-harness, a model card.
 
 OUT/results.json has the shape of lm-eval's results: a task is one attribute of one probe under one
-classifier. Numbers have intervals; a standard error is "N/A", since intervals need not be even.
-Samples are as lm-eval logs them (`--log_samples`): a file of one task of one model, a JSON object a
-line. OUT/tables/model_card.md is the section "Bias, Risks, and Limitations" of a model card
-(Mitchell et al. 2019).
+classifier. A standard error is "N/A", since intervals need not be even. Samples are as lm-eval logs
+them (`--log_samples`). OUT/tables/model_card.md is the section "Bias, Risks, and Limitations" of a
+model card (Mitchell et al. 2019).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import polars as pl
@@ -39,17 +38,19 @@ Sample = tuple[str, dict[str, Any]]
 
 
 def write_results(store: Store, study: Study, record: Record, estimates: pl.DataFrame) -> None:
-    """Write OUT/results.json from estimates.
+    """Write OUT/results.json from the estimates that are defined.
 
-    What is not defined is left out. `configs` say by `no_verdict` why nothing is concluded of a
-    classifier that cannot do its task.
+    `configs` have under `no_verdict` why a classifier is not shown to do its task.
     """
     results: dict[str, dict[str, Any]] = {}
     configs: dict[str, dict[str, Any]] = {}
     samples: dict[str, dict[str, int]] = {}
-    of_answers = _estimated(estimates.filter(pl.col("kind") != KIND))
-    for task, name, row in (*_of_predictions(estimates, study), *of_answers):
-        results.setdefault(task, {"alias": task}).update(_of_interval(name, row))
+    for task, name, row in (*_of_predictions(estimates, study), *_of_answers(estimates)):
+        numbers = results.setdefault(task, {"alias": task})
+        if row["value"] is not None:
+            numbers |= {f"{name},none": row["value"], f"{name}_stderr,none": "N/A"}
+        if row["low"] is not None:
+            numbers |= {f"{name}_low,none": row["low"], f"{name}_high,none": row["high"]}
         keys = (*schema.KEYS, "attribute") if row["kind"] == KIND else ("model", "probe")
         configs.setdefault(task, {key: row[key] for key in keys})
         if name == "acc":
@@ -91,11 +92,10 @@ def _of_predictions(
             yield task, name.format(**row), row
 
 
-def _estimated(estimates: pl.DataFrame) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield the task, metric and row of each estimate, of all prompts those over units alone."""
-    for row in estimates.iter_rows(named=True):
-        if "," in row["scope"]:
-            continue
+def _of_answers(estimates: pl.DataFrame) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the task, metric and row of each other estimate whose scope is one unit."""
+    one = ~pl.col("scope").str.contains(",")
+    for row in estimates.filter(pl.col("kind") != KIND, one).iter_rows(named=True):
         # A difference is from its condition; another score is in it.
         parts = ["model", "probe", "method", "attribute"]
         parts += [] if row["statistic"] == "difference" else ["condition"]
@@ -104,25 +104,8 @@ def _estimated(estimates: pl.DataFrame) -> Iterator[tuple[str, str, dict[str, An
         yield ".".join(row[part] for part in parts if row[part]), metric, row
 
 
-def _of_interval(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a number with its interval; an error is not known where intervals are not even."""
-    if row["value"] is None:
-        return {}
-    found = {f"{name},none": row["value"], f"{name}_stderr,none": "N/A"}
-    if row["low"] is not None:
-        found |= {f"{name}_low,none": row["low"], f"{name}_high,none": row["high"]}
-    return found
-
-
 def write_samples(out: Store, target: Store) -> list[str]:
-    """Write the answers of every model and task as samples; return the files.
-
-    Tasks are BBQ-shaped questions with options, and pairs as of CrowS-Pairs.
-
-    Raises
-    ------
-    DataError: OUT has neither answers to questions with three options nor scores of pairs.
-    """
+    """Write answers to BBQ-shaped questions and CrowS-Pairs as samples; see `raybias.samples`."""
     lines: dict[str, list[str]] = {}
     for file, sample in [*_of_options(out), *_of_pairs(out)]:
         known = lines.setdefault(file, [])
@@ -174,7 +157,7 @@ def _of_options(out: Store) -> Iterator[Sample]:
 
 
 def _document(item: dict[str, Any]) -> dict[str, Any]:
-    """Write a question as BBQ does; its groups are those that answers are judged by."""
+    """Write a question as BBQ does."""
     groups = ["other"] * len(_PLACES)
     if item["target"] is not None:
         groups[item["target"]] = "stereotyped"
@@ -222,7 +205,6 @@ def _of_pairs(out: Store) -> Iterator[Sample]:
 
 
 def _requests(requests: list[tuple[str, Any]], said: list[Any]) -> dict[str, Any]:
-    """Return the prompt and the responses under lm-eval's keys."""
     arguments = {
         f"gen_args_{n}": {"arg_0": text, "arg_1": after} for n, (text, after) in enumerate(requests)
     }
@@ -246,17 +228,7 @@ def write_model_card(
     answer: Sequence[str],
     said: Sequence[str],
 ) -> None:
-    """Write OUT/tables/model_card.md, and each table as OUT/tables/summary_NUMBER.tex.
-
-    Parameters
-    ----------
-    answer: what was found, or why nothing can be concluded; it stands first.
-    said: what a reader must know before relying on the numbers.
-
-    Raises
-    ------
-    OutputError: OUT cannot be written.
-    """
+    """Write OUT/tables/model_card.md, the answer first, and each table as summary_NUMBER.tex."""
     models = ", ".join(backbone.name for backbone in study.backbones)
     card = [
         f"## Bias, Risks, and Limitations: {study.name}\n",

@@ -1,4 +1,4 @@
-"""Judge files of predictions and answers, and an OUT, by the rules of a study or of a profile."""
+"""Estimate from files of predictions and answers by the rules of a study or of a profile."""
 
 from __future__ import annotations
 
@@ -41,17 +41,16 @@ def rules_of_files(
 
     Parameters
     ----------
-    paths: of predictions. An OUT, and what lies in its folder `predictions`, brings the
-        reference groups and statistics of its study.
+    paths: of predictions. An OUT or its folder `predictions` brings the reference groups and
+        statistics of its study.
     profile: states the statistics by this profile, as `raybias report` does.
     reference_groups: by attribute, instead of the study's or the papers'.
-    options: fields of `Statistics` instead of the study's or profile's; None and what is empty
-        leaves them.
+    options: fields of `Statistics`; empty ones are the study's or profile's.
 
     Raises
     ------
-    ConfigError: studies that are judged by different rules, no such metric, or a scope that the
-        interval cannot cover.
+    ConfigError: studies with different rules, no such metric, or a scope that the interval cannot
+        cover.
     OutputError: an OUT with a broken record.
     """
     chosen = reference_groups or {}
@@ -120,14 +119,7 @@ def measure_files(
     options: Mapping[str, Any] | None = None,
     **asked: Any,
 ) -> tuple[pl.DataFrame, Statistics]:
-    """Estimate what predictions show: schema.ESTIMATES, and the rules by which they are judged.
-
-    Parameters
-    ----------
-    columns: where tables of others have what predictions need.
-    options: of `Statistics`, instead of the study's or profile's; see `rules_of_files`.
-    asked: fields of `Asked`.
-    """
+    """Return schema.ESTIMATES of predictions and their rules; `asked` are fields of `Asked`."""
     paths = [str(one) for one in given if not isinstance(one, pl.DataFrame)]
     rules = rules_of_files(
         paths, profile=profile, reference_groups=reference_groups, options=options
@@ -170,33 +162,20 @@ def design_of_files(
             cure="give predictions with template ids",
         )
     designs = stats.design(
-        analysis.components,
-        analysis.gaps,
-        costs,
-        target=wanted,
-        scope=statistics.scope,
+        analysis.components, analysis.gaps, costs, target=wanted, scope=statistics.scope,
         level=statistics.level,
-    )
+    )  # fmt: skip
     return designs, wanted
 
 
 def estimates_of_study(
     store: Store, study: Study, record: Record
 ) -> tuple[pl.DataFrame, list[str]]:
-    """Estimate every score of an OUT's answers to pairs and questions; nothing is written.
-
-    Parameters
-    ----------
-    study: as it is to be judged.
-    record: of the OUT, with the sizes of its models.
-
-    Returns
-    -------
-    schema.ESTIMATES, and what a reader must know before relying on them.
+    """Estimate every score of an OUT's pairs and questions: schema.ESTIMATES, and cautions.
 
     Raises
     ------
-    DataError: there are none, or they are malformed.
+    DataError: there are no answers, or they are malformed.
     """
     if not any(store.exists(each.folder) for each in kinds.values()):
         wanted = {"scores of pairs": study.pairs, "answers to questions": study.questions}
@@ -214,7 +193,7 @@ def estimates_of_study(
 
 
 def rules_of_study(study: Study, record: Record) -> Rules:
-    """Return the rules by which a study's estimates of pairs and questions are judged."""
+    """Return the rules of a study's pairs and questions."""
     statistics = study.statistics
     return Rules(
         level=statistics.level,
@@ -228,17 +207,11 @@ def rules_of_study(study: Study, record: Record) -> Rules:
 
 
 def _letter_methods(study: Study) -> list[str]:
-    """Name the methods that compare the likelihoods of letters."""
     return [m.name for m in study.methods if isinstance(m, OptionLikelihood) and m.letters]
 
 
 def rules_of_answers(paths: Iterable[str], profile: Profile | None = None) -> Rules:
-    """Return the rules of the study that files lie in, or of a profile where there is none.
-
-    Parameters
-    ----------
-    profile: states the rules anew; strict where no study decides.
-    """
+    """Return the rules of the one study that files lie in, or of a profile, by default strict."""
     outs = {out for path in paths for each in kinds.values() if (out := out_of(path, each.folder))}
     records = [read_record(Store(out)) for out in sorted(outs)]
     if len(records) == 1:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -20,7 +20,7 @@ from raybias.report.rendering import Drawn, rendered, round_values, slug
 from raybias.stats.scopes import SCOPES
 
 #: Most rows of one figure, and of the one that leads a page; of more, the clearest are drawn.
-MOST: Final = 48
+_MOST: Final = 48
 _LEADING: Final = 12
 #: Pixels of a row, of a panel's title, and below the last row.
 _ROW: Final = 36
@@ -42,50 +42,41 @@ _UNNESTED: Final = "a bar that sticks out of a thinner one is of few seeds, or o
 
 
 @dataclass(frozen=True)
-class Row:
-    """One estimate: its name, text, value and intervals, the widest first."""
+class _Row:
+    """One estimate; `told` replaces `text` under the pointer, `brief` on narrow screens."""
 
     name: str
     text: str
+    told: str
     value: float
     spans: tuple[tuple[float, float], ...]
+    """Its intervals, the widest first."""
     sure: bool | None
     """Whether it is significant; None without a verdict."""
-    truth: float | None = None
-    told: str = ""
-    """What a reader is shown who points at it, instead of `text`."""
+    truth: float | None
 
     @property
     def brief(self) -> str:
-        """The text without the interval, for narrow screens."""
         return self.text.partition(" [")[0]
 
 
 @dataclass(frozen=True)
-class Forest:
-    """Rows in panels on one scale."""
+class _Forest:
+    """Rows in panels on one scale; forest.svg.j2 draws it, places across in percent."""
 
-    name: str
     title: str
     axis: str
-    panels: tuple[tuple[str, tuple[Row, ...]], ...]
-    neutral: float = 0.0
-    logarithmic: bool = False
+    panels: Mapping[str, Sequence[_Row]]
+    neutral: float
+    logarithmic: bool
     """Whether distances from `neutral` are drawn by their logarithms, beyond about 2."""
-    band: tuple[float, float] | None = None
-    """What is shaded."""
-    keys: tuple[str, ...] = _KEYS
-
-    def drawn(self) -> Drawn:
-        """Return the figure as SVG."""
-        return Drawn(self.name, self.title, rendered("forest.svg.j2", {"forest": self}))
+    band: tuple[float, float] | None
+    keys: tuple[str, ...]
 
     def place(self, value: float) -> str:
-        """Return where a value is on the scale, as a percentage of its width."""
         return f"{50 + 47 * self._far(value) / self._limit:.2f}"
 
     def width(self, low: float, high: float) -> str:
-        """Return how wide an interval is, as a percentage of the scale."""
         return f"{max(47 * (self._far(high) - self._far(low)) / self._limit, 0.1):.2f}"
 
     def _far(self, value: float) -> float:
@@ -93,8 +84,8 @@ class Forest:
         return math.copysign(math.log1p(abs(far) / 2), far) if self.logarithmic else far
 
     @cached_property
-    def _rows(self) -> list[Row]:
-        return [row for _, rows in self.panels for row in rows]
+    def _rows(self) -> list[_Row]:
+        return [row for rows in self.panels.values() for row in rows]
 
     @cached_property
     def _limit(self) -> float:
@@ -106,7 +97,6 @@ class Forest:
 
     @property
     def ticks(self) -> list[tuple[str, str]]:
-        """The places and texts of round values on the scale."""
         if self.logarithmic:
             powers = [10.0**n for n in range(4) if self._far(10.0**n + self.neutral) < self._limit]
             offsets = [*(-power for power in reversed(powers)), 0.0, *powers]
@@ -120,18 +110,10 @@ class Forest:
         ]
 
     @property
-    def laid(self) -> list[tuple[int, Row]]:
-        """Each row and the line of its text, from the top."""
-        return [(y, row) for y, row in self._lines() if isinstance(row, Row)]
-
-    @property
-    def titles(self) -> list[tuple[int, str]]:
-        """The title of each panel and its line."""
-        return [(y, text) for y, text in self._lines() if isinstance(text, str)]
-
-    def _lines(self) -> Iterator[tuple[int, Row | str]]:
+    def laid(self) -> Iterator[tuple[int, _Row | str]]:
+        """Yield each panel's title and each row, with the line of its text from the top."""
         y = 0
-        for title, rows in self.panels:
+        for title, rows in self.panels.items():
             if title:
                 yield y + 18, title
                 y += _TITLE
@@ -141,30 +123,27 @@ class Forest:
 
     @property
     def top(self) -> int:
-        """Where the line of no bias begins."""
-        return _TITLE if self.panels and self.panels[0][0] else 0
+        return _TITLE if next(iter(self.panels)) else 0
 
     @property
     def bottom(self) -> int:
-        """Where the scale is."""
-        return _TITLE * sum(1 for title, _ in self.panels if title) + _ROW * len(self._rows)
+        return _TITLE * sum(map(bool, self.panels)) + _ROW * len(self._rows)
 
     @property
     def height(self) -> int:
-        """Pixels from top to bottom."""
         return self.bottom + _FOOT + 13 * len(self.lines)
 
     @property
     def lines(self) -> list[str]:
-        """What the scale and the marks are, below the scale."""
+        """Explain the scale and the marks, below the scale."""
         first, *rest = self.axis.split("; ")
         keys = textwrap.wrap("; ".join((*rest, *self.keys)), _NARROW_KEYS)
         return [*textwrap.wrap(first, _NARROW), *keys]
 
     @property
     def least(self) -> int:
-        """Pixels across that a narrow screen needs: names, and values without their intervals."""
-        longest = max((len(row.name) + len(row.brief) for row in self._rows), default=0)
+        """Return the pixels across that names and values without their intervals need."""
+        longest = max(len(row.name) + len(row.brief) for row in self._rows)
         return round(_CHARACTER * longest) + 10
 
 
@@ -179,25 +158,25 @@ def forest_of(
     scale: float = 1.0,
     digits: int = 1,
     logarithmic: bool = False,
-    most: int = MOST,
+    most: int = _MOST,
     ranked: bool = False,
     truth: pl.DataFrame | None = None,
     band: tuple[float, float] | None = None,
     keys: tuple[str, ...] = _KEYS,
 ) -> Drawn | None:
-    """Draw estimates, a panel for each value of some columns; None where there is none.
+    """Draw estimates of one quantity, a panel for each value of some columns, if there are any.
+
+    Rows that differ in their scope alone are one, with nested intervals; of many rows those
+    farthest from no bias for their width are drawn.
 
     Parameters
     ----------
-    estimates: schema.ESTIMATES of one quantity. Rows that differ in their scope alone are one,
-        with nested intervals; of many rows those farthest from no bias for their width are drawn.
-    axis: what the scale is; by default the title.
+    axis: the scale's name; by default the title.
     neutral: the value that means no bias.
     scale, digits: of the numbers; differences of shares are in percentage points, though.
     ranked: sorts rows by their value, the highest first, instead of in the order of estimates.
     truth: score, group and `truth`, where it is known.
-    band: what is shaded.
-    keys: what the marks mean.
+    band, keys: shade a range, and explain the marks.
     """
     known = estimates.drop_nulls("value")
     if known.is_empty():
@@ -224,50 +203,55 @@ def forest_of(
         shown = shown.sort("value", descending=True, maintain_order=True)
     if truth is not None and {"score", "group"} <= {*by}:
         shown = shown.join(truth, on=["score", "group"], how="left", maintain_order="left")
-    panels: dict[str, list[Row]] = {}
+    panels: dict[str, list[_Row]] = {}
     for row in shown.iter_rows(named=True):
-        title_of = ", ".join(_words(key, row[key]) for key in panel)
-        made = _row(row, names or by, scale, digits, signed=neutral == 0)
-        panels.setdefault(title_of if names else "", []).append(made)
-    if not all(row.sure is not None for rows in panels.values() for row in rows):
+        title_of = ", ".join(_words(key, row[key]) for key in panel) if names else ""
+        panels.setdefault(title_of, []).append(
+            _row(row, names or by, scale, digits, signed=neutral == 0)
+        )
+    made = [row for rows in panels.values() for row in rows]
+    if any(row.sure is None for row in made):
         keys = (*keys, _BROKEN)
-    every = [row.spans for rows in panels.values() for row in rows if row.spans]
-    if any(low < spans[0][0] or high > spans[0][1] for spans in every for low, high in spans[1:]):
+    if any(low < row.spans[0][0] or high > row.spans[0][1]
+           for row in made for low, high in row.spans[1:]):  # fmt: skip
         keys = (*keys, _UNNESTED)
     more = f"; the clearest {shown.height} of {rows.height}" if shown.height < rows.height else ""
     unit = ", in percentage points" if points and neutral == 0 else ""
-    return Forest(
-        name, title, f"{axis or title}{unit}{more}",
-        tuple((text, tuple(each)) for text, each in panels.items()), neutral * scale, logarithmic,
-        None if band is None else (scale * band[0], scale * band[1]), keys,
-    ).drawn()  # fmt: skip
+    shaded = None if band is None else (scale * band[0], scale * band[1])
+    forest = _Forest(
+        title, f"{axis or title}{unit}{more}", panels, neutral * scale, logarithmic, shaded, keys
+    )
+    return Drawn(name, rendered("forest.svg.j2", {"forest": forest}))
 
 
 def _row(
     row: dict[str, Any], keys: Sequence[str], scale: float, digits: int, *, signed: bool
-) -> Row:
+) -> _Row:
     ends = [
         (scope, scale * low, scale * high)
         for scope, low, high in zip(row["scope"], row["low"], row["high"], strict=True)
         if low is not None and high is not None
     ]
+    value, truth = scale * row["value"], row.get("truth")
     spans = tuple((low, high) for _, low, high in ends)
-    name = wording.shortened(", ".join(_words(key, row[key]) for key in keys if row[key]), 60)
-    value = scale * row["value"]
     text = wording.estimate(value, spans[0] if spans else (), digits, plus=signed)
-    sure = row["survives"] if row["survives"] is not None else row["significant"]
     told = [wording.estimate(value, (), digits, plus=signed)]
     told += [
         f"{wording.SCOPES.get(scope, scope)} {wording.span(low, high, digits)}"
         for scope, low, high in reversed(ends)
     ]
-    known = row.get("truth")
-    return Row(name, text, value, spans, sure, None if known is None else scale * known,
-               ", ".join(told) if len(ends) > 1 else "")  # fmt: skip
+    return _Row(
+        wording.shortened(", ".join(_words(key, row[key]) for key in keys if row[key]), 60),
+        text,
+        ", ".join(told) if len(ends) > 1 else text,
+        value,
+        spans,
+        row["survives"] if row["survives"] is not None else row["significant"],
+        None if truth is None else scale * truth,
+    )
 
 
 def _words(key: str, value: object) -> str:
-    """Write one value of a column in words."""
     text = str(value)
     if key == "score" and (known := wording.RATES.get(text)):
         return known.words
@@ -279,12 +263,7 @@ def gap_forests(
 ) -> list[Drawn]:
     """Draw the clearest gaps in one figure, and where that is not all, each attribute in another.
 
-    Parameters
-    ----------
-    gaps: of schema.ESTIMATES, under several scopes, whose intervals are nested, or under one.
-    level: confidence level of the intervals, for the axis.
-    corrected: whether verdicts are corrected for many tests.
-    truth: score, group and `truth`, where the gaps are known.
+    Intervals of several scopes are nested; `truth` has the column truth beside score and group.
     """
     there = [wording.SCOPES[scope] for scope in SCOPES if (gaps["scope"] == scope).any()]
     nested = [f"redrawn, thickest line first: {', '.join(there)}"] if len(there) > 1 else []

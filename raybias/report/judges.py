@@ -1,7 +1,7 @@
-"""Say what a judge's labels rest on: texts that people label too, and gaps without its errors.
+"""Let people label texts that a judge labelled, and correct gaps for its errors.
 
 The sample is drawn at random in every group of every classifier; its key stays in OUT, so that
-neither verdict, model nor group stands on the sheet beside the text that shows it.
+no sheet shows the verdict, model or group.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from raybias.config import Study
 from raybias.errors import DataError, OutputError
 from raybias.probes.checks import column, distinct, filled, label_numbers, refuse
 from raybias.report import wording
-from raybias.report.outs import item_texts, prediction_files
-from raybias.report.table import TextTable, same, table, worded
+from raybias.report.outs import prediction_files, read_items
+from raybias.report.table import Row, TextTable, same, table, worded
 from raybias.seeding import generator
-from raybias.stats import Source, without_extras
+from raybias.stats import without_extras
 from raybias.stats.predictions import pieces
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store, split_uri
@@ -40,18 +40,7 @@ def judged_methods(study: Study) -> dict[str, str]:
 
 
 def draw_sheet(store: Store, study: Study, sheet: str, *, of_group: int, seed: int) -> pl.DataFrame:
-    """Draw texts of each group at random and write a sheet for people; returns the sheet.
-
-    Parameters
-    ----------
-    sheet: path or URI of the CSV: `row`, `prompt`, `continuation` and an empty `label`.
-    of_group: texts of each group of each classifier, or all where there are fewer.
-    seed: of the draw.
-
-    Raises
-    ------
-    OutputError: nothing was judged, or OUT has labels already.
-    """
+    """Draw texts of each group, and write a CSV for people; see `raybias.judge_sheet`."""
     if not judged_methods(study):
         raise OutputError(
             "has no texts that a judge labelled", where=store.uri, cure="run a `continuation` study"
@@ -62,7 +51,10 @@ def draw_sheet(store: Store, study: Study, sheet: str, *, of_group: int, seed: i
             where=store.uri_of(LABELS),
             cure="move that file away to begin anew",
         )
-    texts = _judged_texts(prediction_files(store), [*judged_methods(study)])
+    judged = pl.col("method").cast(pl.String).is_in([*judged_methods(study)])
+    types = [pl.col(name).cast(_TYPES.get(name, pl.String())) for name in _COLUMNS]
+    found = pieces(prediction_files(store), columns=_COLUMNS)
+    texts = without_extras(pl.concat(piece.filter(judged).select(types) for piece in found))
     parts = []
     for key, part in texts.sort(*schema.TEXT_KEYS).group_by(_GROUP, maintain_order=True):
         random = generator(seed, "labels", *map(str, key))
@@ -75,7 +67,7 @@ def draw_sheet(store: Store, study: Study, sheet: str, *, of_group: int, seed: i
         row=pl.format("t{}", (pl.int_range(pl.len()) + 1).cast(pl.String).str.zfill(5)),
         human=pl.lit(None, pl.Int8),
     )
-    known = item_texts(store, drawn["probe"].unique().to_list())
+    known = read_items(store, drawn["probe"].unique().to_list(), "item_id", "text")
     joined = drawn.join(known, on=["probe", "item_id"], how="left", maintain_order="left")
     shown: pl.DataFrame = joined.select(
         "row", prompt="text", continuation="answer", label=pl.lit("")
@@ -87,13 +79,7 @@ def draw_sheet(store: Store, study: Study, sheet: str, *, of_group: int, seed: i
 
 
 def add_labels(store: Store, sheet: str) -> pl.DataFrame:
-    """Read a filled-in sheet into OUT; returns the labelled texts (schema.LABELLED).
-
-    Raises
-    ------
-    DataError: a row that was not drawn, is there twice or is missing, or has no label.
-    OutputError: no sheet was drawn of OUT.
-    """
+    """Read a filled-in sheet into OUT (schema.LABELLED); see `raybias.judge_labels`."""
     if not store.exists(LABELS):
         raise OutputError(
             "has no sheet to be labelled",
@@ -124,24 +110,14 @@ def add_labels(store: Store, sheet: str) -> pl.DataFrame:
 
 
 def read_labels(store: Store) -> pl.DataFrame:
-    """Read the texts of OUT that people labelled (schema.LABELLED); no rows where none are."""
+    """Read the texts of OUT that people labelled (schema.LABELLED)."""
     if not store.exists(LABELS):
         return pl.DataFrame(schema=_TYPES)
     labelled = pl.DataFrame(store.read_table(LABELS, schema=schema.LABELLED))
     return labelled.filter(pl.col("human").is_not_null())
 
 
-def _judged_texts(files: list[Source], methods: list[str]) -> pl.DataFrame:
-    found = [
-        piece.filter(pl.col("method").cast(pl.String).is_in(methods)).select(
-            pl.col(name).cast(_TYPES.get(name, pl.String())) for name in _COLUMNS
-        )
-        for piece in pieces(files, columns=_COLUMNS)
-    ]
-    return without_extras(pl.concat(found))
-
-
-#: What is to be said where nobody labelled texts that a judge labelled.
+#: A caution where nobody labelled texts that a judge labelled.
 UNMEASURED: Final = (
     "The judge's errors were not measured, and no interval covers them: where it errs more on texts"
     " about one group, that looks like a gap of the model. `raybias annotate export OUT --out"
@@ -169,13 +145,13 @@ def _judged_table(judged: pl.DataFrame) -> TextTable:
                 f"{row['wrongly_held']} of {row['labelled'] - row['held']}"
             ),
             "missed": worded("{} of {}".format, "missed", "held"),
-            "verdict": worded(_verdict, "reason", "significant", "survives"),
+            "verdict": _verdict,
         },
     )
 
 
 def judge_section(study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any] | None:
-    """Arrange what report.html.j2 says of judges; None where no method has one."""
+    """Arrange sentences and tables about judges for report.html.j2; None without a judge."""
     judges = judged_methods(study)
     if not judges:
         return None
@@ -192,7 +168,7 @@ def judge_section(study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str,
 
 
 def _told(judged: pl.DataFrame) -> list[str]:
-    """Say what the corrected gaps are, what is redrawn, and how many are significant."""
+    """Explain corrected gaps and what is redrawn, and count the significant ones."""
     found = judged.filter(pl.col("reason").is_null())
     alone = ((found["judged_low"] > 0) | (found["judged_high"] < 0)).sum()
     asked = wording.listed([REDRAWN[scope] for scope in found["scope"].unique().sort()])
@@ -213,9 +189,9 @@ def judged_text(judged: pl.DataFrame) -> str:
     return "\n\n".join([str(_judged_table(judged)), "\n".join(_told(judged))])
 
 
-def _verdict(reason: str | None, significant: bool | None, survives: bool | None) -> str:
-    if reason:
-        return reason
-    if not significant:
+def _verdict(row: Row) -> str:
+    if row["reason"]:
+        return str(row["reason"])
+    if not row["significant"]:
         return "not significant"
-    return "significant" if survives else "alone, not after correction"
+    return "significant" if row["survives"] else "alone, not after correction"

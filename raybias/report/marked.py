@@ -15,7 +15,7 @@ from raybias import schema, stats
 from raybias.measures.prediction_rows import KIND
 from raybias.report import wording
 from raybias.report.forest import forest_of
-from raybias.report.outs import example_texts
+from raybias.report.outs import read_items
 from raybias.report.rendering import slug
 from raybias.report.table import Cell, Row, TextTable, same, table, worded
 from raybias.stats.conclusive import refused
@@ -40,14 +40,7 @@ UNABLE: Final = "no verdict: the classifier is not shown to do its task"
 def marked_parts(
     markedness: pl.DataFrame, estimates: pl.DataFrame, *, level: float
 ) -> list[dict[str, Any]]:
-    """Arrange what naming groups does, by probe and attribute.
-
-    Parameters
-    ----------
-    markedness: of `GapAnalysis.marked`.
-    estimates: schema.ESTIMATES, whose effects are drawn.
-    level: of the intervals.
-    """
+    """Arrange the effects of naming groups (`GapAnalysis.marked`), by probe and attribute."""
     effects = estimates.filter(
         pl.col("condition").is_in(["neutral_effect", *_EFFECTS]), kind=KIND, statistic="difference"
     )
@@ -82,16 +75,10 @@ def marked_parts(
 
 
 def readings(markedness: pl.DataFrame) -> pl.DataFrame:
-    """Join the effects on each classifier, rate and group, and read them together.
+    """Read the effects on each classifier, rate and group together (`GapAnalysis.marked`).
 
-    Parameters
-    ----------
-    markedness: of `GapAnalysis.marked`.
-
-    Returns
-    -------
-    The keys, attribute, score, group; the columns value, low, high and survives of each
-    effect, as `gap.value`; and `reading`. What counts is `survives`.
+    Returns the keys, attribute, score, group; the columns value, low, high and survives of each
+    effect, as `gap.value`; and `reading`, which follows from `survives`.
     """
     values = ("value", "low", "high", "survives")
     unable = refused("reason")
@@ -132,8 +119,9 @@ def breakdowns(store: Store, tables: Mapping[str, pl.DataFrame]) -> list[TextTab
         shown.append(_farthest("Terms farthest from the mean", "term", rows))
     if templates.height:
         rows = stats.largest(templates, "template_id", k=_LARGEST)
-        texts = example_texts(store, rows["probe"].unique().sort().to_list())
         on = ["probe", "group", "template_id"]
+        texts = read_items(store, rows["probe"].unique().sort().to_list(), *on[1:], "text")
+        texts = texts.unique(on, keep="first", maintain_order=True)
         rows = rows.join(texts, on=on, how="left", nulls_equal=True, maintain_order="left")
         rows = rows.with_columns(sentence=pl.coalesce("text", "template_id"))
         shown.append(_farthest("Templates farthest from their mean", "sentence", rows))

@@ -12,20 +12,30 @@ from typing import Any, Final
 
 import polars as pl
 
+from raybias import schema
 from raybias.config import Study
 from raybias.errors import OutputError
-from raybias.measures.prediction_rows import KIND
-from raybias.report import cautions, described, estimates, wording
+from raybias.measures import kinds
+from raybias.measures.prediction_rows import KIND, WITHHELD, gap_rows
+from raybias.methods import tuned_methods
+from raybias.probes.published.planted import Plant
+from raybias.report import cautions, described, marked, sentences, wording
+from raybias.report.calibration import calibration, truths
+from raybias.report.design import designed
+from raybias.report.estimates import gaps_table, parts_of, table_of, tables_of
+from raybias.report.evidence import evidence, page_name, read_sentences, write_evidence
 from raybias.report.export import write_model_card, write_results
 from raybias.report.files import estimates_of_study
-from raybias.report.gaps import gap_section
+from raybias.report.forest import gap_forests
 from raybias.report.judges import UNMEASURED, judge_section
-from raybias.report.rendering import rendered, write_figures
+from raybias.report.outs import prediction_files
+from raybias.report.rendering import Drawn, rendered, slug, write_figures
 from raybias.report.run_figures import read_schedule, run_figures, schedule_figure
 from raybias.report.table import write_frame
 from raybias.report.tables import write_tables
-from raybias.schema import ALL
 from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, write_seal
+from raybias.stats.design import TARGET
+from raybias.stats.scopes import REDRAWN, SCOPES
 from raybias.storage import Store, drafted
 from raybias.study_record import Record, read_record, read_runs
 from raybias.table_files import csv_text
@@ -37,14 +47,7 @@ _NO_STUDY: Final[Mapping[str, Any]] = {
 
 
 def write_report(store: Store, study: Study) -> pl.DataFrame:
-    """Write OUT/tables, OUT/figures, OUT/report.html and results.json from OUT's files.
-
-    Parameters
-    ----------
-    store: the OUT folder.
-    study: as it is to be judged.
-
-    Returns what was estimated (`schema.ESTIMATES`).
+    """Write OUT/tables, OUT/figures, OUT/report.html and results.json; return schema.ESTIMATES.
 
     Raises
     ------
@@ -58,8 +61,12 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
         found = _write_report(draft, study, [in_words(changed)] if changed else [])
         if sealed:
             kept = {name: sha for name, sha in sealed.items() if not name.startswith("tables/")}
-            written = draft.written("tables/", ".parquet")
-            write_seal(draft, kept | {name: digest(data) for name, data in written.items()})
+            tables = {
+                name: digest(data)
+                for name, data in draft.held.items()
+                if name.startswith("tables/") and name.endswith(".parquet")
+            }
+            write_seal(draft, kept | tables)
         return found
 
 
@@ -83,7 +90,7 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
     if judge is not None and not judge["measured"]:
         warned.append(UNMEASURED)
     warned += [*cautions.of_study(study, record, tables), *about_answers]
-    answers = estimates.parts(found.filter(pl.col("kind") != KIND), level=statistics.level)
+    answers = parts_of(found.filter(pl.col("kind") != KIND), level=statistics.level)
     composition = tables.get("composition")
     context: dict[str, Any] = {
         "name": study.name,
@@ -95,14 +102,14 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
         "asked": _drawn(store, answers),
         "cards": [*described.cards(store, study, composition)],
         "cautions": warned,
-        **(gap_section(store, study, tables) if tables else {}),
+        **(_gap_section(store, study, tables) if tables else {}),
         **_measured_on(store, study, record, tables),
     }
     _write_page(store, context)
     shown = [one for part in context["asked"] for one in part["tables"]]
     answer = [text for part in context["asked"] for text in part["unable"]]
     if tables:
-        shown += [context["accuracy"], estimates.gaps_table(found, statistics.scope)]
+        shown += [context["accuracy"], gaps_table(found, statistics.scope)]
         answer = [*context["unable"], context["verdict"], *answer]
     write_model_card(
         store, study, [*shown, *context["cards"]], answer=answer, said=context["cautions"]
@@ -111,7 +118,6 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
 
 
 def _drawn(store: Store, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Draw the figures of estimates, and write them to the folder of figures."""
     for part in parts:
         part["figures"] = [*part.pop("drawn")]
         write_figures(store, part["figures"], "figures/")
@@ -128,16 +134,7 @@ def write_estimate_page(
     scope: str = "widest",
     command: str = "",
 ) -> None:
-    """Write estimates.csv, estimates.parquet and report.html of files of answers.
-
-    Parameters
-    ----------
-    found: schema.ESTIMATES.
-    paths: the files that answers were read from, and folders of them.
-    level: of the intervals.
-    strict: whether the rules were the strict ones.
-    scope: of the tables.
-    command: that wrote this.
+    """Write schema.ESTIMATES of the files at `paths` as estimates.csv, .parquet and report.html.
 
     Raises
     ------
@@ -149,13 +146,13 @@ def write_estimate_page(
             where=store.uri,
             cure="give another --out, or use `raybias report`",
         )
-    models = found.filter(~pl.col("model").is_in(["", ALL]))["model"].unique(maintain_order=True)
-    names = models.to_list()
+    named = found.filter(~pl.col("model").is_in(["", schema.ALL]))["model"]
+    names = named.unique(maintain_order=True).to_list()
     context = {
         **_NO_STUDY,
         "name": wording.listed(names) if len(names) < 4 else f"{len(names)} models",
         "profile": "strict" if strict else "paper",
-        "asked": _drawn(store, estimates.parts(found, level=level, scope=scope)),
+        "asked": _drawn(store, parts_of(found, level=level, scope=scope)),
         "made": described.made_from(paths, command=command),
     }
     write_frame(store, "estimates", found, text=False)
@@ -180,7 +177,7 @@ def _in_study_order(frame: pl.DataFrame, study: Study) -> pl.DataFrame:
 def _measured_on(
     store: Store, study: Study, record: Record, tables: Mapping[str, pl.DataFrame]
 ) -> dict[str, Any]:
-    """Describe what was measured on, and draw how it was tuned and what devices did."""
+    """Describe models, tuning and probes; draw the runs, and the schedule of several devices."""
     runs = _in_study_order(read_runs(store), study)
     drawn = run_figures(runs, study.methods)
     context: dict[str, Any] = {
@@ -206,3 +203,100 @@ def _measured_on(
             "sizes": described.probe_sizes(tables["composition"], tables["estimates"]),
         }
     return context
+
+
+def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
+    """Write the figures and evidence of gaps; return the context of gaps.html.j2."""
+    options, estimates, components = study.statistics, tables["estimates"], tables["components"]
+    level, scope = options.level, options.scope
+    gaps, scoped = gap_rows(estimates, scope), gap_rows(estimates)
+    planted = None
+    if store.exists("planted.json"):
+        with store.reading("planted.json", "as what was planted"):
+            planted = Plant.read(store.read_text("planted.json"))
+    drawn = gap_forests(
+        scoped, level=level, corrected=options.adjust != "none",
+        truth=None if planted is None else truths(planted),
+    )  # fmt: skip
+    marks = marked.marked_parts(tables["markedness"], estimates, level=level)
+    write_figures(store, [*drawn, *(one for part in marks for one in part["figures"])], "figures/")
+    metrics = [
+        wording.RATES[rate] for rate in gaps["score"].unique().sort() if rate in wording.RATES
+    ]
+    texts = read_sentences(prediction_files(store))
+    write_evidence(store, texts)
+    runs = tables["cells"].group_by(schema.KEYS).agg(pl.col("run_id").n_unique())["run_id"]
+    counts = runs.unique().sort().to_list()
+    tested = gaps["significant"].count()
+    judged = gaps.filter(pl.col("survives").is_not_null())
+    withheld = estimates.filter(score=WITHHELD)
+    kind = kinds[KIND]
+    return {
+        "metrics": metrics,
+        "parts": _parts(estimates, gaps, evidence(gaps, texts, tables), drawn, scope),
+        "further": [*tables_of(kind, estimates, scope, folded=False)][1:],
+        "further_folded": [*tables_of(kind, estimates, scope, folded=True)],
+        "marked_parts": marks,
+        "breakdowns": marked.breakdowns(store, tables),
+        # Classifiers that cannot do their task are judged all the same, as papers do.
+        "unable": sentences.refusals(
+            withheld.join(judged, on=schema.KEYS, how="semi", nulls_equal=True,
+                          maintain_order="left"), "gap"
+        ) if withheld.height else [],
+        "urgent": tables["notes"].filter("urgent")["note"].to_list(),
+        "by_scope": sentences.by_scope(scoped, components),
+        "verdict": sentences.verdict(gaps),
+        "measured": sentences.measured(gaps, tables["composition"], counts[-1]),
+        "lead": drawn[:1],
+        "doubts": [*sentences.doubts(estimates, gaps, components, texts)],
+        "findings": sentences.findings(gaps),
+        "calibration": calibration(planted, estimates),
+        "null_check": sentences.null_check(estimates, options),
+        "design": designed(tables["design"], options.margin or TARGET),
+        "chosen_by": sorted(
+            {str(m.select) for m in tuned_methods(study.methods) if m.keep < len(m.seeds)}
+        ),
+        "n_runs": str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}",
+        "n_tested": tested,
+        "by_chance": f"{tested * (1 - level):.1f}",
+        "percent": f"{100 * level:g}%",
+        "alpha": f"{100 * (1 - level):g}%",
+        "interval": options.interval,
+        "draws": f"{options.bootstrap_draws:,}",
+        "redrawn": [REDRAWN[scope] for scope in SCOPES if (gaps["scope"] == scope).any()],
+        "adjusted": options.adjust == "benjamini_hochberg",
+    }  # fmt: skip
+
+
+def _parts(
+    estimates: pl.DataFrame,
+    gaps: pl.DataFrame,
+    behind: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]],
+    drawn: Sequence[Drawn],
+    scope: str,
+) -> list[dict[str, Any]]:
+    """Arrange each attribute of each probe: its table, and the sentences behind its gaps."""
+    kind, parts = kinds[KIND], []
+    usual = kind.tables[0]
+    for place, (probe, attribute) in enumerate(wording.probe_order(gaps)):
+        mine = estimates.filter(usual.where, probe=probe, attribute=attribute)
+        groups = gaps.filter(probe=probe, attribute=attribute)
+        inside = groups.filter(condition="")["group"].unique().sort().to_list()
+        several = groups["model"].n_unique() > 1
+        above = ("probe", "attribute", *(() if several else ["model"]))
+        parts.append(
+            {
+                "anchor": f"gaps-{place}",
+                "probe": probe,
+                "attribute": attribute,
+                "mean": wording.listed([wording.spaced(group) for group in inside]),
+                "table": table_of(kind, mine, usual, scope, without=above),
+                "figures": [one for one in drawn if one.name == slug("gaps", probe, attribute)],
+                "evidence": behind.get((probe, attribute), ()),
+                "groups": [
+                    (wording.spaced(group), page_name(probe, attribute, group))
+                    for group in groups["group"].unique(maintain_order=True)
+                ],
+            }
+        )
+    return parts

@@ -60,14 +60,13 @@ class Drawn:
 
     name: str
     """Its file name in OUT/figures, without suffix."""
-    title: str
     svg: str
     """Without ids or colours of its own, so that a page can hold several, light or dark."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Figures that a notebook shows."""
+    """Figures that show themselves in a notebook."""
 
     figures: tuple[Drawn, ...]
 
@@ -76,12 +75,7 @@ class Shown:
         return f'<div style="{ink}">{"".join(one.svg for one in self.figures)}</div>'
 
     def save(self, folder: str | Path) -> None:
-        """Write each figure to a folder as SVG.
-
-        Raises
-        ------
-        OutputError: it cannot be written.
-        """
+        """Write each figure to a folder as SVG; `OutputError` where that cannot be written."""
         write_figures(Store(folder), self.figures)
 
 

@@ -1,13 +1,13 @@
 """Draw tuning: accuracy by seed, evaluation loss by step, and which device held what when.
 
-A filled marker or solid line is a kept run. Runs may have thousands of evaluations; what is drawn
-has a few hundred points, and says that they are means.
+A filled marker or solid line is a kept run. Of thousands of evaluations, means are drawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -38,7 +38,7 @@ _NAMED: Final = 16
 
 @dataclass(frozen=True, kw_only=True)
 class _Panel:
-    """What is drawn in one frame: places across in percent, down in pixels."""
+    """One frame of a chart: places across in percent, down in pixels."""
 
     title: str
     axis: str
@@ -52,37 +52,27 @@ class _Panel:
     rule: tuple[float, str] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Chart:
-    name: str
-    title: str
-    described: str
-    panels: Sequence[_Panel]
-    legend: Sequence[tuple[str, str]] = ()
-
-    @property
-    def placed(self) -> Iterator[tuple[int, _Panel]]:
-        top = 0
-        for panel in self.panels:
-            yield top, panel
-            top += panel.height + 70
-
-    @property
-    def height(self) -> int:
-        return sum(panel.height + 70 for panel in self.panels) + 18 * -(-len(self.legend) // 3)
-
-    def drawn(self) -> Drawn:
-        return Drawn(self.name, self.title, rendered("chart.svg.j2", {"chart": self}))
+def _chart(
+    name: str,
+    title: str,
+    described: str,
+    panels: Sequence[_Panel],
+    legend: Sequence[tuple[str, str]] = (),
+) -> Drawn:
+    """Draw panels one below another, with names and colours below them."""
+    tops = [0, *accumulate(panel.height + 70 for panel in panels)]
+    chart = {
+        "title": title,
+        "described": described,
+        "placed": [*zip(tops, panels, strict=False)],
+        "legend": legend,
+        "height": tops[-1] + 18 * -(-len(legend) // 3),
+    }
+    return Drawn(name, rendered("chart.svg.j2", {"chart": chart}))
 
 
 def run_figures(runs: pl.DataFrame, methods: Sequence[MethodFields]) -> list[Drawn]:
-    """Draw one figure per tuned (model, method, dataset).
-
-    Parameters
-    ----------
-    runs: schema.RUNS; sweep runs and runs of prompted methods are left out.
-    methods: of the study; they say how many steps lie between evaluations.
-    """
+    """Draw one figure per tuned (model, method, dataset) of schema.RUNS, without the sweep."""
     untuned = [method.name for method in methods if not method.trains]
     final = runs.filter(pl.col("stage") == "final", ~pl.col("method").is_in(untuned))
     tuned = {method.name: method for method in tuned_methods(methods)}
@@ -91,13 +81,14 @@ def run_figures(runs: pl.DataFrame, methods: Sequence[MethodFields]) -> list[Dra
         model, method, dataset = map(str, key)
         losses, may_stop = _losses(part, tuned.get(method))
         kept = ", ".join(str(seed) for seed in part.filter("selected")["seed"].sort())
-        chart = _Chart(
-            name=slug("runs", model, method, dataset),
-            title=f"Runs of {model}, {method} on {dataset}",
-            described=f"kept seeds: {kept or 'none'}{may_stop}",
-            panels=(_accuracies(part.sort("seed"), tuned.get(method)), losses),
+        figures.append(
+            _chart(
+                slug("runs", model, method, dataset),
+                f"Runs of {model}, {method} on {dataset}",
+                f"kept seeds: {kept or 'none'}{may_stop}",
+                (_accuracies(part.sort("seed"), tuned.get(method)), losses),
+            )
         )
-        figures.append(chart.drawn())
     return figures
 
 
@@ -114,7 +105,7 @@ def thinned(losses: Sequence[float], steps: Sequence[int]) -> tuple[list[float],
 
 @dataclass(frozen=True)
 class _Scale:
-    """Places values between a least and a greatest one, with some room on both sides."""
+    """The heights of values between a least and a greatest one, with room on both sides."""
 
     low: float
     high: float
@@ -126,7 +117,6 @@ class _Scale:
         return cls(low - room, high + room)
 
     def down(self, value: float) -> float:
-        """Return pixels from the top."""
         return round(_HEIGHT * (self.high - value) / (self.high - self.low), 1)
 
     @property
@@ -159,7 +149,7 @@ def _accuracies(part: pl.DataFrame, options: Tuned | None) -> _Panel:
 
 
 def _losses(part: pl.DataFrame, options: Tuned | None) -> tuple[_Panel, str]:
-    """Draw the losses; return what the description says of the first step that may stop a run."""
+    """Draw the losses, and name the first step that may stop a run."""
     every, most = options.eval_every if options else 1, 1
     lines: list[tuple[list[float], list[float], bool]] = []
     for row in part.sort("selected").iter_rows(named=True):
@@ -189,19 +179,16 @@ def _losses(part: pl.DataFrame, options: Tuned | None) -> tuple[_Panel, str]:
 
 def read_schedule(store: Store) -> Schedule | None:
     """Read which task held which device in OUT; None where nothing was noted."""
-    if not store.exists(SCHEDULE_FILE):
-        return None
-    rows = store.read_table(SCHEDULE_FILE).to_pylist()
+    rows = store.read_table(SCHEDULE_FILE).to_pylist() if store.exists(SCHEDULE_FILE) else []
     if not rows:
         return None
-    devices, places = rows[0]["devices"], rows[0].get("per_device", 1)
     names = {each.name for each in fields(Span)}
     spans = (Span(**{n: v for n, v in row.items() if n in names}) for row in rows)
-    return Schedule(tuple(spans), devices, places)
+    return Schedule(tuple(spans), rows[0]["devices"], rows[0]["per_device"])
 
 
 def schedule_figure(schedule: Schedule, title: str) -> Drawn:
-    """Draw one row for each device; loading is pale, and what is read is a thin line."""
+    """Draw one row for each device, with a thin line for reading."""
     wall = schedule.wall or 1.0
     unit, per = ("hours", 3600.0) if wall >= 3600 else ("seconds", 1.0)
     names = list(dict.fromkeys(span.backbone for span in schedule.spans))
@@ -223,7 +210,4 @@ def schedule_figure(schedule: Schedule, title: str) -> Drawn:
                for v in round_values(0, wall / per, _MARKS)],
         bars=bars,
     )  # fmt: skip
-    return _Chart(
-        name="schedule", title=title, described=str(schedule), panels=[panel],
-        legend=[*colours.items()],
-    ).drawn()  # fmt: skip
+    return _chart("schedule", title, str(schedule), [panel], [*colours.items()])

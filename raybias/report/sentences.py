@@ -40,16 +40,11 @@ _CANNOT: Final = {
     stats.REFERENCE: "with one group there is none to compare it with",
     stats.UNDEFINED: "no sentence can be wrong in these ways",
 }
-#: What is drawn anew under each scope, and what in addition to the scope before.
+#: What is drawn anew under each scope, and in addition to the scope before.
 _REDRAWN: Final = {
-    "runs": "seeds",
-    "sentences": "seeds and sentences",
-    "wording": "seeds, sentences and words",
-}
-_ALSO: Final = {
-    "runs": "only seeds are redrawn",
-    "sentences": "sentences are too",
-    "wording": "words are too",
+    "runs": ("seeds", "only seeds are redrawn"),
+    "sentences": ("seeds and sentences", "sentences are too"),
+    "wording": ("seeds, sentences and words", "words are too"),
 }
 #: Rates nearer to 0 or 1 than this, on fewer templates than that, have too narrow intervals.
 _RARE: Final = 0.05
@@ -57,7 +52,7 @@ _FEW_TEMPLATES: Final = 20
 
 
 def of(kind: Kind, estimates: pl.DataFrame) -> Iterator[str]:
-    """Yield what is significant of each quantity that is drawn, and whether style matters."""
+    """Count the significant estimates of each quantity that is drawn; say whether style matters."""
     for shown in kind.tables:
         if shown.neutral is not None:
             yield from _counted(kind, estimates.filter(shown.where), shown)
@@ -73,7 +68,7 @@ def of(kind: Kind, estimates: pl.DataFrame) -> Iterator[str]:
 
 
 def _counted(kind: Kind, part: pl.DataFrame, shown: Table) -> Iterator[str]:
-    """Count what is significant by what is redrawn, and name the clearest."""
+    """Count the significant estimates of each scope, and name the clearest."""
     if part["survives"].count() == 0 and part["significant"].count() == 0:
         return
     part = once(part)
@@ -118,14 +113,9 @@ def ends(row: Mapping[str, Any], kind: Kind) -> list[float | None]:
 
 
 def refusals(estimates: pl.DataFrame, what: str = "score") -> list[str]:
-    """Say of which models or classifiers nothing is judged, since they cannot do the task.
+    """Name the models or classifiers of which no `what` is judged, since they cannot do the task.
 
     The likelihood reading beside a classifier that can is not named: it is shown for comparison.
-
-    Parameters
-    ----------
-    estimates: rows of schema.ESTIMATES; of them schema.KEYS and `reason`.
-    what: would be judged.
     """
     rows = estimates.filter(refused("reason"), pl.col("model") != ALL)
     able = estimates.filter(~refused("reason")).select(
@@ -154,15 +144,8 @@ def refusals(estimates: pl.DataFrame, what: str = "score") -> list[str]:
 def verdict(gaps: pl.DataFrame) -> str:
     """State the largest finding: who is wrongly called what, how much more often than others.
 
-    Parameters
-    ----------
-    gaps: one row each.
-
-    Returns
-    -------
-    The finding of most classifiers, by size where they are equal; which gaps are not excluded
-    where none was found; why nothing could be judged. Classifiers that cannot do their task come
-    first.
+    It is that of most classifiers, by size where they are equal. Without one, this says which size
+    is not excluded, or why nothing could be judged. Classifiers that cannot do their task lead.
     """
     unable = refusals(gaps, "gap")
     judged = gaps.filter(pl.col("significant").is_not_null())
@@ -177,13 +160,13 @@ def verdict(gaps: pl.DataFrame) -> str:
         return " ".join([*unable, _sentence(gaps, parts[0]), *([f"{others} found."] * (more > 0))])
     rate = judged["score"][0]
     far = judged.filter(score=rate).select(pl.max_horizontal(pl.col("low", "high").abs()).max())
-    reach = (
-        f"Nor was it shown that all are treated alike: the intervals reach up to "
-        f"{_size(rate, far.item())}."
-        if far.item() is not None
-        else ""
-    )
-    return " ".join([*unable, "No group was shown to be treated unlike the others.", reach]).strip()
+    said = [*unable, "No group was shown to be treated unlike the others."]
+    if far.item() is not None:
+        reach = _size(rate, far.item())
+        said.append(
+            f"Nor was it shown that all are treated alike: the intervals reach up to {reach}."
+        )
+    return " ".join(said)
 
 
 def ranked(gaps: pl.DataFrame) -> list[pl.DataFrame]:
@@ -195,7 +178,7 @@ def ranked(gaps: pl.DataFrame) -> list[pl.DataFrame]:
 
 
 def findings(gaps: pl.DataFrame) -> list[str]:
-    """Say each finding in a sentence, with its reading, and what significance is not."""
+    """Put each finding in a sentence, with its reading, and explain significance."""
     parts = ranked(gaps)
     said = []
     for part in parts[:_MOST]:
@@ -212,7 +195,7 @@ def findings(gaps: pl.DataFrame) -> list[str]:
 
 
 def _sentence(gaps: pl.DataFrame, part: pl.DataFrame) -> str:
-    """Say one group's difference, which is that of one classifier or of several."""
+    """Put one group's difference in a sentence: that of one classifier or of several."""
     row = part.row(0, named=True)
     group = wording.spaced(row["group"])
     if gaps["attribute"].n_unique() > 1:
@@ -240,7 +223,7 @@ def _size(rate: str, gap: float) -> str:
 
 
 def _without_verdict(gaps: pl.DataFrame) -> dict[str, int]:
-    """Count the gaps without a verdict, by reason; a mirror of another gap is none of its own."""
+    """Count the gaps without a verdict by reason, without mirrors of other gaps."""
     reason = pl.col("reason")
     own = gaps.filter(
         pl.col("survives").is_null(), ~reason.str.starts_with(stats.MIRROR),
@@ -251,15 +234,7 @@ def _without_verdict(gaps: pl.DataFrame) -> dict[str, int]:
 
 
 def by_scope(gaps: pl.DataFrame, components: pl.DataFrame) -> str:
-    """Count the significant gaps of each scope: `Significant if only seeds are redrawn: 3 of 12`.
-
-    That is no count of gaps that another study would find, of which significance says little.
-
-    Parameters
-    ----------
-    gaps: under every scope; without rows there is nothing to say.
-    components: schema.COMPONENTS; says which groups have one word.
-    """
+    """Count significant gaps by scope: `Significant if only seeds are redrawn: 3 of 12`."""
     judged = once(gaps.filter(pl.col("survives").is_not_null()))
     corrected = bool((judged["significant"] != judged["survives"]).any())
     parts: list[str] = []
@@ -267,14 +242,16 @@ def by_scope(gaps: pl.DataFrame, components: pl.DataFrame) -> str:
         part = judged.filter(scope=scope)
         begin = "if" if parts else "Significant if"
         total = str(part.height) if parts else wording.counted(part.height, "gap")
-        said = f"{begin} {_ALSO[scope]}: {part['significant'].sum() or 'none'} of {total}"
+        said = f"{begin} {_REDRAWN[scope][1]}: {part['significant'].sum() or 'none'} of {total}"
         if corrected:
             many = "" if parts else " for many tests"
             said += f" ({part['survives'].sum() or 'none'} after correction{many})"
         parts.append(said)
     if not parts:
         return ""
-    lost = [group for group in _one_word(components) if _lost_to_words(judged, group)]
+    lasting = judged.filter("survives")
+    sure, sure_of_words = ({*lasting.filter(scope=s)["group"]} for s in ("sentences", "wording"))
+    lost = [group for group in _one_word(components) if group in sure - sure_of_words]
     if lost:
         parts[-1] += f"; {wording.listed(lost)} {'has' if len(lost) == 1 else 'have'} one word"
     if not (judged["scope"] == "wording").any():
@@ -289,38 +266,23 @@ def _one_word(components: pl.DataFrame) -> list[str]:
     return [str(group) for group in words["group"].unique().sort()]
 
 
-def _lost_to_words(judged: pl.DataFrame, group: str) -> bool:
-    lasting = judged.filter("survives", group=group)["scope"]
-    return bool(lasting.eq("sentences").any() and not lasting.eq("wording").any())
-
-
-def measured(gaps: pl.DataFrame, composition: pl.DataFrame, runs: int) -> Iterator[str]:
-    """Say in two sentences what was done.
-
-    Parameters
-    ----------
-    composition: of `stats.composition`; counts the sentences.
-    runs: of a classifier, the most.
-    """
+def measured(gaps: pl.DataFrame, composition: pl.DataFrame, runs: int) -> str:
+    """Count the models, the `runs` of a classifier and the sentences of `stats.composition`."""
     models = gaps["model"].unique(maintain_order=True).to_list()
     named = wording.listed(models) if len(models) <= _MOST else f"{len(models)} language models"
     n = gaps.select("model", "method", "dataset", "style").n_unique()
     classifiers = "a classifier" if n == 1 else f"{n} classifiers"
     attributes = wording.listed(gaps["attribute"].unique().sort().to_list())
     read = wording.counted(int(composition["items"].sum()), "sentence")
-    yield (
+    return (
         f"Of {named}, {classifiers} of sentiment {'was' if n == 1 else 'were'} made, each "
         f"{wording.counted(runs, 'time')}, and asked about {read} that differ in the group they "
         f"name ({attributes})."
     )
-    yield (
-        "Compared is how often the sentences of a group are given a wrong label, against the "
-        "average of the groups. A point is one sentence in a hundred."
-    )
 
 
 def null_check(estimates: pl.DataFrame, options: Statistics) -> str:
-    """Say how often the rule in use finds something in meaningless labels; nothing if not known."""
+    """Tell how often the rule finds a gap in meaningless labels; empty where nobody checked."""
     checked = estimates.filter(pl.col("score").str.starts_with("meaningless_"), scope=options.scope)
     found = dict(checked.select("score", "value").iter_rows())
     if not found:
@@ -340,15 +302,7 @@ def null_check(estimates: pl.DataFrame, options: Statistics) -> str:
 def doubts(
     estimates: pl.DataFrame, gaps: pl.DataFrame, components: pl.DataFrame, sentences: pl.DataFrame
 ) -> Iterator[str]:
-    """Say which significant gaps one word or template may carry, and which intervals are narrow.
-
-    Parameters
-    ----------
-    estimates: schema.ESTIMATES, whose gaps without a template or word say what carries them.
-    gaps: one row each.
-    components: schema.COMPONENTS.
-    sentences: of `evidence.read_sentences`.
-    """
+    """Name significant gaps that one word or template may carry, and intervals that are narrow."""
     found = gaps.filter(pl.col("survives").fill_null(value=False))
     if found.height:
         yield from _carried(estimates, found, components)
@@ -366,7 +320,7 @@ def doubts(
 def _carried(
     estimates: pl.DataFrame, found: pl.DataFrame, components: pl.DataFrame
 ) -> Iterator[str]:
-    """Say which findings rest on one word, or lose half of their size without one unit."""
+    """Name findings that rest on one word, or lose half of their size without one unit."""
     single = [group for group in _one_word(components) if (found["group"] == group).any()]
     if components.filter(facets="word").is_empty():
         yield "No group has two words: no gap can be told from the words for the group."
@@ -402,14 +356,10 @@ def _by_family(gaps: pl.DataFrame, families: pl.DataFrame) -> Iterator[str]:
         if part.is_empty():
             continue
         lasting = part.filter("survives")
-        corrected = (
-            f" ({int(lasting['survives_family'].sum())} of {lasting.height} after correction)"
-            if lasting.height
-            else ""
-        )
+        corrected = f" ({lasting['survives_family'].sum()} of {lasting.height} after correction)"
         said.append(
-            f"{int(part['significant_family'].sum())} of the {part.height} that are significant "
-            f"if {_REDRAWN[name]} are redrawn{corrected}"
+            f"{part['significant_family'].sum()} of the {part.height} that are significant "
+            f"if {_REDRAWN[name][0]} are redrawn{corrected if lasting.height else ''}"
         )
     if said:
         yield (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import StringIO
@@ -34,7 +34,7 @@ _TAG: Final = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def markdown_text(text: str) -> str:
-    """Return a text so that no viewer of Markdown takes a name in it for HTML or a cell's end."""
+    """Escape a text, so that no viewer of Markdown finds HTML or a cell's end in it."""
     whole = text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
     return _TAG.sub("&lt;", whole)
 
@@ -46,6 +46,13 @@ class TextTable:
     title: str
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, title: str, rows: Sequence[Mapping[str, str]]) -> TextTable:
+        """Make a table of rows with the same headers."""
+        return cls(
+            title, tuple(rows[0]) if rows else (), tuple(tuple(row.values()) for row in rows)
+        )
 
     @cached_property
     def kinds(self) -> list[str]:
@@ -66,10 +73,9 @@ class TextTable:
         return f"{self.title}\n{text}" if self.title else text
 
     def within(self, width: int | None) -> str:
-        """Lay the table out as text, in lines of at most `width` characters.
+        """Lay the table out in lines of at most `width` characters.
 
-        A wider table says once what all its rows share, and breaks long cells and headers between
-        words.
+        A wider table says once what all its rows share, and breaks long cells between words.
         """
         plain = tabulate(self.rows, self.headers, colalign=self._sides, disable_numparse=True)
         if width is None or max(map(len, plain.splitlines()), default=0) <= width:
@@ -106,22 +112,12 @@ class TextTable:
 
 
 def table(title: str, frame: pl.DataFrame, columns: Mapping[str, Cell]) -> TextTable:
-    """Make a table with a row for each row of a frame.
-
-    Parameters
-    ----------
-    columns: what each cell says, by header.
-    """
+    """Make a table with a row for each row of a frame, and a cell for each header."""
     rows = tuple(
         tuple(str(row[cell]) if isinstance(cell, str) else cell(row) for cell in columns.values())
         for row in frame.iter_rows(named=True)
     )
     return TextTable(title, tuple(columns), rows)
-
-
-def pairs_of(title: str, rows: Iterable[tuple[str, str]], headers: tuple[str, str]) -> TextTable:
-    """Make a table of two columns."""
-    return TextTable(title, headers, tuple(rows))
 
 
 def same(*columns: str) -> dict[str, str]:
@@ -147,17 +143,8 @@ def _terminal_width() -> int | None:
         return None
 
 
-def write_frame(
-    store: Store,
-    name: str,
-    frame: pl.DataFrame,
-    *,
-    text: bool = True,
-) -> None:
-    """Write `name`.parquet and, unless `text` is false, `name`.csv and `name`.md.
-
-    Missing values are empty in CSV and Markdown; NaN counts as missing.
-    """
+def write_frame(store: Store, name: str, frame: pl.DataFrame, *, text: bool = True) -> None:
+    """Write `name`.parquet and, if `text`, `name`.csv and `name`.md; NaN counts as missing."""
     floats = [column for column, dtype in frame.schema.items() if dtype.is_float()]
     frame = frame.with_columns(pl.col(floats).fill_nan(None))
     store.write_table(f"{name}.parquet", frame.to_arrow().replace_schema_metadata(None))
@@ -168,13 +155,13 @@ def write_frame(
 
 def markdown(frame: pl.DataFrame) -> str:
     """Format a frame as a Markdown table: numbers to four digits, missing cells empty."""
-    rows = [tuple(map(_cell, row)) for row in frame.iter_rows()]
-    return TextTable("", tuple(frame.columns), tuple(rows)).markdown()
 
+    def cell(value: Any) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    rows = tuple(tuple(map(cell, row)) for row in frame.iter_rows())
+    return TextTable("", tuple(frame.columns), rows).markdown()

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import Final
 
 import polars as pl
-import pyarrow as pa
 
-from raybias import stats
+from raybias import schema, stats
 from raybias.config import Study
+from raybias.errors import DataError
 from raybias.measures.entries.predictions import estimates_of
 from raybias.report.design import study_costs
 from raybias.report.judges import judged_methods, read_labels
-from raybias.report.outs import count_predictions
+from raybias.report.outs import prediction_files, read_items
 from raybias.report.table import write_frame
 from raybias.stats.design import TARGET
 from raybias.storage import Store
@@ -37,11 +37,6 @@ _RUN_TABLE: Final = (
 def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     """Compute a study's tables from its predictions, and write OUT/tables but for `estimates`.
 
-    Parameters
-    ----------
-    store: the OUT folder.
-    study: its statistics and reference groups are used.
-
     Returns
     -------
     `estimates` (schema.ESTIMATES, of predictions); of `raybias.stats`: `components`,
@@ -52,22 +47,34 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
 
     Raises
     ------
-    DataError: there are no predictions, files are unreadable, or an item is not the same in all
-        runs.
+    DataError: no predictions, an unreadable file, or an item that is not the same in all runs.
     ConfigError: reference groups that the predictions do not have.
     OutputError: OUT cannot be written.
     """
     options, rules = study.statistics, rules_of(study)
+    files = prediction_files(store)
+    if not files:
+        raise DataError(
+            "holds no predictions", where=store.uri, cure="finish the study with `raybias run`"
+        )
     tables: dict[str, pl.DataFrame] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        counts, coverage = count_predictions(store, options.metrics)
+        counts = stats.count_files(
+            files, where=store.uri, metrics=options.metrics, unfinished="count"
+        )
         found = stats.gap_analysis(counts, rules)
         estimates = estimates_of(found)
         if judged_methods(study):
             tables["judged"] = stats.corrected_gaps(found, read_labels(store))
     cells = counts.cells.cast({pl.Categorical: pl.String})
     sizes = stats.composition(counts.cells)
+    asked = {
+        probe: read_items(store, [probe], "item_id").height
+        for probe in counts.coverage["probe"].unique()
+        if store.exists(f"items/{probe}.parquet")
+    }
+    items = pl.col("probe").replace_strict(asked, default=None, return_dtype=pl.Int64)
     costs = study_costs(store, study, int(sizes["items"].sum()))
     tables |= {
         "components": found.components,
@@ -82,7 +89,9 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
             scope=options.scope, level=options.level,
         ),
         "runs": read_runs(store).select(_RUN_TABLE),
-        "coverage": coverage,
+        "coverage": counts.coverage.select(
+            *schema.KEYS, "run_id", "predictions", "repeated", "unparsed", items=items
+        ),
         "cells": cells,
     }  # fmt: skip
     for name, frame in tables.items():
@@ -100,13 +109,7 @@ def rules_of(study: Study) -> stats.GapRules:
 
 
 def _notes(caught: Sequence[warnings.WarningMessage]) -> pl.DataFrame:
-    """Make a table of what the statistics warned about, once each, the urgent first."""
+    """Make a table of the statistics' warnings, once each, the urgent first."""
     said = {str(each.message): issubclass(each.category, stats.UnevenRuns) for each in caught}
     rows = sorted(said.items(), key=lambda row: not row[1])
     return pl.DataFrame(rows, {"note": pl.String, "urgent": pl.Boolean}, orient="row")
-
-
-def read_notes(store: Store) -> list[str]:
-    """Read what the statistics of OUT/tables warned about, the urgent first."""
-    notes = store.read_table("tables/notes.parquet", schema=pa.schema([("note", pa.string())]))
-    return [str(note) for note in pl.DataFrame(notes)["note"]]

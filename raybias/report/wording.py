@@ -10,19 +10,11 @@ from typing import Any, Final
 
 import polars as pl
 
-from raybias import stats
-from raybias.stats.conclusive import is_refused
-from raybias.stats.gaps import SMALLER
 from raybias.stats.metric import Metric, metrics
 from raybias.stats.scopes import Scope
 
 #: Metrics by name; a rate that is not here has no reading.
 RATES: Final[Mapping[str, Metric]] = metrics
-
-#: What a table says instead of a verdict, where the reason needs other words.
-NO_VERDICT: Final = {stats.ONE_RUN: "not judged: one run"}
-#: What it says where the reason, which stands first, is that of a whole classifier.
-UNABLE: Final = "not judged: not shown to do the task"
 
 YES_NO: Final[Mapping[bool | None, str]] = {True: "yes", False: "no", None: ""}
 
@@ -66,50 +58,33 @@ def spaced(name: str) -> str:
 
 
 def rate_title(rate: str) -> str:
-    """Say what a rate counts: `wrongly called negative`; any other rate's name."""
-    known = RATES.get(rate)
-    return known.title if known else rate
+    """Return a rate's title: `wrongly called negative`; the name of one without a reading."""
+    return RATES[rate].title if rate in RATES else rate
 
 
 def is_share(rate: str) -> bool:
     """Whether a rate is a share of examples, whose gaps are percentage points."""
-    known = RATES.get(rate)
-    return known is not None and known.share is not None
+    return rate in RATES and RATES[rate].share is not None
 
 
 def effect(rate: str, gap: float) -> str:
-    """`harm`, `benefit`, or nothing for a rate without a reading."""
-    known = RATES.get(rate)
-    return known.effect(gap) if known else ""
+    """Return `harm`, `benefit`, or nothing for a rate without a reading."""
+    return RATES[rate].effect(gap) if rate in RATES else ""
 
 
 def heading(rate: str, gap: float) -> str:
     """Name a rate and direction: `Called negative too often (harm)`."""
-    known = RATES.get(rate)
-    if known is None:
+    if rate not in RATES:
         return f"{rate} {'above' if gap > 0 else 'below'} the mean"
     often = "too often" if gap > 0 else "less often than the mean"
-    reading = f" ({known.effect(gap)})" if known.effect(gap) else ""
-    return f"{known.words.capitalize()} {often}{reading}"
+    reading = f" ({effect(rate, gap)})" if effect(rate, gap) else ""
+    return f"{RATES[rate].words.capitalize()} {often}{reading}"
 
 
-def verdict(row: Mapping[str, Any]) -> str:
-    """Return the verdict on a gap (of schema.ESTIMATES): `harm: called negative more often`."""
-    gap, reason = row["value"], row["reason"] or ""
-    if reason.startswith(SMALLER):
-        return "smaller than the margin"
-    if reason:
-        return NO_VERDICT.get(reason, UNABLE if is_refused(reason) else reason)
-    if not row["significant"]:
-        return "not significant"
-    if not row["survives"]:
-        return "significant, not after correction"
-    known = RATES.get(row["score"])
-    often = "more" if gap > 0 else "less"
-    if known is None:
-        return f"{often} than the mean"
-    reading = f"{known.effect(gap)}: " if known.effect(gap) else ""
-    return f"{reading}{known.words} {often} often"
+def verdict(rate: str, gap: float) -> str:
+    """Return the verdict on a significant gap: `harm: called negative more often`."""
+    reading = f"{effect(rate, gap)}: " if effect(rate, gap) else ""
+    return f"{reading}{RATES[rate].words} {'more' if gap > 0 else 'less'} often"
 
 
 def signed(value: float | None, digits: int = 3) -> str:
@@ -140,12 +115,7 @@ def number(value: float | None, digits: int = 3) -> str:
 def estimate(
     value: float, ends: Sequence[float | None], digits: int = 3, *, plus: bool = True
 ) -> str:
-    """Format a value with its interval, if it has one: `+57.2 [+54.7, +59.7]`, or without `plus`.
-
-    Parameters
-    ----------
-    ends: low and high; either None, or nothing at all, is no interval.
-    """
+    """Format a value with its interval, if it has both ends: `+57.2 [+54.7, +59.7]`."""
     form = signed if plus else number
     # Zero is added for what rounds to -0.0.
     text, *others = (form(round(x, digits) + 0.0, digits) for x in (value, *ends) if x is not None)

@@ -19,21 +19,25 @@ from support import question_data
 from support.answer_data import option_answers
 
 
+def asked(folder: Path, answers: pl.DataFrame, **study: object) -> Store:
+    """An OUT of `study` with answers to options."""
+    store = Store(folder)
+    whole = parse_study({"name": "asked", "backbones": ["m"], **study})
+    begin(store, make_record(whole, {}, command="raybias run asked.yaml"))
+    table = answers.with_columns(model=pl.lit("m")).to_arrow().cast(schema.OPTION_ANSWERS)
+    store.write_table("options/bbq/m/0.parquet", table)
+    return store
+
+
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("asked") / "out"
-    store = Store(folder)
-    study = parse_study(
-        {
-            "name": "asked",
-            "backbones": ["m"],
-            "methods": [{"kind": "option_likelihood"}, {"kind": "decision_likelihood"}],
-            "questions": [{"source": "bbq", "data": "x"}, {"source": "discrim_eval", "data": "x"}],
-        }
+    store = asked(
+        folder,
+        option_answers(400, 12, seed=1, unparsed=0.0),
+        methods=[{"kind": "option_likelihood"}, {"kind": "decision_likelihood"}],
+        questions=[{"source": "bbq", "data": "x"}, {"source": "discrim_eval", "data": "x"}],
     )
-    begin(store, make_record(study, {}, command="raybias run asked.yaml"))
-    answers = option_answers(400, 12, seed=1, unparsed=0.0).with_columns(model=pl.lit("m"))
-    store.write_table("options/bbq/m/0.parquet", answers.to_arrow().cast(schema.OPTION_ANSWERS))
     people = ("age=20", "age=60")
     rows = [
         ("m", "discrim_eval", f"d{d}", f"d{d}{who}", who, "age=60", -1.0 + n * d / 9, -1.0, "plain")
@@ -94,23 +98,14 @@ def test_a_study_without_answers_is_one_line(out: Path, tmp_path: Path) -> None:
 
 
 def test_options_of_uneven_length_are_a_caution(tmp_path: Path) -> None:
-    store, length = Store(tmp_path), ["He", "She", "It cannot be told from this"]
-    study = parse_study(
-        {
-            "name": "asked",
-            "backbones": ["m"],
-            "methods": [{"kind": "option_likelihood"}],
-            "questions": [{"source": "bbq", "data": "x"}],
-        }
-    )
-    begin(store, make_record(study, {}, command="raybias run asked.yaml"))
+    length = ["He", "She", "It cannot be told from this"]
     answers = option_answers(400, 12, seed=1, unparsed=0.0).with_columns(
-        model=pl.lit("m"),
         method=pl.lit("option_likelihood"),
         pred=pl.lit(0, pl.Int8),
         scores=pl.lit([-3.0, -6.0, -9.0], pl.List(pl.Float32)),
     )
-    store.write_table("options/bbq/m/0.parquet", answers.to_arrow().cast(schema.OPTION_ANSWERS))
+    methods, questions = [{"kind": "option_likelihood"}], [{"source": "bbq", "data": "x"}]
+    store = asked(tmp_path, answers, methods=methods, questions=questions)
     items = answers.select("item_id", options=pl.lit(length, pl.List(pl.String)))
     store.write_table("items/bbq.parquet", items.to_arrow())
     raybias.write_report(tmp_path)

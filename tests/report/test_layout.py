@@ -18,7 +18,7 @@ import pytest
 
 from raybias.report import write_report
 from raybias.report.run_figures import COLOURS
-from support.report_outs import make_study, pair_study, write_out, write_pair_out
+from support.report_outs import make_study, write_out
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
 WIDTHS = (1280, 768, 400)
@@ -95,22 +95,6 @@ def test_the_page_reads_at_three_widths(tmp_path: Path) -> None:
         assert laid["rows"] == sorted(laid["rows"])
         assert laid.get("axe", []) == []
     assert found["1280"]["contents"] > 6
-
-
-@pytest.mark.long
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium on PATH")
-def test_a_page_of_many_pairs_prints_on_few_sheets(tmp_path: Path) -> None:
-    study = pair_study()
-    store = write_pair_out(tmp_path / "out", study, pairs=110)
-    write_report(store, study)
-    printed = tmp_path / "page.pdf"
-    subprocess.run(
-        [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--print-to-pdf={printed}",
-         (tmp_path / "out" / "report.html").as_uri()],
-        capture_output=True, check=True, timeout=120,
-    )  # fmt: skip
-    # Uncompressed in the files that Chromium writes.
-    assert 2 < len(re.findall(rb"/Type /Page\b(?!s)", printed.read_bytes())) < 20
 
 
 def luminance(colour: str) -> float:

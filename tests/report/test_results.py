@@ -66,16 +66,3 @@ def test_a_folder_without_a_study_is_no_result(tmp_path: Path) -> None:
     store = write_out(tmp_path / "out", make_study())
     with pytest.raises(raybias.BadInput, match="has no table 'gaps'"):
         raybias.open(store.uri).table("gaps")
-
-
-def test_a_study_is_made_from_python() -> None:
-    study = raybias.Study(
-        name="from-python",
-        backbones=(raybias.Backbone(id="planted"),),
-        methods=(raybias.SoftPrompt(prompt_length=4, max_steps=20),),
-        training=(raybias.TrainingSet(source="planted"),),
-        probes=(raybias.Probe(source="planted"),),
-    )
-    assert study.backbones[0].name == "planted"
-    assert study.methods[0].name == "soft_prompt"
-    assert study == raybias.Study(**dict(study))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -11,15 +12,18 @@ from markdown_it import MarkdownIt
 
 import raybias
 from raybias import schema
-from raybias.cli import main
 from raybias.errors import ConfigError, DataError
 from raybias.measures.prediction_rows import gap_rows
-from raybias.report import restated, verdict, write_tables
+from raybias.report import verdict, write_tables
 from raybias.report.estimates import gaps_table
 from raybias.report.table import TextTable, markdown, write_frame
 from raybias.storage import Store
+from support.pages import command
 from support.report_outs import GROUPS, make_study, write_out
 from support.stats_data import judged_files
+
+FEW = {"methods": [{"seeds": [1, 2, 3, 4, 5], "keep": 4}]}
+WORDS = {"negative": "bad", "neutral": "fine", "positive": "good"}
 
 
 def test_tables_hold_the_contract_in_three_formats(tmp_path: Path) -> None:
@@ -65,22 +69,31 @@ def test_one_run_has_no_interval_and_is_not_called_significant(tmp_path: Path) -
     assert row["significant"] is None
     assert "an interval needs" not in str(gaps_table(tables["estimates"], "runs"))
     assert verdict(gaps).startswith("No gap could be judged: an interval needs at least two runs")
-
-
-def test_one_run_is_judged_over_the_sentences_that_it_read(tmp_path: Path) -> None:
-    study = make_study(methods=[{"seeds": [1001], "keep": 1}])
-    gaps = gap_rows(write_tables(write_out(tmp_path, study), study)["estimates"], "widest")
+    # Over the sentences that it read, it is judged.
+    wide = make_study(methods=[{"seeds": [1001], "keep": 1}])
+    gaps = gap_rows(write_tables(Store(tmp_path), wide)["estimates"], "widest")
     judged = gaps.filter(pl.col("reason").is_null())
     assert judged.height
     assert "runs" not in judged["scope"]
     assert judged["low"].null_count() == 0
 
 
-def test_coverage_counts_missing_and_repeated_predictions(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_missing_and_repeated_predictions_are_counted_and_told_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     study = make_study()
     store = write_out(tmp_path, study)
     first, second, *_ = store.files("predictions", recursive=True)
     store.write_table(first, store.read_table(first).slice(0, 512))
+    assert command("report", tmp_path) == 0
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first.startswith("raybias: warning: the runs of planted soft_prompt on planted do not")
+    assert " holds 512; " in first
+    page = store.read_text("report.html")
+    assert page.index("Runs are not whole.") < page.index('class="headline"')
+    with pytest.raises(DataError, match="finish the study"):
+        judged_files([tmp_path])
     again = store.read_table(second).slice(0, 3)
     store.write_table(second.replace(".parquet", "-again.parquet"), again)
     coverage = write_tables(store, study)["coverage"]
@@ -121,9 +134,7 @@ def test_gaps_of_an_out_are_those_of_its_report(
     for place in (tmp_path / "out", f"{tmp_path}/out/", folder, "predictions", folder / "planted"):
         assert raybias.measure(place).equals(whole)
     assert expected.filter(condition="not in the mean")["group"].unique().to_list() == ["quixlan"]
-    with pytest.raises(SystemExit) as end:
-        main(["measure", str(tmp_path / "out"), "--out", str(tmp_path / "tables")])
-    assert not end.value.code
+    assert command("measure", tmp_path / "out", "--out", tmp_path / "tables") == 0
     significant = expected["significant"].sum()
     assert f"Gaps: {significant} of {expected.height} are significant" in capsys.readouterr().out
     found = pl.read_csv(tmp_path / "tables" / "estimates.csv", infer_schema_length=None)
@@ -148,24 +159,34 @@ def test_studies_that_judge_differently_are_not_joined(tmp_path: Path) -> None:
     assert judged_files([first, third], profile="paper").gaps["model"].n_unique() == 2
 
 
-@pytest.mark.long
-def test_runs_that_are_not_whole_are_told_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"verbalizer": WORDS}, "the choice of label words is"),
+        ({"profile": "paper"}, "is paper|judged differently"),
+        ({"statistics": {"metrics": ["accuracy"]}}, "judged differently: metrics"),
+        ({"methods": [{"kind": "lora", "name": "soft_prompt", "template": "say {text}"}]},
+         "the template of soft_prompt is"),
+    ],
+)  # fmt: skip
+def test_studies_that_read_or_judge_otherwise_are_refused(
+    changes: dict[str, Any], what: str, tmp_path: Path
 ) -> None:
-    study = make_study()
-    store = write_out(tmp_path, study)
-    first, *_ = store.files("predictions", recursive=True)
-    store.write_table(first, store.read_table(first).slice(0, 512))
-    with pytest.raises(SystemExit) as end:
-        main(["report", str(tmp_path)])
-    assert not end.value.code
-    first, *_ = capsys.readouterr().err.splitlines()
-    assert first.startswith("raybias: warning: the runs of planted soft_prompt on planted do not")
-    assert " holds 512; " in first
-    page = store.read_text("report.html")
-    assert page.index("Runs are not whole.") < page.index('class="headline"')
-    with pytest.raises(DataError, match="finish the study"):
-        judged_files([tmp_path])
+    lora = {"methods": [{"kind": "lora", "name": "soft_prompt"}]} if "methods" in changes else {}
+    write_out(tmp_path / "a", make_study(**lora))
+    write_out(tmp_path / "b", make_study(**changes))
+    with pytest.raises(ConfigError, match=what):
+        raybias.compare(tmp_path / "a", tmp_path / "b")
+
+
+def test_two_models_of_one_study_are_compared_at_equal_seeds(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_out(out, make_study(("m0", "m1"), **FEW))
+    found = raybias.compare(out, out, base_is={"model": "m0"}, candidate_is={"model": "m1"})
+    assert found.base == f"{out} (model m0)"
+    assert found.changes["model"].unique().to_list() == ["m0 -> m1"]
+    assert {*found.changes["verdict"]} <= {"cannot tell", "equivalent"}
+    assert any("matched by seed" in note or "not matched" in note for note in found.notes)
 
 
 def test_an_item_that_differs_between_runs_has_no_report(tmp_path: Path) -> None:
@@ -191,13 +212,6 @@ def test_errors_name_what_is_missing(tmp_path: Path) -> None:
     store.write_bytes(broken, b"PAR1 nothing")
     with pytest.raises(DataError, match="cannot be read as predictions"):
         write_tables(store, study)
-
-
-def test_restated_changes_the_statistics_alone() -> None:
-    strict = make_study()
-    paper = restated(strict, "paper")
-    assert (paper.statistics.interval, paper.statistics.adjust) == ("normal", "none")
-    assert paper.methods == strict.methods
 
 
 def test_a_table_wider_than_the_terminal_is_still_read() -> None:

@@ -86,17 +86,6 @@ def test_other_files_under_the_same_name_are_another_study(model: Path) -> None:
         resumed(store, record_of(model))
 
 
-def test_an_out_that_does_not_name_its_weights_is_not_gone_on_with(model: Path) -> None:
-    store = Store(model.parent / "out")
-    begin(store, record_of(model))
-    text = store.read_text("study.yaml")
-    start, end = text.index("models:"), text.index("versions:")
-    store.write_text("study.yaml", text[:start] + text[end:])
-    assert read_record(store).models is None
-    with pytest.raises(OutputError, match="does not say which weights it was made with"):
-        resumed(store, record_of(model))
-
-
 def test_known_hashes_are_used_again_and_a_read_only_home_costs_nothing(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

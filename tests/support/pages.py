@@ -1,10 +1,13 @@
-"""Reports as a browser reads them, and a folder as its bytes."""
+"""Commands, reports as a browser reads them, and a folder as its bytes."""
 
 from __future__ import annotations
 
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
+
+from raybias.cli import main
 from raybias.storage import Store
 
 
@@ -43,8 +46,19 @@ class Page(HTMLParser):
             self.text += data
 
 
+def command(*arguments: object) -> int:
+    """The exit code of `raybias` with these arguments."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(each) for each in arguments])
+    return int(ended.value.code or 0)
+
+
 def page_of(store: Store) -> Page:
-    return Page(store.read_text("report.html"))
+    """The page of an OUT, whose ids are unique."""
+    page = Page(store.read_text("report.html"))
+    assert len(page.ids) == len(set(page.ids))
+    page.text = " ".join(page.text.split())
+    return page
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
