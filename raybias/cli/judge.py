@@ -155,15 +155,15 @@ def _names(text: str) -> tuple[str, ...]:
 def _references(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     chosen: dict[str, tuple[str, ...]] = {}
     for text in texts:
-        attribute, equals, groups = text.partition("=")
-        if not (equals and attribute.strip() and _names(groups)):
+        attribute, _, groups = (part.strip() for part in text.partition("="))
+        if not (attribute and _names(groups)):
             raise ConfigError(
                 f"--reference {text!r} is not attribute=group,group",
                 cure="such as age=young,adult,old",
             )
-        if attribute.strip() in chosen:
-            raise ConfigError(f"--reference gives {attribute.strip()!r} twice")
-        chosen[attribute.strip()] = _names(groups)
+        if attribute in chosen:
+            raise ConfigError(f"--reference gives {attribute!r} twice")
+        chosen[attribute] = _names(groups)
     return chosen
 
 
@@ -196,14 +196,10 @@ def compare(
 
     with printed_warnings(stats.StatisticsWarning):
         found = api.compare(
-            base,
-            candidate,
-            base_is=_choice("--base", base_is),
-            candidate_is=_choice("--candidate", candidate_is),
-            scope=scope,
-            margin=None if gate is None else _margin(gate),
-            out=out,
-        )
+            base, candidate, base_is=_choice("--base", base_is),
+            candidate_is=_choice("--candidate", candidate_is), scope=scope,
+            margin=None if gate is None else _margin(gate), out=out,
+        )  # fmt: skip
     print(found)
     if out is not None:
         print(f"\ncompare.csv, compare.md, compare.json and compare.html are in {Store(out).uri}")
@@ -214,8 +210,8 @@ def compare(
 def _choice(option: str, text: str | None) -> dict[str, str]:
     chosen = {}
     for part in text.split(",") if text else ():
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not (key and equals and value):
+        key, _, value = (piece.strip() for piece in part.partition("="))
+        if not (key and value):
             raise ConfigError(f"{option} {text!r} is not {_CHOICE}", cure="such as model=opt-125m")
         chosen[key] = value
     return chosen

@@ -192,12 +192,7 @@ def unmarked(name: Name, data: Data = None, attribute: Attribute = None) -> None
 def chosen_probe(
     name: str, data: str | None, attributes: list[str] | None, *, unmarked: bool = False
 ) -> Probe:
-    """Build the probe that a command names.
-
-    Raises
-    ------
-    DataError: no such probe.
-    """
+    """Build the probe that a command names; `DataError` where there is no such probe."""
     from raybias.config import Probe
     from raybias.errors import DataError
     from raybias.probes.registries import probes
@@ -225,12 +220,7 @@ def chosen_pairs(
     options: StyleOptions,
     seed: int,
 ) -> pl.DataFrame:
-    """Read the pairs that a command names, style after style, and print warnings.
-
-    Raises
-    ------
-    DataError, ConfigError: see `raybias.probes`.
-    """
+    """Read the pairs that a command names, style after style, and print warnings."""
     from raybias.probes import in_styles, pair_items
     from raybias.probes.published.crows_pairs import PairWarning
 

@@ -98,12 +98,7 @@ def demo(
 
 
 def verdict(estimates: pl.DataFrame, planted: Plant) -> str:
-    """Say how the calibration ended.
-
-    Raises
-    ------
-    WorkFailed: the planted bias was not found, or another was.
-    """
+    """Tell how the calibration ended; `WorkFailed` where only the planted bias should be found."""
     from raybias.report import calibration
 
     judged = calibration(planted, estimates)
@@ -317,15 +312,9 @@ def serve(
 
     limits = Limits(max_queued=max_queued, max_texts=max_texts, timeout_s=timeout)
     with studies.serve(
-        out,
-        host=host,
-        port=port,
-        token_file=token_file,
-        models=models or (),
-        replicas=replicas,
-        limits=limits,
-        address=address,
-    ) as url:
+        out, host=host, port=port, token_file=token_file, models=models or (), replicas=replicas,
+        limits=limits, address=address,
+    ) as url:  # fmt: skip
         guarded = "with" if token_file or TOKEN_VARIABLE in os.environ else "without"
         print(f"serving {out} on {url}, {guarded} a token", file=sys.stderr, flush=True)
         threading.Event().wait()
