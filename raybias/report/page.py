@@ -251,7 +251,12 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
         "doubts": [*sentences.doubts(estimates, gaps, components, texts)],
         "findings": sentences.findings(gaps),
         "calibration": calibration(planted, estimates),
-        "null_check": sentences.null_check(estimates, options),
+        "null_check": dict(
+            estimates.filter(pl.col("score").str.starts_with("meaningless_"), scope=scope)
+            .select("score", "value").iter_rows()
+        ),
+        "expected": 1 - level,
+        "scope": scope,
         "design": designed(tables["design"], options.margin or TARGET),
         "chosen_by": sorted(
             {str(m.select) for m in tuned_methods(study.methods) if m.keep < len(m.seeds)}

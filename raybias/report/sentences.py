@@ -12,7 +12,6 @@ from typing import Any, Final
 import polars as pl
 
 from raybias import schema, stats
-from raybias.config import Statistics
 from raybias.formats.openings import look_alike
 from raybias.measures import Kind, Table
 from raybias.measures.prediction_rows import gap_rows
@@ -279,24 +278,6 @@ def measured(gaps: pl.DataFrame, composition: pl.DataFrame, runs: int) -> str:
         f"{wording.counted(runs, 'time')}, and asked about {read} that differ in the group they "
         f"name ({attributes})."
     )
-
-
-def null_check(estimates: pl.DataFrame, options: Statistics) -> str:
-    """Tell how often the rule finds a gap in meaningless labels; empty where nobody checked."""
-    checked = estimates.filter(pl.col("score").str.starts_with("meaningless_"), scope=options.scope)
-    found = dict(checked.select("score", "value").iter_rows())
-    if not found:
-        return ""
-    flagged, survivor = found["meaningless_flagged"], found["meaningless_with_survivor"]
-    expected = 1 - options.level
-    said = (
-        f"With meaningless group labels this rule ({options.scope}, {options.interval}) would "
-        f"have called {flagged:.1%} of gaps significant ({expected:.0%} expected); {survivor:.0%} "
-        "of such studies would have had a survivor."
-    )
-    far = max(flagged, survivor) > 2 * expected
-    beware = " That is far above its level: its findings can be chance; use a wider scope."
-    return f"{said}{beware if far else ''}"
 
 
 def doubts(
