@@ -170,7 +170,11 @@ def refuse_other(store: Store, recorded: Mapping[str, Any], given: Mapping[str, 
 def begin(store: Store, record: Record) -> None:
     """Write OUT/study.yaml; `OutputError` where OUT cannot be written."""
     written = replace(record, command=redact(record.command))
-    content = _RECORD.dump_python(written, mode="json")
+    # The study by itself, whose methods may have been registered after this module was imported.
+    content = {
+        "study": record.study.model_dump(mode="json"),
+        **_RECORD.dump_python(written, mode="json", exclude={"study"}),
+    }
     store.write_text(NAME, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 

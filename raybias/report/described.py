@@ -32,11 +32,8 @@ from raybias.study_record import Record
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 #: Of a hash that are shown; OUT/study.yaml has all.
 _DIGITS: Final = 12
-_RUN_COLUMNS: Final = (
-    "model", "method", "dataset", "seed", "learning_rate", "weight_decay", "stage", "steps",
-    "weights_step", "stop_reason", "validation_loss", "untuned_accuracy", "validation_accuracy",
-    "test_accuracy", "rank", "selected", "tied",
-)  # fmt: skip
+#: Columns of the table `runs` that the page leaves out.
+_LEFT_OUT: Final = ("stop_window", "tokens", "seconds", "run_id", "adapter")
 #: Columns that were chosen and not measured; their numbers are shown in full.
 _SETTINGS: Final = ("learning_rate", "weight_decay")
 #: What a card says, by its field.
@@ -284,8 +281,9 @@ def probe_sizes(composition: pl.DataFrame, estimates: pl.DataFrame) -> list[Text
 
 
 def every_run(runs: pl.DataFrame) -> TextTable:
-    """Show each run as it is, without keys that are the same throughout (schema.RUNS)."""
-    names = [c for c in _RUN_COLUMNS if c not in schema.KEYS or runs[c].n_unique() > 1]
+    """Show each run of the table `runs`, without keys that are the same throughout."""
+    shown = [name for name in runs.columns if name not in _LEFT_OUT]
+    names = [name for name in shown if name not in schema.KEYS or runs[name].n_unique() > 1]
 
     def text(value: Any, name: str) -> str:
         said = _shown(value)
