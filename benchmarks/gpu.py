@@ -115,7 +115,7 @@ class Bench:
     def rows(self) -> TokenSet:
         """Tokenise sentences to tune on."""
         texts, labels = workload.sentences(None, 256 if self.small else 2000)
-        encoded = workload.load(self.folder, dtype=self.dtype, device="cpu").encode(texts)
+        encoded = workload.load(self.folder, dtype=self.dtype, device="cpu").encoder.encode(texts)
         return TokenSet(tuple(map(tuple, encoded)), tuple(labels))
 
     def machine(self) -> Iterator[Fact]:
@@ -220,7 +220,7 @@ class Bench:
     def shard(self) -> Iterator[Fact]:
         """Label logits of 2,048 items."""
         backbone = workload.load(self.folder, dtype=self.dtype, device=self.device)
-        rows = backbone.encode(workload.items(None, 64 if self.small else 2048))
+        rows = backbone.encoder.encode(workload.items(None, 64 if self.small else 2048))
         scorer = LabelScorer(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
         distinct = workload.distinct_tokens(rows)
         flops = workload.model_flops(backbone.model, distinct, backward=False)
@@ -233,7 +233,7 @@ class Bench:
         """
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         rows = self.rows()
-        encoder = workload.load(self.folder, dtype=self.dtype, device="cpu")
+        encoder = workload.load(self.folder, dtype=self.dtype, device="cpu").encoder
         ids = verbalizer_ids(encoder.tokenizer, LABELS)
         texts = encoder.encode(workload.items(None, 64 if self.small else 2048))
         for deterministic in (False, True):
@@ -265,7 +265,8 @@ class Bench:
             ("64 new tokens", 64, texts),
         ):
             ours = partial(
-                generator.generate, backbone.encode(written), [(1, n) for n in range(len(texts))],
+                generator.generate, backbone.encoder.encode(written),
+                [(1, n) for n in range(len(texts))],
                 sampling=drawn, max_new_tokens=new,
             )  # fmt: skip
             yield self.measured(what, ours)

@@ -90,7 +90,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
             Path(temporary), shape=size.shape, dtype=dtype, device=device, merges=merges
         )
         texts, labels = workload.sentences(sst5, 4000)
-        encoded = workload.load(folder, dtype=dtype, device="cpu").encode(texts)
+        encoded = workload.load(folder, dtype=dtype, device="cpu").encoder.encode(texts)
         rows = TokenSet(tuple(map(tuple, encoded)), tuple(labels))
         together = packed(folder, rows, seeds, dtype=dtype, device=device)
         step = peft_step(folder, rows, together, dtype=dtype, device=device)

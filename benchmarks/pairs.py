@@ -110,9 +110,8 @@ def one_copy(model: Any, tokenizer: Any, pairs: Sequence[Pair]) -> list[float]:
 def whole_sentences(scorer: MaskedScorer, texts: Sequence[str]) -> list[float]:
     """Sum over all tokens of each sentence, ours."""
     rows = scorer.backbone.tokenizer(list(texts))["input_ids"]
-    asked = [(row, place) for row in rows for place in range(1, len(row) - 1)]
-    values = iter(scorer.prepare(asked)())
-    return [sum(next(values) for _ in row[1:-1]) for row in rows]
+    asked = [[(row, place) for place in range(1, len(row) - 1)] for row in rows]
+    return [float(values.sum(dtype=float)) for values in scorer.prepare(asked)()]
 
 
 def by_minicons(scorer: Any, texts: Sequence[str], *, batch: int) -> list[float]:

@@ -77,7 +77,7 @@ def bare_loop(store: Store, scorer: LabelScorer, shards: list[Shard]) -> None:
         prompt_PD = load_soft_prompt(
             store, f"adapters/{shard.run_id}", width=scorer.backbone.width, length=PROMPT
         )
-        scorer.score(scorer.backbone.encode(texts), prompts_SPW=prompt_PD[None])
+        scorer.score(scorer.backbone.encoder.encode(texts), prompt_PD)
 
 
 def granted(slots: int) -> Grant:

@@ -25,9 +25,8 @@ import workload
 from raybias.config import Backbone
 from raybias.engine.adapters.base import TrainingBatch
 from raybias.engine.adapters.soft_prompt import PromptOptions, SoftPromptTrainer
-from raybias.engine.backbone import LoadedBackbone, load_backbone
+from raybias.engine.backbone import LoadedBackbone, blocks, layer_split, load_backbone
 from raybias.engine.context import Execution
-from raybias.engine.pipelining import blocks, layer_split
 from raybias.engine.scoring.causal import LabelScorer
 from raybias.methods import SoftPrompt
 from raybias.methods.tuned import options_for
@@ -74,7 +73,7 @@ def main(
         split = Execution(budget, device, devices=1 if device == "cpu" else devices)
         loaded = load_backbone(spec, split)
     texts = workload.items(None, items, attributes=("race",))
-    rows = loaded.encode([str(text) for text in texts])
+    rows = loaded.encoder.encode([str(text) for text in texts])
     method, labels = SoftPrompt(), [n % 3 for n in range(16)]
     sides: dict[str, tuple[LabelScorer, SoftPromptTrainer]] = {}
     for name, passes in ((PEER, 1), (OURS, devices)):

@@ -72,7 +72,7 @@ class Ours:
     def __call__(self, prompts: Sequence[str], new: int) -> list[str]:
         """Texts after `prompts`, each under its own key."""
         found = self.generator.generate(
-            self.backbone.encode(prompts),
+            self.backbone.encoder.encode(prompts),
             _keys(prompts, new),
             sampling=self.sampling,
             max_new_tokens=new,
@@ -144,7 +144,7 @@ def few_shot(
         shown = demonstrations(turn)
         return [plain(FewShot()).first(text, LABELS, shown) for text in texts]
 
-    rows = backbone.encode(prompts(1))
+    rows = backbone.encoder.encode(prompts(1))
     return part_of(
         f"9-shot, {len(texts)} items, {ANSWER} new tokens",
         writers,
@@ -159,8 +159,8 @@ def cot(
 ) -> workload.Part:
     """64 tokens of reasoning, then 3 of answer."""
     prompts = [plain(COT).first(text, LABELS) for text in texts]
-    rows = backbone.encode(prompts)
-    asked = len(backbone.encode([_concluding(texts[0], "")])[0]) - len(rows[0])
+    rows = backbone.encoder.encode(prompts)
+    asked = len(backbone.encoder.encode([_concluding(texts[0], "")])[0]) - len(rows[0])
     head: int = 2 * backbone.model.get_output_embeddings().weight.numel() * ANSWER * len(rows)
     later = len(rows) * (asked + ANSWER)
     return part_of(
@@ -182,7 +182,7 @@ def coreference(
 ) -> workload.Part:
     """Six prompts a sentence, greedy."""
     prompts = [prompt for each in sentences for prompt in each]
-    rows = backbone.encode(prompts)
+    rows = backbone.encoder.encode(prompts)
     return part_of(
         f"coreference, {len(sentences)} sentences in six prompts, {COREFERENCE} new tokens, greedy",
         writers,
@@ -233,7 +233,7 @@ def likelihood(
     prompts = [plain(ZeroShot()).first(text, LABELS) for text in texts]
 
     def score(scorer: LabelScorer) -> Callable[[int], torch.Tensor]:
-        return lambda _turn: scorer.score(backbone.encode(prompts))
+        return lambda _turn: scorer.score(backbone.encoder.encode(prompts))
 
     sides: dict[str, Callable[[int], torch.Tensor]] = {peer: lambda _turn: harness(lm, prompts)}
     sides |= {name: score(scorer) for name, scorer in scorers.items()}
@@ -243,7 +243,9 @@ def likelihood(
         sides=sides,
         peers=dict.fromkeys(scorers, ((peer,),)),
         alike={name: same(sides[name](0), theirs_NL) for name in scorers},
-        flops=dict.fromkeys(scorers, needed_flops(backbone.model, backbone.encode(prompts), 1)),
+        flops=dict.fromkeys(
+            scorers, needed_flops(backbone.model, backbone.encoder.encode(prompts), 1)
+        ),
     )
 
 

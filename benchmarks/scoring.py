@@ -102,7 +102,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
     backbone = backbones[first]
     ids = verbalizer_ids(backbone.tokenizer, LABELS)
     requests = shards(workload.items(amazon, 10**6), size.items, size.rounds + 1)
-    rows = [backbone.encode(texts) for texts in requests]
+    rows = [backbone.encoder.encode(texts) for texts in requests]
     lm = harness_model(model, backbone.tokenizer, add_bos_token=True)
     plain = {
         f"Hugging Face {first}, batch {batch}": partial(_hugging_face, model, rows, [*ids], batch)

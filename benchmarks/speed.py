@@ -49,7 +49,7 @@ def step_seconds(
     workload.tokenizer(None).save_pretrained(place)
     backbone = workload.load(place, dtype=dtype, device=device)
     texts, labels = workload.sentences(None, 400)
-    rows = TokenSet(tuple(map(tuple, backbone.encode(texts))), tuple(labels))
+    rows = TokenSet(tuple(map(tuple, backbone.encoder.encode(texts))), tuple(labels))
     data = tuning.Data(rows, verbalizer_ids(backbone.tokenizer, LABELS))
     tuners = {n: tuning.packed(place, data, n, dtype=dtype, device=device) for n in PACKS}
     times = {

@@ -112,7 +112,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
         )
         texts, labels = workload.sentences(sst5, 4000)
         backbone = workload.load(folder, dtype=first, device=device)
-        rows = tuple(map(tuple, backbone.encode(texts)))
+        rows = tuple(map(tuple, backbone.encoder.encode(texts)))
         data = Data(TokenSet(rows, tuple(labels)), verbalizer_ids(backbone.tokenizer, LABELS))
         tuners = {
             f"ours {name}, packed": packed(folder, data, seeds, dtype=name, device=device)

@@ -1,4 +1,4 @@
-"""Answer prompts in text with weights in hand: the reference of what other providers do."""
+"""Answer prompts with loaded weights: the reference of every other provider."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raybias.engine.verbalizer import summed
 
 
 class EngineAnswers(Answers):
-    """What one loaded backbone writes, and how likely it finds texts; see `Answers`."""
+    """Answers of one loaded backbone; see `Answers`."""
 
     def __init__(self, backbone: LoadedBackbone) -> None:
         self.backbone = backbone
@@ -32,16 +32,14 @@ class EngineAnswers(Answers):
     def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
         """Write an answer after each prompt, in their order.
 
-        Raises
-        ------
-        ModelError: a prompt that leaves no room for its answer.
+        Raises ModelError: a prompt that leaves no room for its answer.
         """
         return self.begin_write(prompts, keys, how)()
 
     def begin_write(
         self, prompts: Sequence[str], keys: Sequence[Key], how: Writing
     ) -> Callable[[], list[Written]]:
-        """Tokenise prompts; return what does the rest of `write`."""
+        """Tokenise prompts; the call that is returned does the rest."""
         rows = (self.encoder.for_chat if how.chat else self.encoder).encode(prompts)
         sampling = Sampling.of(self.backbone.model, temperature=how.temperature)
 
@@ -68,13 +66,13 @@ class EngineAnswers(Answers):
     def likelihoods(
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False
     ) -> tuple[list[float], int]:
-        """Compute the natural log-likelihood of each second text behind its first."""
+        """Compute the natural log-likelihood of each second text after its first."""
         return self.begin_likelihoods(texts, chat=chat)()
 
     def begin_likelihoods(
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False
     ) -> Callable[[], tuple[list[float], int]]:
-        """Tokenise and pack texts; return what does the rest of `likelihoods`."""
+        """Tokenise and pack texts; the call that is returned does the rest."""
         rows = continuation_rows(self.encoder.for_chat if chat else self.encoder, texts)
         read, tokens = self._scorer.prepare(rows), sum(len(row) for row, _ in rows)
         return lambda: (added_up(read()), tokens)

@@ -1,7 +1,7 @@
-"""What methods ask of any backbone: to write after prompts, and how likely texts are.
+"""Define what a method asks of any backbone: texts after prompts, and the likelihood of texts.
 
-The built-in engine (`engine.answering`) is the reference; an endpoint, another engine and a memory
-of answers are others. This module loads no torch.
+The built-in engine (`engine.answering`) is the reference; endpoints, vLLM and the memory of answers
+implement the same. This module loads no torch.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ class Writing:
 
     Attributes
     ----------
-    most: tokens of an answer; 0 where only the labels' probabilities are asked for.
+    most: tokens of an answer; 0 computes the labels' probabilities alone.
     temperature: of sampling; 0 takes the likeliest token.
     chat: whether prompts are messages, as `TextEncoder.chat` writes them.
-    labels: by label, the tokens that may begin its word, or the word where tokens are not known
-        (`Asking.label_ids`).
+    labels: by label, the tokens that may begin its word, or the word where tokens are unknown.
     """
 
     most: int
@@ -39,15 +38,15 @@ class Writing:
 
     @property
     def label_ids(self) -> list[int]:
-        """The tokens of all labels, one label after the other."""
+        """The tokens of all labels, label by label."""
         return [int(token) for tokens in self.labels for token in tokens]
 
 
 class Written(NamedTuple):
-    """What was written after one prompt.
+    """An answer.
 
-    `label_scores` are natural log-probabilities that the answer begins with each label's word;
-    none where a provider tells none. `tokens` is how many were read and written.
+    `label_scores` are natural log-probabilities that it begins with each label's word; empty where
+    a provider gives none. `tokens` were read and written.
     """
 
     text: str
@@ -56,32 +55,30 @@ class Written(NamedTuple):
 
 
 class Answers(ABC):
-    """What answers for one backbone.
+    """Answer prompts for one backbone.
 
-    Of each question a part can be done before a device is free, such as tokenising: `begin_...`
-    does it and returns what does the rest. By default that is all.
+    A `begin_...` method does the part that needs no device, such as tokenising, and returns a call
+    that does the rest.
 
     Attributes
     ----------
-    encoder: what writes prompts as the backbone reads them.
+    encoder: writes prompts as the backbone reads them.
     """
 
     encoder: TextEncoder
 
     @abstractmethod
     def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
-        """Write an answer after each prompt, in their order; what is sampled is keyed."""
+        """Write an answer after each prompt, in their order; samples are keyed."""
 
     def likelihoods(
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False
     ) -> tuple[list[float], int]:
-        """Compute the natural log-likelihood of each second text behind its first.
+        """Compute the natural log-likelihood of each second text after its first.
 
-        Parameters
-        ----------
-        chat: whether the first texts are messages, as `TextEncoder.chat` writes them.
+        Returns them, and how many tokens were read.
 
-        Returns these, and how many tokens were read.
+        `chat`: whether the first texts are messages, as `TextEncoder.chat` writes them.
         """
         raise NotImplementedError
 

@@ -1,15 +1,11 @@
-"""Attention whose gradient is fast on a CPU, and which repeats no keys on a GPU that need it not.
+"""Replace attention: a fast gradient on CPUs, and no repeated keys on GPUs; build masks of batches.
 
-The attention mask of a packed batch and its hidden states are here too.
-
-The gradient of torch's fused CPU kernel costs about as much as all linear layers together
-in bfloat16, however short the sequences. The plain product does forward and gradient in a
-half (264 tokens) to a sixth (72 tokens) of the time, so it is used where a gradient is
-needed on a CPU, and transformers' own call elsewhere.
+The gradient of torch's fused CPU kernel costs about as much as all linear layers together in
+bfloat16, however short the sequences. The plain product takes a half (264 tokens) to a sixth (72
+tokens) of its time forwards and backwards, so it is used where a gradient is needed on a CPU.
 
 On a GPU transformers repeats the keys and values of grouped heads wherever there is a mask, as
-packed rows have. Whether a fused kernel takes them as they are depends on the device and on torch,
-which is asked.
+packed rows have. torch is asked whether a fused kernel takes them as they are.
 
 Shapes: R sequences, N places, H heads, T tokens, E width of a head, P prompt vectors, V vocabulary.
 """
@@ -40,7 +36,7 @@ _GROUPED: Final = "raybias_grouped"
 
 
 def use_fast_attention(model: PreTrainedModel) -> None:
-    """Replace a model's fused attention; a model without it is left as it is."""
+    """Replace a model's fused attention; leave a model without it alone."""
     if model.config._attn_implementation != "sdpa":
         return
     if model.device.type == "cpu":
@@ -48,15 +44,15 @@ def use_fast_attention(model: PreTrainedModel) -> None:
         AttentionMaskInterface.register(_NAME, _mask)
         model.set_attn_implementation(_NAME)
     else:
-        AttentionInterface.register(_GROUPED, _attend_grouped)
+        AttentionInterface.register(_GROUPED, partial(_attend, grouped=True))
         AttentionMaskInterface.register(_GROUPED, sdpa_mask)
         model.set_attn_implementation(_GROUPED)
 
 
 def attention_window(config: Any) -> float:
-    """Return how many tokens a row may have before a layer sees only a part of it.
+    """Return the longest row that every layer sees whole.
 
-    transformers puts windows into the masks that it makes, and ours replace these.
+    transformers puts windows into its own masks, which ours replace.
     """
     text = config.get_text_config()
     sizes = [getattr(text, name, None) for name in ("sliding_window", "attention_chunk_size")]
@@ -66,9 +62,9 @@ def attention_window(config: Any) -> float:
 def attention_inputs(
     batch: Batch, *, packs: bool, prompt_length: int, device: torch.device
 ) -> dict[str, Tensor]:
-    """Build the attention mask of a batch, and the positions of packed rows.
+    """Build a batch's attention mask, and the positions of packed rows.
 
-    `packs` says whether rows share sequences behind the prompt.
+    `packs` says whether rows share sequences after the prompt.
     """
     count, width = batch.tokens_RT.shape
     total = prompt_length + width
@@ -97,9 +93,9 @@ def states_at(
 
     Parameters
     ----------
-    at: each place's sequence [N], and its place there [N].
-    packs: whether rows share sequences; otherwise each is one by itself.
-    part: without it, the logits [N, V] of the whole model there.
+    at: each place's sequence [N] and its place there [N].
+    packs: whether rows share sequences.
+    part: False computes the whole model's logits [N, V] instead.
     given: `input_ids` [R, T], or `inputs_embeds` [R, P + T, width] with prompt vectors.
     """
     (inputs,) = given.values()
@@ -114,7 +110,7 @@ def states_at(
 
 
 def _mask(**options: Any) -> Tensor | None:
-    """Make a mask also where no row is padded, so that a row is computed alike beside any other."""
+    """Make a mask even without padding, so that a row has the same bits beside any other."""
     skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     mask: Tensor | None = sdpa_mask(**options | skips)
     return mask
@@ -126,54 +122,36 @@ def _attend(
     key_RHTE: Tensor,
     value_RHTE: Tensor,
     attention_mask: Tensor | None,
+    *,
+    grouped: bool = False,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    bias = options.get("position_bias")
-    if attention_mask is None or bias is not None or not query_RHTE.requires_grad:
-        fused: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query_RHTE, key_RHTE, value_RHTE, attention_mask, **options
-        )
-        return fused
-    groups = getattr(module, "num_key_value_groups", 1)
-    mixed_RHTE = product_attention(
-        query_RHTE,
-        key_RHTE,
-        value_RHTE,
-        attention_mask,
-        scale=options.get("scaling"),
-        enable_gqa=groups > 1,
-        dropout=partial(dropout, p=options.get("dropout") or 0.0),
-    )
-    return mixed_RHTE.transpose(1, 2).contiguous(), None
-
-
-def _attend_grouped(
-    module: torch.nn.Module,
-    query_RHTE: Tensor,
-    key_RHTE: Tensor,
-    value_RHTE: Tensor,
-    attention_mask: Tensor | None,
-    **options: Any,
-) -> tuple[Tensor, None]:
+    """Compute attention by the plain product, or `grouped` by a kernel, or as transformers does."""
     tensors = query_RHTE, key_RHTE, value_RHTE, attention_mask
-    # Of one token transformers repeats nothing.
-    plain = query_RHTE.shape[2] == 1 or options.get("position_bias") is not None
-    if plain or attention_mask is None or not takes_groups(*tensors):
+    usual = attention_mask is None or options.get("position_bias") is not None
+    if grouped:
+        # Of one token transformers repeats nothing.
+        usual = usual or query_RHTE.shape[2] == 1 or not takes_groups(*tensors)
+    if usual or not (grouped or query_RHTE.requires_grad):
         fused: tuple[Tensor, None] = sdpa_attention_forward(module, *tensors, **options)
         return fused
-    mixed_RHTE = scaled_dot_product_attention(
-        *tensors,
-        dropout_p=options.get("dropout") or 0.0,
-        scale=options.get("scaling"),
-        enable_gqa=True,
-    )
+    lost, scale = options.get("dropout") or 0.0, options.get("scaling")
+    if grouped:
+        mixed_RHTE = scaled_dot_product_attention(
+            *tensors, dropout_p=lost, scale=scale, enable_gqa=True
+        )
+    else:
+        groups = getattr(module, "num_key_value_groups", 1)
+        mixed_RHTE = product_attention(
+            *tensors, scale=scale, enable_gqa=groups > 1, dropout=partial(dropout, p=lost)
+        )
     return mixed_RHTE.transpose(1, 2).contiguous(), None
 
 
 def takes_groups(
     query_RHTE: Tensor, key_RHTE: Tensor, value_RHTE: Tensor, attention_mask: Tensor | None
 ) -> bool:
-    """Ask torch whether a fused kernel takes keys and values of fewer heads than queries have."""
+    """Ask torch whether a fused kernel takes fewer heads of keys and values than of queries."""
     if query_RHTE.shape[1] == key_RHTE.shape[1]:
         return False
     chosen = torch._fused_sdp_choice(
@@ -195,7 +173,7 @@ def product_attention(
 ) -> Tensor:
     """Compute torch's `scaled_dot_product_attention` as the plain product, with its parameters.
 
-    `dropout` is applied to the attention's weights [R, H, T, T].
+    `dropout` is applied to the attention weights [R, H, T, T].
     """
     if enable_gqa:
         groups = query_RHTE.shape[1] // key_RHTE.shape[1]

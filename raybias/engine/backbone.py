@@ -1,16 +1,13 @@
-"""A frozen model with its tokenizer, from a hub id or a path.
+"""Load frozen models with their tokenizers, from a hub id or a path.
 
-Only safetensors weights are read and no code of the model's own is run. The
-begin-of-sequence policy is explicit, and what the model itself computes is compared
-with our packed layout when it is loaded (see `forward`).
+Only safetensors are read, and no code of a model's own is run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
@@ -20,7 +17,6 @@ from raybias.engine.checkpoint import reading_model, revision_of, source_of
 from raybias.engine.context import ON_CPU, Execution, Sharding
 from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.model_files import dtype_of, read_config, read_generation
-from raybias.engine.pipelining import device_map
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
@@ -29,6 +25,7 @@ if TYPE_CHECKING:
     from raybias.engine.batching import Batcher
 
 Loaded = TypeVar("Loaded")
+Device = str | torch.device
 #: What each of transformers' auto classes that are used here loads.
 _KINDS: Final = {
     "AutoModel": "an encoder",
@@ -46,8 +43,8 @@ class LoadedBackbone:
 
     Attributes
     ----------
-    width: width of the input embeddings, which soft prompts share. OPT-350M's are 512
-        wide and projected to 1,024 inside the model.
+    width: of the input embeddings, which soft prompts share. OPT-350M's are 512 wide and projected
+        to 1,024 inside the model.
     context: longest input in tokens, prompt vectors counted; None without a limit.
     """
 
@@ -63,21 +60,9 @@ class LoadedBackbone:
         self.context = encoder.context
         self.width = int(model.get_input_embeddings().embedding_dim)
 
-    def batcher(self, *, most: int | None = None, side_by_side: bool = False) -> Batcher:
-        """Make what cuts sequences into batches for this model; see `Execution.batcher`."""
-        execution = self.execution
-        return execution.batcher(
-            self.spec.id, context=self.context, most=most, side_by_side=side_by_side
-        )
-
-    @property
-    def prompt_token_id(self) -> int:
-        """The token whose embedding soft prompts start from."""
-        return self.encoder.prompt_token_id
-
-    def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
-        """Tokenise texts; see `TextEncoder.encode`."""
-        return self.encoder.encode(texts, append_eos=append_eos)
+    def batcher(self) -> Batcher:
+        """Make a batcher for this model; see `Execution.batcher`."""
+        return self.execution.batcher(self.spec.id, context=self.context, side_by_side=True)
 
     def embed(self, tokens_RT: torch.Tensor) -> torch.Tensor:
         """Look up the input embeddings [R, T, width] of token ids."""
@@ -86,12 +71,9 @@ class LoadedBackbone:
 
 
 def load_backbone(spec: Backbone, execution: Execution = ON_CPU) -> LoadedBackbone:
-    """Load, freeze and place a backbone.
+    """Load, freeze and place a causal language model.
 
-    Raises
-    ------
-    ModelError: not found, no safetensors weights, not a causal language model, or a checkpoint
-        that lacks weights of one.
+    Raises ModelError: as `load_pretrained` says.
     """
     from transformers import AutoModelForCausalLM
 
@@ -117,30 +99,30 @@ def load_pretrained(
 ) -> tuple[PreTrainedModel, list[str]]:
     """Load, freeze and place a model of one of transformers' auto classes.
 
-    All of its weights are the checkpoint's.
+    Returns it and the names of the weights that its checkpoint lacks.
+
+    Raises ModelError: not found, no safetensors, not a model of this kind, or a checkpoint that
+    lacks weights or holds them in another shape.
 
     Parameters
     ----------
     dtype: of the weights; the spec's by default.
-    is_new: whether a checkpoint may lack a weight of the model, by the weight's name.
-    cure: of a checkpoint that lacks others.
+    is_new: whether a checkpoint may lack a weight, by its name.
+    cure: for a checkpoint that lacks others.
     options: of `from_pretrained`.
-
-    Returns the model, and the names of the weights that the checkpoint lacks.
-
-    Raises
-    ------
-    ModelError: not found, no safetensors weights, not a model of this kind, or weights that the
-        checkpoint lacks or holds in another shape.
     """
     from transformers.utils import logging
 
     # What a checkpoint lacks is refused below, so its report need not alarm a user.
     level = logging.get_verbosity()
     logging.set_verbosity_error()
-    there = None
-    if execution.sharding is None:
-        there = device_map(execution.split(), partial(empty_model, spec, kind))
+    there: dict[str, Device] | None = None
+    devices = execution.split() if execution.sharding is None else []
+    if len(devices) > 1:
+        there = layer_split(empty_model(spec, kind), devices)
+    elif devices and devices[0].type != "cpu":
+        there = {"": devices[0]}
+    # Each weight goes straight from its file to its device; a CPU computes on the mapped files.
     if there is not None:
         options["device_map"] = there
     try:
@@ -170,12 +152,7 @@ def load_pretrained(
 
 
 def is_encoder(spec: Backbone) -> bool:
-    """Check whether a backbone reads text in both directions, as BERT and RoBERTa do.
-
-    Raises
-    ------
-    ModelError: no readable config.
-    """
+    """Check whether a backbone reads text in both directions, as BERT and RoBERTa do."""
     from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
     config = read_config(spec)
@@ -185,9 +162,7 @@ def is_encoder(spec: Backbone) -> bool:
 def check_causal(spec: Backbone, method: str = "this method") -> None:
     """Refuse an encoder.
 
-    Raises
-    ------
-    ModelError: says that `method` needs a causal language model.
+    Raises ModelError: `method` needs a causal language model.
     """
     if spec.is_checkpoint and is_encoder(spec):
         raise ModelError(
@@ -200,13 +175,9 @@ def check_causal(spec: Backbone, method: str = "this method") -> None:
 def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
     """Build a model without weights, on torch's meta device, from its config alone.
 
-    Parameters
-    ----------
-    kind: one of transformers' auto classes; by default a causal language model or an encoder.
+    `kind`: one of transformers' auto classes; by default a causal language model or an encoder.
 
-    Raises
-    ------
-    ModelError: no readable config, or not a model of this kind.
+    Raises ModelError: no readable config, or not a model of this kind.
     """
     from transformers import AutoModel, AutoModelForCausalLM
 
@@ -218,6 +189,35 @@ def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
     if (own := read_generation(spec)) is not None:
         model.generation_config = own
     return model
+
+
+def layer_split(model: PreTrainedModel, devices: Sequence[Device]) -> dict[str, Device]:
+    """Map a model's modules to devices, as many blocks to each: transformers' `device_map`.
+
+    Embeddings, head and all else outside the blocks are on the first.
+    """
+    inside = list(blocks(model))
+    placed = {id(block): devices[n * len(devices) // len(inside)] for n, block in enumerate(inside)}
+
+    def within(name: str, module: torch.nn.Module) -> Iterator[tuple[str, Device]]:
+        if id(module) in placed:
+            yield name, placed[id(module)]
+        elif not any(id(each) in placed for each in module.modules()):
+            yield name, devices[0]
+        else:
+            for own, _ in module.named_parameters(recurse=False):
+                yield f"{name}.{own}".strip("."), devices[0]
+            for child, each in module.named_children():
+                yield from within(f"{name}.{child}".strip("."), each)
+
+    return dict(within("", model))
+
+
+def blocks(model: PreTrainedModel) -> Iterator[torch.nn.Module]:
+    """Return the blocks of a model, in their order: its longest list of equal modules."""
+    lists = [each for each in model.modules() if isinstance(each, torch.nn.ModuleList)]
+    wanted = int(model.config.get_text_config().num_hidden_layers)
+    return iter(next((each for each in lists if len(each) == wanted), ()))
 
 
 def _lacking(names: Sequence[str], total: int, kind: str, unread: Iterable[str]) -> str:
@@ -237,13 +237,12 @@ def _misshapen(weights: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> s
 
 @dataclass(frozen=True)
 class ModelContext:
-    """What every trainer and reader of one model in one process has in common.
+    """What trainers and readers of one model share in a process.
 
-    A driver makes it of its plan and sends it; `here` is what its process then works with.
+    A driver sends the plan's; `here` makes that of its process.
 
     Attributes
     ----------
-    spec: the model's checkpoint.
     words: the study's label words, in label order.
     memory: URI of the answers that studies share; empty for none.
     """
@@ -257,27 +256,14 @@ class ModelContext:
     def here(
         self, device: torch.device | None = None, sharding: Sharding | None = None
     ) -> ModelContext:
-        """Return the context of this process, whose torch it sets."""
+        """Set this process's torch; return the process's context."""
         self.execution.set_torch()
         execution = self.execution
         there = replace(execution, device=device or execution.device, sharding=sharding)
         return replace(self, execution=there)
 
-    def backbone(self, load: Callable[..., LoadedBackbone] | None = None) -> LoadedBackbone:
-        """Load the frozen backbone, once for all that ask.
-
-        Parameters
-        ----------
-        load: called with the spec and the execution; `load_backbone` by default.
-
-        Raises
-        ------
-        ModelError: not found, no safetensors weights, or another architecture than asked for.
-        """
-        return self.kept(load or load_backbone)
-
     def kept(self, load: Callable[..., Loaded]) -> Loaded:
-        """Call `load` with the spec and the execution, once for all that ask by it."""
+        """Call `load`, such as `load_backbone`, with the spec and the execution, once for all."""
         if load not in self._loaded:
             self._loaded[load] = load(self.spec, self.execution)
         loaded: Loaded = self._loaded[load]

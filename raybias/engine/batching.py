@@ -1,23 +1,26 @@
-"""Sequences walked in batches under a token budget.
+"""Cut sequences into batches under a token budget.
 
-Sequences of like length stand together; running out of memory halves the budget and goes
-on; ranks that share a sharded backbone share the batches too; a model whose layers are split has
-several batches under way.
+Sequences of like length share a batch, running out of memory halves the budget, ranks that share a
+sharded backbone share the batches, and a model with split layers has several batches under way.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from functools import partial
 from itertools import accumulate
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from raybias.engine.devices import to_device
 from raybias.engine.packing import (
@@ -27,18 +30,16 @@ from raybias.engine.packing import (
     Placed,
     alike,
     fitting,
-    longest_first,
     shared_width,
     stack,
 )
-from raybias.engine.pipelining import Pipeline
 from raybias.errors import WorkFailed
 
 Result = TypeVar("Result")
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Say whether an error is that of a device, or of this machine, whose memory is used up."""
+    """Check whether an error means that a device or this machine has no memory left."""
     # What torch's allocator has taken is not there for cuBLAS's own handles and buffers.
     if isinstance(error, RuntimeError) and "CUBLAS_STATUS_ALLOC_FAILED" in str(error):
         return True
@@ -55,17 +56,90 @@ class Collective(Protocol):
         """Sum a tensor over the ranks, the same result on each of them."""
 
 
+class Pipeline:
+    """Compute batches side by side, as a model with its layers split over devices can.
+
+    Frozen weights stay where they are, and hidden states move from device to device (accelerate's
+    hooks). One batch keeps one device busy at a time; with as many batches under way as there are
+    devices, each has one: pipeline parallelism (Huang et al. 2019, GPipe) in one process. A batch
+    has a thread, and a stream on each device, and the bits that it has alone.
+
+    Parameters
+    ----------
+    devices: of the layers, in their order.
+    depth: batches under way.
+    """
+
+    def __init__(self, devices: Sequence[torch.device], depth: int = 1) -> None:
+        self.depth = depth
+        self._devices = [device for device in devices if device.type != "cpu"]
+        self._thread = threading.local()
+        self._threads = ThreadPoolExecutor(self.depth, "raybias-batch")
+        self._started: set[Future[Any]] = set()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # A context that was used goes to another process, which has its own threads.
+        return Pipeline, (self._devices, self.depth)
+
+    def start(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        """Begin a piece of work; return the call that waits for its result.
+
+        With a depth of 1 that call does the work.
+        """
+        if self.depth == 1:
+            return work
+        ready = [stream.record_event() for stream in self._streams_here()]
+        graph = torch.is_grad_enabled()
+        future = self._threads.submit(self._do, work, ready, graph=graph)
+        self._started.add(future)
+        future.add_done_callback(self._started.discard)
+
+        def result() -> Result:
+            found, done = future.result()
+            for stream, event in zip(self._streams_here(), done, strict=True):
+                stream.wait_event(event)
+            for leaf in tree_leaves(found):
+                if isinstance(leaf, torch.Tensor) and leaf.device in self._devices:
+                    # Its memory is not the thread's to use again before it has been read here.
+                    leaf.record_stream(torch.accelerator.current_stream(leaf.device))
+            return found
+
+        return result
+
+    def drain(self) -> None:
+        """Wait until nothing is under way, failed or not."""
+        wait(list(self._started))
+
+    def _do(
+        self, work: Callable[[], Result], ready: Sequence[torch.Event], *, graph: bool
+    ) -> tuple[Result, list[torch.Event]]:
+        """Do a piece of work in a thread of its own, whose streams begin after `ready`."""
+        if not hasattr(self._thread, "streams"):
+            # Kept, since torch's allocator gives a stream's memory to no other.
+            self._thread.streams = [torch.Stream(device) for device in self._devices]
+        streams: list[torch.Stream] = self._thread.streams
+        with ExitStack() as current, torch.set_grad_enabled(graph):
+            for stream, event in reversed([*zip(streams, ready, strict=True)]):
+                stream.wait_event(event)
+                current.enter_context(stream)
+            found = work()
+            return found, [stream.record_event() for stream in streams]
+
+    def _streams_here(self) -> list[torch.Stream]:
+        return [torch.accelerator.current_stream(device) for device in self._devices]
+
+
 class Batcher:
-    """Cuts sequences into batches.
+    """Cut sequences into batches and compute them.
 
     Parameters
     ----------
     where: the backbone's name, for messages.
-    tokens_per_batch: token budget of one forward pass, prompt vectors counted.
-    context: the longest input that the model takes; None without a limit.
+    tokens_per_batch: token budget of a forward pass, prompt vectors counted.
+    context: longest input of the model; None without a limit.
     group: the ranks that share a sharded backbone.
-    apart: whether a batch of `each_adapter` holds sequences of one adapter only.
-    pipeline: how many batches are under way; `work` is then called in several threads.
+    apart: whether a batch of `each_adapter` has sequences of one adapter only.
+    pipeline: batches under way; `work` is then called in several threads.
     """
 
     def __init__(
@@ -98,16 +172,14 @@ class Batcher:
     ) -> Iterator[tuple[Batch, Result]]:
         """Do `work` on each batch of the sequences, or on this rank's share of them.
 
+        Raises WorkFailed: a single sequence does not fit the device's memory.
+
         Parameters
         ----------
         full: sequences shorter than this share of a batch's longest wait for the next one.
         even: whether batches have about equally many sequences, as where each takes many passes.
-
-        Raises
-        ------
-        WorkFailed: a single sequence does not fit the device's memory.
         """
-        waiting = longest_first(placed)
+        waiting = sorted(placed, key=lambda each: -len(each.sequence.tokens))
         if self.group is not None:
             yield from self._share(self.group, work, waiting, prompt_length)
             return
@@ -118,7 +190,7 @@ class Batcher:
             most = math.ceil(most / batches)
 
         def cut(waiting: Sequence[Placed]) -> tuple[Batch, int]:
-            count = min(most, self._fitting(waiting, prompt_length, full=full))
+            count = min(most, fitting(waiting, self.tokens_per_batch, prompt_length, full=full))
             return stack(waiting[:count]), count
 
         yield from self._walk(work, waiting, cut)
@@ -132,16 +204,16 @@ class Batcher:
     ) -> Iterator[tuple[Batch, Result]]:
         """Do `work` on each batch of several adapters' sequences, as `each` does.
 
-        What an adapter has in a batch, and how wide it is, does not depend on the others, so that
-        it gets the bits on a CPU that it would get alone (see `AdapterTrainer.shares_passes`); on
-        a GPU, where batches are `apart`.
+        The part and width of an adapter in a batch do not depend on the others, so that it gets on
+        a CPU the bits that it has alone (`AdapterTrainer.shares_passes`); on a GPU batches must be
+        `apart`.
         """
         if self.group is not None:
             yield from self.each(work, placed, prompt_length=prompt_length)
             return
 
         def width(each: Placed) -> int:
-            """Count the places of a sequence in its batch, those of the prompt among them."""
+
             length = prompt_length + len(each.sequence.tokens)
             return max(length, min(shared_width(length), self.context or sys.maxsize))
 
@@ -165,14 +237,8 @@ class Batcher:
         full: float = FULL,
         even: bool = False,
     ) -> dict[int, Result]:
-        """Do `work`, whose results are in the order of `batch.rows`, on all rows of sequences.
-
-        Parameters
-        ----------
-        full, even: as for `each`.
-        """
-        placed = [Placed(0, 0, each) for each in sequences]
-        done = self.each(work, placed, full=full, even=even)
+        """Do `work`, whose results are in the order of `batch.rows`, on all rows of sequences."""
+        done = self.each(work, [Placed(0, each) for each in sequences], full=full, even=even)
         return {
             row: result
             for batch, results in done
@@ -187,22 +253,15 @@ class Batcher:
         labels: int,
         prompt_length: int = 0,
     ) -> list[Tensor]:
-        """Read logits without gradients, per adapter those of all rows of its sequences.
+        """Compute logits [N, L] float32 on the CPU without gradients, per adapter in row order.
 
-        Parameters
-        ----------
-        read: from a batch to the logits [N, L] of its rows.
-        sequences: of each adapter.
-        labels: number L of logits.
-
-        Returns
-        -------
-        Logits [N, L] float32 on the CPU, in the order in which the rows were packed.
+        `read` computes the logits of a batch's rows, `sequences` are of each adapter, L is
+        `labels`.
         """
         counts = [sum(len(each.members) for each in rows) for rows in sequences]
         starts = list(accumulate(counts, initial=0))
         logits_ML = torch.zeros(starts[-1], labels, device=self.device)
-        placed = [Placed(s, s, each) for s, rows in enumerate(sequences) for each in rows]
+        placed = [Placed(s, each) for s, rows in enumerate(sequences) for each in rows]
 
         def work(batch: Batch) -> Tensor:
             with torch.no_grad():
@@ -215,7 +274,7 @@ class Batcher:
         return list(torch.split(self.sum(logits_ML).cpu(), counts))
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Sum a tensor over the ranks of the group; without a group it is the tensor itself."""
+        """Sum a tensor over the ranks of the group, if there is one."""
         return tensor if self.group is None else self.group.sum(tensor)
 
     def _walk(
@@ -224,11 +283,9 @@ class Batcher:
         waiting: list[Placed],
         cut: Callable[[Sequence[Placed]], tuple[Batch, int]],
     ) -> Iterator[tuple[Batch, Result]]:
-        """Do `work` on the batches that `cut` makes of what waits, and yield them in their order.
+        """Do `work` on the batches that `cut` makes of `waiting`; yield them in their order.
 
-        Parameters
-        ----------
-        cut: makes the first batch; returns it, and how many sequences are in it.
+        `cut` returns the first batch and the number of its sequences.
         """
         depth = self.pipeline.depth
         begun: deque[tuple[list[Placed], Batch, Callable[[], Result]]] = deque()
@@ -269,7 +326,7 @@ class Batcher:
         stacks: list[list[Placed]] = []
         fair = -(-len(waiting) // group.world)
         while waiting:
-            count = min(fair, self._fitting(waiting, prompt_length, full=0))
+            count = min(fair, fitting(waiting, self.tokens_per_batch, prompt_length, full=0))
             stacks.append(waiting[:count])
             waiting = waiting[count:]
         for first in range(0, len(stacks), group.world):
@@ -278,10 +335,6 @@ class Batcher:
             result = work(batch)
             if mine < len(stacks):
                 yield batch, result
-
-    def _fitting(self, waiting: Sequence[Placed], prompt_length: int, *, full: float) -> int:
-        budget = self.tokens_per_batch
-        return fitting(waiting, budget=budget, prompt_length=prompt_length, full=full)
 
     def _halve(self, batch: Batch, error: RuntimeError) -> None:
         count, width = batch.tokens_RT.shape

@@ -1,10 +1,10 @@
-"""Find out which weights a model's id stands for, and bring them to this machine.
+"""Find the weights that a model's id names, and bring them to this machine.
 
-An id names a folder, or a model of the hub: one short request says which commit a branch or tag is,
-so that a machine without network is told so in seconds. Where RAYBIAS_MODELS names a folder or
-bucket, models are copied from there and the hub is not asked: it is a copy of the hub's cache, as
-`hf download ID` and `aws s3 sync ~/.cache/huggingface/hub s3://BUCKET/models` make one. Whatever a
-library says of a model's files becomes one line. Nothing here loads weights or torch.
+An id names a folder, or a model of the hub, whose commit one short request finds, so that a machine
+without network fails in seconds. Where RAYBIAS_MODELS names a folder or bucket, models are copied
+from there and the hub is not asked: it is a copy of the hub's cache, as `hf download ID` and
+`aws s3 sync ~/.cache/huggingface/hub s3://BUCKET/models` make one. Nothing here loads weights or
+torch.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, suppress
 from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyarrow import fs
 
@@ -74,27 +73,16 @@ _HASHES: Final = "sha256.json"
 _CHUNK: Final = 16 * 2**20
 
 
-@contextmanager
-def reading_model(spec: Backbone, what: str) -> Iterator[None]:
-    """Raise whatever transformers says of a model's files as one `ModelError`.
-
-    Parameters
-    ----------
-    what: the file or part that is read.
-    """
+def reading_model(spec: Backbone, what: str) -> AbstractContextManager[None]:
+    """Raise whatever transformers says of `what`, a model's file or part, as one `ModelError`."""
     where = spec.id if spec.revision is None else f"{spec.id}@{spec.revision}"
-    with as_model_error(f"cannot load the backbone ({what}: {{}})", where=where, cure=MODEL_CURE):
-        yield
+    problem = f"cannot load the backbone ({what}: {{}})"
+    return as_model_error(problem, where=where, cure=MODEL_CURE)
 
 
 @contextmanager
 def as_model_error(problem: str, *, where: str, cure: str) -> Iterator[None]:
-    """Raise whatever a library says inside the body as one `ModelError`.
-
-    Parameters
-    ----------
-    problem: the message; `{}` stands for what the library says.
-    """
+    """Raise whatever a library says inside the body, `{}` in the problem, as one `ModelError`."""
     try:
         yield
     except BaseException as error:
@@ -104,21 +92,18 @@ def as_model_error(problem: str, *, where: str, cure: str) -> Iterator[None]:
         raise ModelError(problem.replace("{}", said[:_SAID]), where=where, cure=cure) from error
 
 
-@dataclass(frozen=True)
-class Located:
-    """A model on the hub."""
+class Located(NamedTuple):
+    """A model on the hub, with its folder in this machine's cache where the hub is not used."""
 
     commit: str
     snapshot: Path | None = None
-    """Its folder in this machine's cache, where the hub is not asked or does not answer."""
 
 
 def folder_of(name: str) -> Path | None:
-    """Return the folder that a model's id names, or None where it is an id of the hub.
+    """Return the folder that a model's id names; None for an id of the hub.
 
-    Raises
-    ------
-    ModelError: it cannot be read, is a GGUF file, or holds a pipe or device, which has no end.
+    Raises ModelError: it cannot be read, is a GGUF file, or holds a pipe or device, which has no
+    end.
     """
     if name.lower().endswith(".gguf") and not Path(name).is_dir():
         raise ModelError(
@@ -142,7 +127,7 @@ def folder_of(name: str) -> Path | None:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield what is in a model's folders, and no folder."""
+    """Yield the files of a model's folders."""
     for path in (*folder.glob("*"), *folder.glob("additional_chat_templates/*")):
         if path.exists() and not path.is_dir():
             yield path
@@ -157,12 +142,10 @@ def mirror() -> Store | None:
 def locate(name: str, revision: str | None) -> Located:
     """Find the commit of a hub model's branch, tag or commit, with one short request.
 
-    Without an answer it is the commit in this machine's cache. Where there is a mirror, it is asked
-    instead, and the model's small files are copied.
+    Without an answer it is the commit in this machine's cache. A mirror is asked instead of the
+    hub, and the model's small files are copied.
 
-    Raises
-    ------
-    ModelError: no such model or revision, no access, or neither network nor cache.
+    Raises ModelError: no such model or revision, no access, or neither network nor cache.
     """
     from huggingface_hub import errors as hub
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, is_offline_mode
@@ -219,7 +202,7 @@ def _mirrored(held: Store, name: str, revision: str | None) -> str:
 
 
 def _copied(held: Store, name: str, commit: str, *, weights: bool) -> Path:
-    """Copy a model's files, large weights only where asked, into this machine's cache of the hub.
+    """Copy a model's files, large weights only on request, into this machine's cache of the hub.
 
     Files already there are not copied again. Returns the model's folder there.
     """
@@ -246,7 +229,7 @@ def _fits(file: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _copy(held: Store, name: str, place: Path) -> None:
-    """Copy one file; it is there whole or not at all, whoever else copies it."""
+    """Copy one file, atomically."""
     place.parent.mkdir(parents=True, exist_ok=True)
     partial = place.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
@@ -270,9 +253,7 @@ _located = lru_cache(maxsize=64)(locate)
 def source_of(spec: Backbone, *, weights: bool = False) -> str:
     """Return a folder, in the hub's cache where the hub does not answer, or else a hub id.
 
-    Parameters
-    ----------
-    weights: fetch them from a mirror, if no one did.
+    `weights`: copy them from a mirror, if nothing has.
     """
     folder = folder_of(spec.id)
     if folder is None and weights and mirror() is not None:
@@ -288,9 +269,7 @@ def revision_of(spec: Backbone) -> str | None:
 def fetched(spec: Backbone) -> str:
     """Bring a model of the hub into this machine's cache; return its folder there.
 
-    Raises
-    ------
-    ModelError: it is not there, and the hub does not answer, or it has no safetensors.
+    Raises ModelError: it is not there, and the hub does not answer, or it has no safetensors.
     """
     if (held := mirror()) is not None:
         return str(_copied(held, spec.id, _mirrored(held, spec.id, spec.revision), weights=True))
@@ -305,7 +284,7 @@ def fetched(spec: Backbone) -> str:
 
 
 def downloaded(spec: Backbone, files: tuple[str, ...], without: tuple[str, ...]) -> Path:
-    """Download files of a model of the hub, and none of some others, by patterns."""
+    """Download files of a model of the hub by patterns, and none `without`."""
     from huggingface_hub import snapshot_download
 
     with reading_model(spec, "weights"):
@@ -321,38 +300,40 @@ def downloaded(spec: Backbone, files: tuple[str, ...], without: tuple[str, ...])
 def file_hashes(folder: Path) -> dict[str, str]:
     """Compute the sha256 of each file that decides what a model computes, by relative path.
 
-    A file whose path, size and times of change are known is not read again.
+    A file of known path, size and times of change is not read again.
 
-    Raises
-    ------
-    ModelError: a file cannot be read.
+    Raises ModelError: a file cannot be read.
     """
-    known = _read_known()
+    import pooch
+
+    cache, known = Store(pooch.os_cache("raybias")), dict[str, dict[str, Any]]()
+    with suppress(OSError, ValueError, RaybiasError):
+        known = json.loads(cache.read_text(_HASHES))
     try:
-        names = sorted(
-            path.relative_to(folder).as_posix() for path in _files(folder) if path.is_file()
-        )
-        deciding = [name for name in names if _fits(name, DECIDING)]
-        files = {name: (folder / name).resolve() for name in deciding}
+        names = sorted(path.relative_to(folder).as_posix() for path in _files(folder))
+        files = {name: (folder / name).resolve() for name in names if _fits(name, DECIDING)}
         marks = {str(path): _mark(path) for path in files.values()}
         new = [path for path, mark in marks.items() if known.get(path, {}).get("mark") != mark]
         with ThreadPoolExecutor() as pool:
             fresh = dict(zip(new, pool.map(file_digest, new), strict=True))
     except (OSError, RuntimeError) as error:
         raise ModelError(f"cannot be read ({error})", where=str(folder)) from error
-    known |= {path: {"mark": marks[path], "sha256": sha} for path, sha in fresh.items()}
     if fresh:
-        _write_known(known)
+        known |= {path: {"mark": marks[path], "sha256": sha} for path, sha in fresh.items()}
+        there = {path: each for path, each in known.items() if Path(path).exists()}
+        # A home that cannot be written costs time and nothing else.
+        with suppress(RaybiasError):
+            cache.write_text(_HASHES, json.dumps(there, indent=1))
     return {name: str(known[str(path)]["sha256"]) for name, path in files.items()}
 
 
 def has_safetensors(folder: Path) -> bool:
-    """Tell whether a folder holds weights that can be read."""
+    """Check whether a folder holds safetensors."""
     return any(folder.glob(_WEIGHTS))
 
 
 def pickled_files(folder: Path) -> list[Path]:
-    """List the files of a folder's pickled weights, whole or in parts; none where it has none."""
+    """List the files of a folder's pickled weights, whole or in parts."""
     if (whole := folder / PICKLED).is_file():
         return [whole]
     return sorted(path for path in folder.glob("pytorch_model-*.bin") if path.is_file())
@@ -361,9 +342,7 @@ def pickled_files(folder: Path) -> list[Path]:
 def refuse_pickled(folder: Path, name: str) -> None:
     """Refuse a checkpoint whose only weights are pickled.
 
-    Raises
-    ------
-    ModelError: says how to convert them.
+    Raises ModelError: says how to convert them.
     """
     if not has_safetensors(folder) and (files := pickled_files(folder)):
         raise ModelError(
@@ -374,7 +353,7 @@ def refuse_pickled(folder: Path, name: str) -> None:
 
 
 def cure_of(name: str) -> str:
-    """Say what mends a checkpoint without safetensors."""
+    """Say how to mend a checkpoint without safetensors."""
     return (
         f"convert its weights once with `raybias data convert {name} --out FOLDER` and name that"
         " folder, or give a revision that has safetensors"
@@ -391,25 +370,3 @@ def _mark(path: Path) -> list[int]:
     """Size and times of change; a program can set the first time back, but not the second."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-
-
-def _cache() -> Store:
-    import pooch
-
-    return Store(pooch.os_cache("raybias"))
-
-
-def _read_known() -> dict[str, Any]:
-    try:
-        known = json.loads(_cache().read_text(_HASHES))
-    except (OSError, ValueError, RaybiasError):
-        return {}
-    whole = isinstance(known, dict) and all(isinstance(each, dict) for each in known.values())
-    return known if whole else {}
-
-
-def _write_known(known: Mapping[str, Any]) -> None:
-    there = {path: each for path, each in known.items() if Path(path).exists()}
-    # A home that cannot be written costs time and nothing else.
-    with suppress(RaybiasError):
-        _cache().write_text(_HASHES, json.dumps(there, indent=1))

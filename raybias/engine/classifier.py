@@ -1,8 +1,7 @@
 """Encoders and causal models as three-way classifiers (Kohankhaki2024).
 
-A classifier maps token rows to label logits: through a new classification head, as
-transformers' `ForSequenceClassification` models read it, or through the label words' rows
-of a causal model's LM head. Nothing is sampled or tuned here.
+Label logits come from a new classification head, as in transformers' `ForSequenceClassification`,
+or from the label words' rows of a causal model's LM head.
 Shapes: R rows (or sequences), N rows, T tokens, H hidden, L labels, V vocabulary.
 """
 
@@ -23,7 +22,8 @@ from raybias.engine.backbone import empty_model, load_pretrained
 from raybias.engine.context import ON_CPU, Execution, Way
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder, load_tokenizer
-from raybias.engine.packing import BLOCK, Batch
+from raybias.engine.model_shape import ModelShape, shape_of
+from raybias.engine.packing import BLOCK, Batch, pack
 from raybias.engine.self_check import TOLERANCE, agrees, distance, in_words, sample_tokens
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError
@@ -31,8 +31,10 @@ from raybias.schema import LABELS
 from raybias.seeding import generator
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from transformers import PreTrainedModel
 
+_CURE: Final = "give a classifier with one label a text, saved with its config.json"
 #: Standard deviation of a new head where a model's config names none.
 _SPREAD: Final = 0.02
 
@@ -44,7 +46,7 @@ class Classifier(torch.nn.Module):
     ----------
     head: shape of each weight that a classification head adds to the backbone, by its name in
         `model`; they are tuned whole.
-    label_ids: the label words' tokens, or none under a classification head.
+    label_ids: the label words' tokens; none under a classification head.
     pads_left: whether rows are padded at the left, for a model that reads the last position
         whatever stands there, as XLNet's does.
     """
@@ -78,11 +80,11 @@ class Classifier(torch.nn.Module):
             execution.ways["classifier"] = Way(how, self.short)
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Pad a batch whose sequences are one row each to what `forward` takes."""
+        """Pad a batch of single rows to the inputs of `forward`."""
         return self._padded(batch.tokens_RT, batch.at_T)
 
     def _padded(self, tokens_RT: Tensor, last_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Pad rows whose last tokens stand at `last_R`; their tokens, masks and last places."""
+        """Pad rows whose last tokens stand at `last_R`; return tokens, masks and last places."""
         place_T = torch.arange(tokens_RT.shape[1])
         if self.pads_left:
             # Row r moves right by the length of its padding.
@@ -119,7 +121,7 @@ class Classifier(torch.nn.Module):
         return states_at(self.model, batch, at, packs=True, input_ids=tokens_RT)
 
     def label_logits(self, hidden_NH: Tensor) -> Tensor:
-        """Compute the label words' logits [N, L], float32, by the LM head."""
+        """Compute the label words' logits [N, L] float32 by the LM head."""
         # With empty rows, since products of few rows have other bits on a CPU.
         more = max(0, 2 * BLOCK - len(hidden_NH))
         logits_NV = self.model.get_output_embeddings()(pad(hidden_NH, (0, 0, 0, more)))
@@ -150,13 +152,13 @@ class Classifier(torch.nn.Module):
         return agrees(lambda: self(*inputs), expected_RL, tolerance=TOLERANCE[self.model.dtype])
 
     def _example(self) -> tuple[Tensor, Tensor]:
-        """Return a row [1, 8] of tokens to compare two ways of reading on, and its last place."""
+        """Return a row [1, 8] of tokens, and its last place."""
         return torch.tensor([sample_tokens(self.model, 8)]), torch.tensor([7])
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierOptions:
-    """How a method makes a classifier of a backbone; `methods.Finetuned` says what each means.
+    """How a method makes a classifier of a backbone; `methods.Finetuned` describes the fields.
 
     Attributes
     ----------
@@ -178,16 +180,11 @@ def load_classifier(
     words: Sequence[str],
     execution: Execution = ON_CPU,
 ) -> Classifier:
-    """Load a classifier in eval mode, without gradients; a new head is as transformers draws it.
+    """Load a classifier in eval mode, without gradients; transformers draws a new head.
 
-    Parameters
-    ----------
-    words: the study's label words, where the method has none of its own.
+    `words`: the study's label words, where the method has none of its own.
 
-    Raises
-    ------
-    ModelError: not found, no safetensors weights, a head that the model cannot have, or a
-        checkpoint that lacks weights beside the head.
+    Raises ModelError: as `load_pretrained` says, or a head that the model cannot have.
     """
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
@@ -201,28 +198,33 @@ def load_classifier(
         head: dict[str, tuple[int, ...]] = {}
     else:
         label_ids = ()
+
+        def of_head(model: PreTrainedModel, name: str) -> bool:
+            # A pooler that only a head reads is new too.
+            base = f"{model.base_model_prefix}."
+            return not name.startswith(base) or name.startswith(f"{base}pooler.")
+
         model, missing = load_pretrained(
             AutoModelForSequenceClassification,
             spec,
             execution,
             dtype=options.loads_as,
-            is_new=_is_new,
+            is_new=of_head,
             cure="give a whole checkpoint without a head, or with one of three labels",
             num_labels=len(LABELS),
         )
-        head = _head(model, missing)
+        head = {
+            name: tuple(getattr(tensor, "ds_shape", tensor.shape))
+            for name, tensor in model.named_parameters()
+            if name in missing or not name.startswith(f"{model.base_model_prefix}.")
+        }
     use_fast_attention(model)
     execution.begin(model, whole=not label_ids)
     return Classifier(encoder, model, execution, head=head, label_ids=label_ids)
 
 
 def check_head(spec: Backbone, options: ClassifierOptions) -> None:
-    """Refuse label tokens on an encoder.
-
-    Raises
-    ------
-    ModelError: says so.
-    """
+    """Refuse label tokens on an encoder, by a ModelError that names the method."""
     from raybias.engine.backbone import is_encoder
 
     if options.head == "label_tokens" and is_encoder(spec):
@@ -236,12 +238,10 @@ def check_head(spec: Backbone, options: ClassifierOptions) -> None:
 def check_classifier(
     encoder: TextEncoder, options: ClassifierOptions, words: Sequence[str]
 ) -> None:
-    """Refuse what `load_classifier` would, as far as it is known without weights.
+    """Refuse what `load_classifier` would, as far as it shows without weights.
 
-    Raises
-    ------
-    ModelError: no classifier of the backbone's kind, no token to pad with, label tokens on an
-        encoder, or label words that begin alike.
+    Raises ModelError: no classifier of the backbone's kind, no token to pad with, label tokens on
+    an encoder, or label words that begin alike.
     """
     from transformers import AutoModelForSequenceClassification
 
@@ -254,9 +254,9 @@ def check_classifier(
 
 
 def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:
-    """Draw the weights that a run's head begins with, by name, float32, keyed by the seed.
+    """Draw a run's initial head, by name, float32, keyed by the seed.
 
-    Weights are drawn from Normal(0, the model's initializer_range), biases are zero.
+    Weights are Normal(0, the model's initializer_range), biases zero.
     """
     spread = getattr(classifier.model.config, "initializer_range", None) or _SPREAD
     drawn: dict[str, Tensor] = {}
@@ -268,20 +268,70 @@ def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:
     return drawn
 
 
-def _is_new(model: PreTrainedModel, name: str) -> bool:
-    """Check whether a weight belongs to the head, or to a pooler that only a head reads."""
-    base = f"{model.base_model_prefix}."
-    return not name.startswith(base) or name.startswith(f"{base}pooler.")
+class TextJudge:
+    """A classifier as its authors have it, with its own tokenizer, head and classes.
+
+    Raises ModelError: as `load_pretrained` says, or not of one label a text.
+
+    Attributes
+    ----------
+    context: the longest text in tokens; None without a limit.
+    """
+
+    def __init__(self, spec: Backbone, execution: Execution = ON_CPU) -> None:
+        from transformers import AutoModelForSequenceClassification
+
+        encoder = load_tokenizer(spec)
+        model, _ = load_pretrained(
+            AutoModelForSequenceClassification, spec, execution, dtype=spec.dtype, cure=_CURE
+        )
+        class_names(model.config, spec)
+        execution.begin(model, whole=True)
+        self.context = encoder.context
+        self._tokenizer = encoder.tokenizer
+        self._classifier = Classifier(encoder, model, execution, head={}, label_ids=())
+        self._batcher = execution.batcher(spec.id, context=self.context)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenise texts for the classifier."""
+        return [[*row] for row in self._tokenizer([*texts])["input_ids"]] if texts else []
+
+    def probabilities(self, rows: Sequence[Sequence[int]]) -> npt.NDArray[np.float64]:
+        """Compute the probability of every class [N, C] for tokens that fit the context."""
+
+        def read(batch: Batch) -> Tensor:
+            logits_RC: Tensor = self._classifier(*self._classifier.read(batch))
+            return logits_RC.double().softmax(-1)
+
+        with torch.inference_mode():
+            found = self._batcher.by_row(read, pack(rows, max_tokens=0))
+            probability_NC = torch.stack([found[n] for n in range(len(rows))])
+        probabilities: npt.NDArray[np.float64] = probability_NC.cpu().numpy()
+        return probabilities
 
 
-def _head(model: PreTrainedModel, missing: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of weights outside the base model or not in the checkpoint."""
-    base = f"{model.base_model_prefix}."
-    return {
-        name: tuple(getattr(tensor, "ds_shape", tensor.shape))
-        for name, tensor in model.named_parameters()
-        if name in missing or not name.startswith(base)
-    }
+def class_names(config: Any, spec: Backbone) -> list[str]:
+    """Return the names of a classifier's classes, in their order.
+
+    Raises ModelError: fewer than two, or several for one text.
+    """
+    kind = getattr(config, "problem_type", None)
+    if config.num_labels < 2 or kind in ("multi_label_classification", "regression"):
+        what = "one output" if config.num_labels < 2 else f"problem_type {kind}"
+        raise ModelError(f"has {what}, not one label a text", where=spec.id, cure=_CURE)
+    return [str(config.id2label[place]) for place in range(config.num_labels)]
+
+
+def check_judge(spec: Backbone) -> tuple[ModelShape, list[str]]:
+    """Return a classifier's shape and classes, read without weights.
+
+    Raises ModelError: no readable config or tokenizer, or not of one label a text.
+    """
+    from transformers import AutoModelForSequenceClassification
+
+    load_tokenizer(spec)
+    model = empty_model(spec, AutoModelForSequenceClassification)
+    return shape_of(model, spec), class_names(model.config, spec)
 
 
 def _pad_token(encoder: TextEncoder) -> int:

@@ -1,51 +1,41 @@
-"""How one process computes with one model: which, where, how much at a time, and with whom."""
+"""Describe how one process computes with one model: device, token budget, precision, ranks."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import torch
 
-from raybias.engine.batching import Batcher, Collective
+from raybias.engine.batching import Batcher, Collective, Pipeline
 from raybias.engine.devices import repeat_bits
-from raybias.engine.pipelining import Pipeline
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-
-Loaded = TypeVar("Loaded")
 
 #: Of a process on a GPU, beside what torch gives out: its CUDA context, with cuBLAS's kernels.
 _CONTEXT_BYTES: Final = 600 * 2**20
 
 
 class Sharding(Protocol):
-    """Shards models over the ranks of a group."""
+    """Shard models over the ranks of a group."""
 
     @property
     def group(self) -> Collective | None:
         """The ranks, where they share every batch."""
 
     def loading(self) -> Any:
-        """Return a context in which a model is sharded while it is loaded."""
+        """Return a context that shards a model while it is loaded."""
 
     def begin(self, model: PreTrainedModel, *, whole: bool) -> None:
         """Have a loaded model gather its weights; `whole` where its own forward is called."""
 
 
-@dataclass(frozen=True)
-class Way:
-    """How a model is read for one purpose.
-
-    Attributes
-    ----------
-    how: in words.
-    fastest: whether no short cut was refused because it gave other values than the model itself.
-    """
+class Way(NamedTuple):
+    """How a model is computed for one purpose, and whether no short cut was refused for it."""
 
     how: str
     fastest: bool
@@ -53,20 +43,20 @@ class Way:
 
 @dataclass(frozen=True)
 class Execution:
-    """How a process computes with a model, as the plan decides; a loaded model keeps it.
+    """How a process computes with a model; a loaded model keeps it.
 
     Attributes
     ----------
-    tokens_per_batch: token budget of one forward pass, prompt vectors counted; running out of
-        memory halves it.
-    device: where the model is; of several devices the first, where embeddings and head are.
-    devices: over how many devices, of its kind and from it on, the layers are split.
-    passes: batches under way at one time, where the layers are split (see `pipelining`).
-    ways: by purpose, what was chosen when the model was taken into use.
-    sharers: processes on the device, of whose memory each may take an even part.
+    tokens_per_batch: token budget of a forward pass, prompt vectors counted; running out of memory
+        halves it.
+    device: where the model is; of several devices the first, with embeddings and head.
+    devices: the layers are split over as many devices, of its kind and from it on.
+    passes: batches under way at one time, where the layers are split (see `Pipeline`).
+    ways: by purpose, the way that was chosen when the model was taken into use.
+    sharers: processes on the device, each with an even part of its memory.
     threads: CPUs to compute on.
-    deterministic: whether a GPU computes the same bits again, as CPUs do.
-    sharding: how the model is shared with other ranks, where it is.
+    deterministic: whether a GPU repeats its bits, as CPUs do.
+    sharding: over other ranks.
     """
 
     tokens_per_batch: int = 4096
@@ -80,7 +70,7 @@ class Execution:
     ways: dict[str, Way] = field(default_factory=dict, compare=False, repr=False)
 
     def set_torch(self) -> None:
-        """Give this process's torch its threads, and have it repeat itself where that is asked."""
+        """Set this process's torch: threads, memory share, and repeated bits on request."""
         torch.set_num_threads(self.threads)
         if self.deterministic:
             repeat_bits()
@@ -114,25 +104,22 @@ class Execution:
         where: str,
         *,
         context: int | None = None,
-        most: int | None = None,
         side_by_side: bool = False,
     ) -> Batcher:
-        """Make what cuts sequences into batches.
+        """Make a batcher.
 
         Parameters
         ----------
         where: the model's id, for messages.
-        context: the longest input that it takes; None without a limit.
-        most: bounds the token budget.
+        context: its longest input; None without a limit.
         side_by_side: whether several batches may be computed at one time, each in a thread.
         """
-        budget = self.tokens_per_batch if most is None else min(self.tokens_per_batch, most)
         group = None if self.sharding is None else self.sharding.group
         device = torch.device(self.device)
         return Batcher(
             where=where,
             device=device,
-            tokens_per_batch=budget,
+            tokens_per_batch=self.tokens_per_batch,
             context=context,
             group=group,
             # A GPU's products round by how many rows share them.

@@ -1,7 +1,7 @@
 """Convert a checkpoint in another format into a folder with safetensors: `raybias data convert`.
 
-A study reads safetensors only, and refuses the other formats by a line that names this command.
-`raybias.engine.unpickle` reads a pickle, in a process without network and secrets.
+A study refuses other formats by a line that names this command. `raybias.engine.unpickle` loads a
+pickle, in a process without network and secrets.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -40,21 +39,19 @@ from raybias.engine.checkpoint import (
 )
 from raybias.errors import ModelError, OutputError
 
-_MAGIC: Final = b"GGUF"
 #: Environment variables for the process that reads a pickle; tokens are not among them.
 _ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "TMPDIR")
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A checkpoint that was converted.
+    """A converted checkpoint.
 
     Attributes
     ----------
-    folder: where it is.
     tensors: how many it has.
-    offline: whether no network was in reach of the process that read a pickle; a GGUF file holds
-        no code, and is read in this process.
+    offline: whether the process that loaded a pickle had no network; a GGUF file holds no code, and
+        is loaded in this process.
     quantisation: of a GGUF file, such as Q4_1; the default name of the backbone ends with it.
     """
 
@@ -97,27 +94,16 @@ def convert(model: str, out: str | Path, *, revision: str | None = None) -> Conv
 def write_gguf(file: str, out: Path) -> dict[str, Any]:
     """Write a GGUF file's weights, config, tokenizer and chat template into a folder.
 
-    transformers loads the file. The weights are dequantised to float32, so the folder's model
-    computes the logits of transformers' own load.
+    Weights are dequantised to float32, so the folder's model has the logits of transformers' own
+    load. Returns the record of the conversion.
 
-    Returns the record of the conversion: the file, its sha256 and its quantisation.
-
-    Raises
-    ------
-    ModelError: not there, not a GGUF file, damaged, of an architecture that transformers cannot
-        load, or without some of its weights; or the package gguf is not installed.
+    Raises ModelError: not there, not a GGUF file, damaged, of an architecture that transformers
+    cannot load, or without some of its weights; or the package gguf is not installed.
     """
     path = Path(file)
     if not path.is_file():
         raise ModelError("is not there", where=file, cure="check the path")
     cure = "check that it is whole and of an architecture that transformers reads from GGUF"
-    reading = partial(as_model_error, where=file, cure=cure)
-    with reading("cannot be read ({})"), path.open("rb") as stream:
-        magic = stream.read(len(_MAGIC))
-    if magic != _MAGIC:
-        raise ModelError(
-            "is not a GGUF file", where=file, cure="give a .gguf, or a folder or id of a model"
-        )
     try:
         import gguf
         from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
@@ -127,7 +113,7 @@ def write_gguf(file: str, out: Path) -> dict[str, Any]:
             where=file,
             cure="pip install 'raybias[gguf]'",
         ) from error
-    with reading("cannot load this GGUF file ({})"):
+    with as_model_error("cannot load this GGUF file ({})", where=file, cure=cure):
         quantisation = _quantisation(gguf.GGUFReader(path))
         where: dict[str, Any] = {"gguf_file": path.name, "trust_remote_code": False}
         tokenizer = AutoTokenizer.from_pretrained(path.parent, **where)
@@ -166,14 +152,10 @@ def _quantisation(reader: Any) -> str:
 def write_pickled(model: str, revision: str | None, out: Path) -> dict[str, Any]:
     """Write a checkpoint with pickled weights into a folder; return the record of it.
 
-    Parameters
-    ----------
-    model: a hub id or a folder, with pytorch_model.bin, whole or in parts.
-    revision: branch, tag or commit on the hub.
+    `model`: a hub id or a folder, with pytorch_model.bin, whole or in parts.
 
-    Raises
-    ------
-    ModelError: not found, safetensors already, no such file, or one that holds more than weights.
+    Raises ModelError: not found, safetensors already, no such file, or one that holds more than
+    weights.
     """
     where = f"{model}@{revision}" if revision else model
     folder, commit = folder_of(model), None

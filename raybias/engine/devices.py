@@ -1,14 +1,12 @@
-"""Bring what the host holds to a device without a wait, and have it compute the same again.
+"""Copy from the host to a device without a wait, and have a device repeat its bits.
 
-torch's `to` waits for a GPU's stream where it copies from ordinary memory, so the GPU would end all
-that it was given, and stand idle while the host prepares the next pass. A copy from pinned memory
-is queued like any other work.
+torch's `to` waits for a GPU's stream where it copies from ordinary memory, so the GPU would stand
+idle while the host prepares the next pass. A copy from pinned memory is queued like any other work.
 
-What makes a GPU's bits vary: kernels that add up with atomic operations, in whatever order their
-threads come; gradients of attention that split the keys; cuBLAS with several workspaces; cuDNN
-choosing its kernels by timing. Torch has one switch for the first two, under which a computation
-that it knows no repeatable kernel for is an error (a warning instead of an error would leave
-attention as it is).
+A GPU's bits vary by kernels that add up with atomic operations, in whatever order their threads
+come; gradients of attention that split the keys; cuBLAS with several workspaces; cuDNN choosing its
+kernels by timing. Torch has one switch for the first two, under which a computation without a
+repeatable kernel is an error (a warning instead would leave attention as it is).
 """
 
 from __future__ import annotations
@@ -25,11 +23,9 @@ from torch.overrides import TorchFunctionMode
 
 
 def to_device(values: Tensor | NDArray[Any] | Sequence[Any], device: torch.device) -> Tensor:
-    """Copy numbers of the host to a device, queued behind what the device was given before.
+    """Copy numbers of the host to a device, queued after the device's earlier work.
 
-    Parameters
-    ----------
-    values: an array, (nested) lists of numbers, or a tensor, which may be on a device already.
+    `values`: an array, (nested) lists of numbers, or a tensor, which may be on a device already.
     """
     tensor = torch.as_tensor(values)
     queued = device.type == "cuda" and tensor.device.type == "cpu"
@@ -51,10 +47,8 @@ _SWITCHES: Final[tuple[tuple[Any, str, bool], ...]] = (
 
 
 def repeat_bits() -> None:
-    """Have this process's torch repeat itself; before its first product on a GPU.
-
-    cuBLAS reads its setting once.
-    """
+    """Have this process's torch repeat itself; call it before the first product on a GPU."""
+    # cuBLAS reads its setting once.
     if os.environ.get(_WORKSPACE) not in _REPEATING:
         os.environ[_WORKSPACE] = _REPEATING[0]
     torch.use_deterministic_algorithms(True)
@@ -64,7 +58,7 @@ def repeat_bits() -> None:
 
 @contextmanager
 def as_found() -> Iterator[None]:
-    """Give torch back its settings that `repeat_bits` changes, whether or not it is called."""
+    """Restore torch's settings that `repeat_bits` changes."""
     workspace, mode = os.environ.get(_WORKSPACE), _mode()
     values = [getattr(holder, name) for holder, name, _ in _SWITCHES]
     try:
@@ -96,7 +90,7 @@ class SumsOnCpu(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Compute a running sum; anything else is torch's."""
+        """Compute a running sum here, and anything else as torch does."""
         given = kwargs or {}
         if func in (torch.cumsum, Tensor.cumsum):
             summed: Tensor = func(args[0].cpu(), *args[1:], **given)

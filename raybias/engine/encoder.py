@@ -1,4 +1,4 @@
-"""A tokenizer under an explicit begin-of-sequence policy, or what stands in its place.
+"""Tokenise texts under an explicit begin-of-sequence policy, and write chats.
 
 Nothing here loads weights or torch. A chat template is a program that comes with a model: its
 sandbox keeps it from files and networks, and bounds neither its time nor its memory, so it is tried
@@ -87,9 +87,7 @@ def check_template(
 
     It is tried once for each sequence of roles.
 
-    Raises
-    ------
-    ModelError: names the limit.
+    Raises ModelError: names the limit.
     """
     template = tokenizer.get_chat_template()
     tried = (template, *(each["role"] for each in messages))
@@ -135,8 +133,8 @@ _BYTES: Final = 4
 class TextEncoder:
     """A tokenizer under a begin-of-sequence policy.
 
-    `context` is the longest input in tokens, or None where the model has no limit; `rows` are
-    those of its embeddings.
+    `context` is the longest input in tokens, or None without a limit; `rows` are those of the
+    model's embeddings.
     """
 
     spec: Backbone
@@ -148,48 +146,42 @@ class TextEncoder:
     def prompt_token_id(self) -> int:
         """Id of the token that begins sentences, and that soft prompts start from.
 
-        The one that `bos` names; else BOS, or EOS for tokenizers without BOS (Tian2023 section 3),
-        unless that token marks the turns of a chat and so never precedes plain text: then the
-        token that separates documents.
+        It is the one that `bos` names; else BOS, or EOS for tokenizers without BOS (Tian2023
+        section 3), unless that token marks the turns of a chat and so never precedes plain text:
+        then the token that separates documents.
 
-        Raises
-        ------
-        ModelError: the tokenizer has neither BOS nor EOS.
+        Raises ModelError: the tokenizer has neither BOS nor EOS.
         """
         return self._begin_ids[0]
 
     @property
     def other_begin_id(self) -> int | None:
-        """Id of the other token that sentences could begin with; None where there is no doubt."""
+        """Id of the other token that may begin sentences; None where there is no doubt."""
         return next(iter(self._begin_ids[1:]), None)
 
     @property
     def begin_tokens(self) -> list[str]:
-        """The token that begins sentences, and the other that could, if there is one."""
+        """The token that begins sentences, and the other candidate, if there is one."""
         return [str(token) for token in self.tokenizer.convert_ids_to_tokens([*self._begin_ids])]
 
     @cached_property
     def _begin_ids(self) -> tuple[int, ...]:
         given = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
         own = next((int(token_id) for token_id in given if token_id is not None), None)
-        named = None if self.spec.bos in _POLICIES else self._vocabulary[self.spec.bos]
+        vocabulary: dict[str, int] = self.tokenizer.get_vocab()
+        named = None if self.spec.bos in _POLICIES else vocabulary[self.spec.bos]
         if own is None:
             if named is None:
                 raise ModelError("the tokenizer has neither BOS nor EOS", where=self.spec.id)
             return (named,)
         separator = own
         if self._marks_turns(self.tokenizer.decode([own])):
-            there = (self._vocabulary[name] for name in _SEPARATORS if name in self._vocabulary)
+            there = (vocabulary[name] for name in _SEPARATORS if name in vocabulary)
             separator = next(there, own)
         return tuple(dict.fromkeys([separator if named is None else named, separator, own]))[:2]
 
-    @cached_property
-    def _vocabulary(self) -> dict[str, int]:
-        vocabulary: dict[str, int] = self.tokenizer.get_vocab()
-        return vocabulary
-
     def _marks_turns(self, token: str) -> bool:
-        """Tell whether the chat template writes a token in every turn, of the user and the model.
+        """Check whether the chat template writes a token in every turn, of the user and the model.
 
         A template that begins a conversation, or each of the user's turns, with BOS does not.
         """
@@ -201,8 +193,8 @@ class TextEncoder:
             return self.chat(turns).count(token) >= len(turns)
         return False
 
-    #: Whether tokens are known, or only how many there are, roughly. Where they are, the model can
-    #: be given the begin of its own turn in a chat.
+    #: Whether tokens, or only their rough number, are known. With tokens the model can be given
+    #: the begin of its own turn in a chat.
     knows_tokens: ClassVar[bool] = True
 
     @property
@@ -212,22 +204,18 @@ class TextEncoder:
 
     @cached_property
     def for_chat(self) -> TextEncoder:
-        """The same tokenizer for chats, whose templates write special tokens by themselves."""
+        """The same tokenizer for chats, whose templates write special tokens themselves."""
         return replace(self, spec=self.spec.model_copy(update={"bos": "none"}))
 
     def chat(self, messages: Sequence[Mapping[str, object]]) -> str:
         """Write messages in the tokenizer's chat template, up to where the model is to answer.
 
-        A last message of the assistant is left open, so that the model continues it. Templates
-        that can ask for an answer without thoughts before it do so.
+        A last message of the assistant is left open, for the model to continue. Templates that can
+        ask for an answer without thoughts before it do so.
 
-        Parameters
-        ----------
-        messages: of a `role` (system, user, assistant) and a `content`.
+        `messages`: of a `role` (system, user, assistant) and a `content`.
 
-        Raises
-        ------
-        ModelError: the template refuses the messages, such as a system message that it has none of.
+        Raises ModelError: the template refuses the messages, such as a system message.
         """
         begun = messages[-1]["role"] == "assistant"
         with reading_model(self.spec, "chat template"):
@@ -245,18 +233,14 @@ class TextEncoder:
     def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
         """Tokenise texts; return the token ids of each.
 
-        Raises
-        ------
-        ModelError: a text without any token or with one that the model does not have, or no EOS to
-            append.
+        Raises ModelError: a text without any token or with one that the model does not have, or no
+        EOS to append.
         """
         specials = self.spec.bos == "tokenizer"
+        if not texts:
+            return []
         with reading_model(self.spec, "tokenizer"):
-            rows = (
-                self.tokenizer(list(texts), add_special_tokens=specials)["input_ids"]
-                if texts
-                else []
-            )
+            rows = self.tokenizer(list(texts), add_special_tokens=specials)["input_ids"]
         if self.spec.bos not in ("tokenizer", "none"):
             rows = [[self.prompt_token_id, *row] for row in rows]
         if append_eos:
@@ -279,7 +263,7 @@ class TextEncoder:
 
 @dataclass(frozen=True)
 class RoughEncoder(TextEncoder):
-    """Writes messages as they are sent, and counts tokens roughly: one for four bytes."""
+    """Write messages as an endpoint is sent them, and count tokens roughly: one for four bytes."""
 
     knows_tokens: ClassVar[bool] = False
 
@@ -290,24 +274,22 @@ class RoughEncoder(TextEncoder):
 
     @property
     def for_chat(self) -> TextEncoder:
-        """Return itself: which options a server's chat template has is not known."""
+        """Itself: the options of a server's chat template are unknown."""
         return self
 
     def chat(self, messages: Sequence[Mapping[str, object]]) -> str:
-        """Write messages as JSON, as an endpoint is sent them."""
+        """Write messages as JSON."""
         return json.dumps([dict(each) for each in messages], ensure_ascii=False)
 
     def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
-        """Return as many tokens, without a meaning, as each text has roughly."""
+        """Return about as many tokens, without a meaning, as each text has."""
         return [[0] * (len(text.encode()) // _BYTES + 1) for text in texts]
 
 
 def load_tokenizer(spec: Backbone) -> TextEncoder:
     """Load the tokenizer and its begin-of-sequence policy, without weights.
 
-    Raises
-    ------
-    ModelError: not found or unreadable.
+    Raises ModelError: not found or unreadable.
     """
     from transformers import AutoTokenizer
 
@@ -344,16 +326,13 @@ def check_lengths(
 ) -> None:
     """Refuse texts that do not fit the context; nothing is ever cut silently.
 
+    Raises ModelError: counts the texts and names the longest.
+
     Parameters
     ----------
     lengths: tokens of each text.
-    taken: tokens of the context that are needed beside a text, such as prompt vectors.
-    by: what takes them.
+    taken: tokens of the context beside a text, such as prompt vectors, and `by` what.
     names: of the texts, for the message.
-
-    Raises
-    ------
-    ModelError: counts the texts and names the longest.
     """
     if context is None:
         return

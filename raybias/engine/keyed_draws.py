@@ -1,13 +1,11 @@
 """Draw random numbers by counter: a hash of keys and places in integer tensor operations.
 
-The same bits on every device, whatever is computed beside them, and all of them at once: a
-generator's numbers depend on how many were drawn before, and on CUDA also on the GPU's kind. The
-mixing function is "lowbias32", found by search for the least bias of 32 bits that two
-multiplications allow (C. Wellons, hash-prospector).
+They have the same bits on every device, beside anything, and come all at once: a generator's
+numbers depend on earlier draws, and on CUDA on the GPU's kind. The mixing function is "lowbias32",
+found by search for the least bias of 32 bits that two multiplications allow (C. Wellons,
+hash-prospector).
 
-A key is a pair of int32, in a tensor's last dimension.
-
-Shapes: N keys, C numbers of each.
+A key is a pair of int32, in a tensor's last dimension. Shapes: N keys, C numbers of each.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ def keys(numbers: Sequence[int], device: torch.device) -> Tensor:
 
 
 def joined(one: Tensor, other: Tensor | int) -> Tensor:
-    """Make keys [..., 2] of keys and what tells them apart: other keys, or int32 [..., 1]."""
+    """Combine keys with other keys, or int32 [..., 1], to keys [..., 2]."""
     return _mixed(_mixed(one.clone()) ^ other)
 
 
@@ -57,10 +55,10 @@ def uniforms(keys_N2: Tensor, count: int) -> Tensor:
 
 
 def kept(keys_N2: Tensor, shape: Sequence[int], dropped: float) -> Tensor:
-    """Return what dropout keeps of values [N, *shape], as booleans.
+    """Return a dropout mask of values [N, *shape], True where a value is kept.
 
-    A value takes half a word, so the share that is dropped is a multiple of 2^-16. Rows of the
-    last dimension begin a word each: a mask of more such rows begins with that of fewer.
+    A value takes half a word, so the share `dropped` is a multiple of 2^-16. Rows of the last
+    dimension begin a word each: a mask of more such rows begins with that of fewer.
     """
     *rows, width = shape
     words_NC = words(keys_N2, torch.Size(rows).numel() * ((width + 1) // 2))
@@ -69,14 +67,12 @@ def kept(keys_N2: Tensor, shape: Sequence[int], dropped: float) -> Tensor:
 
 
 class KeyedDropout(TorchFunctionMode):
-    """Have all dropout of a model's forward pass fall by counter.
+    """Draw all dropout of a model's forward pass by counter.
 
-    Attention whose weights are dropped out is computed as a plain product, since torch's fused
-    kernels draw their own numbers.
+    Attention with dropout is computed as a plain product, since torch's fused kernels draw their
+    own numbers.
 
-    Parameters
-    ----------
-    parts: what the masks are keyed by, beside the number of the dropout in the pass.
+    `parts`: keys of the masks, beside the number of the dropout in the pass.
     """
 
     def __init__(self, *parts: str | int) -> None:
@@ -86,7 +82,7 @@ class KeyedDropout(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Compute dropout and what contains it; anything else is torch's."""
+        """Compute dropout and attention with it; leave anything else to torch."""
         from raybias.engine.attention import product_attention
 
         given = kwargs or {}
@@ -111,7 +107,7 @@ class KeyedDropout(TorchFunctionMode):
 
 
 def _mixed(words: Tensor) -> Tensor:
-    """Hash each int32 in its place."""
+    """Hash each int32 in place."""
     words = _folded(words, 16)
     words *= _FIRST
     words = _folded(words, 15)

@@ -1,7 +1,7 @@
 """Estimate the memory of a model's passes from its shape, with the arithmetic shown.
 
-Every term is one line of a plan: what it is, how it is counted, how many bytes. Text and bytes come
-from the same factors. The counts are upper estimates; no weight is loaded.
+A term is one line of a plan: a name, its arithmetic and its bytes, from the same factors. The
+counts are upper estimates; no weight is loaded.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Factor = float | tuple[float, str]
 
 @dataclass(frozen=True)
 class MemoryTerm:
-    """One line of the arithmetic; `beside` says that it is held beside the backbone's engine."""
+    """One line of the arithmetic; `beside` marks memory beside the backbone's engine."""
 
     what: str
     arithmetic: str
@@ -59,7 +59,7 @@ def product(*factors: Factor) -> tuple[float, str]:
 
 
 def term(what: str, *factors: Factor, over: int = 1) -> MemoryTerm:
-    """Multiply factors, and divide them by what they are spread over."""
+    """Multiply factors, and divide by `over`, the workers that share them."""
     count, arithmetic = product(*factors)
     return MemoryTerm(what, arithmetic + (f" / {over}" if over > 1 else ""), int(count) // over)
 
@@ -88,7 +88,7 @@ def process(device: str) -> MemoryTerm:
 
 
 def with_headroom(terms: tuple[MemoryTerm, ...], device: str) -> tuple[MemoryTerm, ...]:
-    """Add what a GPU should have beside; on CPUs a node's memory leaves that to Ray already."""
+    """Add what a GPU should have free; on CPUs Ray leaves it to the node."""
     if device == "cpu":
         return terms
     held = total(terms)
@@ -96,9 +96,9 @@ def with_headroom(terms: tuple[MemoryTerm, ...], device: str) -> tuple[MemoryTer
 
 
 def within_share(terms: tuple[MemoryTerm, ...], share: float) -> tuple[MemoryTerm, ...]:
-    """Add what a GPU needs beyond these because an engine takes a fixed share of its memory.
+    """Add what a GPU needs because an engine takes a fixed share of its memory.
 
-    What the engine holds must fit its share, and what stands beside it the rest.
+    The engine's memory must fit its share, and all beside it the rest.
     """
     beside = total(each for each in terms if each.beside)
     inside = total(terms) - beside
@@ -122,12 +122,9 @@ def weights(
 def host_memory(
     shape: ModelShape, *, device: str, item: int, partitions: int = 1
 ) -> tuple[MemoryTerm, ...]:
-    """Count what a worker on a GPU takes of its node's memory; one on CPUs has its all there.
+    """Count the memory that a worker on a GPU takes of its node; none for one on CPUs.
 
-    Parameters
-    ----------
-    item: bytes of one weight.
-    partitions: workers that share the weights; 1 holds all of them.
+    `item` is bytes of one weight, `partitions` the workers that share the weights.
     """
     if device == "cpu":
         return ()
@@ -148,7 +145,7 @@ def training_weights(shape: ModelShape, partitions: int) -> tuple[MemoryTerm, ..
 
 
 def inference_weights(shape: ModelShape, partitions: int) -> tuple[MemoryTerm, ...]:
-    """Count the weights of a worker that reads: only its blocks are sharded over `partitions`."""
+    """Count the weights of a worker that infers: only its blocks are sharded over `partitions`."""
     if partitions == 1:
         return training_weights(shape, 1)
     item, inside = shape.item, shape.block_parameters
@@ -162,13 +159,9 @@ def inference_weights(shape: ModelShape, partitions: int) -> tuple[MemoryTerm, .
 def training_activations(
     shape: ModelShape, tokens: int, item: int, device: str, *, frozen: bool = True
 ) -> tuple[MemoryTerm, MemoryTerm]:
-    """Count what a pass with gradients keeps in every layer, and what it works on in one.
+    """Count the values that a pass with gradients over `tokens` keeps in every layer, and in one.
 
-    Parameters
-    ----------
-    tokens: of the pass.
-    item: bytes of one value.
-    frozen: whether the weights take no gradient.
+    `item` is bytes of one value; weights that are not `frozen` take a gradient.
     """
     beside, inside = _KEPT_BESIDE[device], shape.kept
     if not frozen:

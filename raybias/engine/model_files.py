@@ -1,8 +1,7 @@
-"""Read a model's configuration: its sizes, how it generates, and how its weights are quantised.
+"""Load a model's configuration, its generation settings and its quantisation.
 
-transformers loads quantised checkpoints with the package that they need (torchao and its like).
-They compute in the dtype that they were saved for, and their weights stay as they are, whatever is
-tuned beside them.
+transformers loads quantised checkpoints with their package (torchao and its like). They compute in
+the dtype that they were saved for, and their weights stay as they are beside any adapter.
 """
 
 from __future__ import annotations
@@ -39,11 +38,9 @@ _MOST: Final = {**dict.fromkeys(_SIZES, 1 << 31), **dict.fromkeys(_LAYERS, 10_00
 
 
 def read_config(spec: Backbone) -> PretrainedConfig:
-    """Read a model's config.json.
+    """Load a model's config.json.
 
-    Raises
-    ------
-    ModelError: no such file, another model type than transformers has, or a wrong value.
+    Raises ModelError: no such file, another model type than transformers has, or a wrong value.
     """
     from transformers import AutoConfig, PretrainedConfig
 
@@ -61,11 +58,9 @@ def read_config(spec: Backbone) -> PretrainedConfig:
 
 
 def read_generation(spec: Backbone) -> GenerationConfig | None:
-    """Read a model's generation_config.json; None where it has none, as many models.
+    """Load a model's generation_config.json; None where it has none, as many models.
 
-    Raises
-    ------
-    ModelError: a wrong value.
+    Raises ModelError: a wrong value.
     """
     from transformers import GenerationConfig
 
@@ -106,11 +101,9 @@ class Quantisation:
 
 
 def quantisation(spec: Backbone) -> Quantisation | None:
-    """Read how a checkpoint is quantised; None where it is not.
+    """Find how a checkpoint is quantised; None where it is not.
 
-    Raises
-    ------
-    ModelError: no readable config, or a dtype that the checkpoint was not saved for.
+    Raises ModelError: no readable config, or a dtype that the checkpoint was not saved for.
     """
     config = read_config(spec)
     found: dict[str, Any] | None = getattr(config, "quantization_config", None)
@@ -131,13 +124,11 @@ def quantisation(spec: Backbone) -> Quantisation | None:
 
 
 def dtype_of(spec: Backbone, name: str | None = None) -> torch.dtype:
-    """Return torch's dtype of a backbone, or of a name; a quantised one has its own.
+    """Return torch's dtype of a name, or of the backbone; a quantised one has its own.
 
     `auto` is float32 outside a study, which decides it.
 
-    Raises
-    ------
-    ModelError: as `quantisation` says.
+    Raises ModelError: as `quantisation` says.
     """
     import torch
 
@@ -148,12 +139,7 @@ def dtype_of(spec: Backbone, name: str | None = None) -> torch.dtype:
 
 
 def check_trainable(spec: Backbone, method: str) -> None:
-    """Refuse to tune weights that are quantised.
-
-    Raises
-    ------
-    ModelError: names the method.
-    """
+    """Refuse to tune quantised weights, by a ModelError that names the method."""
     if (how := quantisation(spec)) is not None:
         raise ModelError(
             f"is quantised ({how.method}), and {method} tunes all of its weights",

@@ -1,4 +1,4 @@
-"""What a backbone needs, known from its config alone: no weight is loaded."""
+"""Find a backbone's sizes from its config alone: no weight is loaded."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from raybias.config import Backbone
-from raybias.engine.backbone import empty_model, is_encoder
+from raybias.engine.backbone import blocks, empty_model, is_encoder
 from raybias.engine.checkpoint import reading_model
 from raybias.engine.model_files import quantisation
-from raybias.engine.pipelining import blocks
 
 if TYPE_CHECKING:
     import torch
@@ -37,11 +36,11 @@ class ModelShape:
     kept: values per token and unit of `feed_forward` that a backward pass needs.
     keys: width of one layer's keys (as of its values).
     heads: attention heads.
-    linear_widths: inputs and outputs of all linear layers of the blocks, added up.
+    linear_widths: sum of the inputs and outputs of all linear layers of the blocks.
     block_parameters: weights of all blocks; the others are embeddings, norms and heads.
     context: longest input in tokens; None without a limit.
     encoder: whether it reads in both directions.
-    quantised: how its weights are, or nothing.
+    quantised: the kind of quantisation, or nothing.
     """
 
     parameters: int
@@ -66,7 +65,7 @@ class ModelShape:
         return -(-self.weight_bytes // self.parameters)
 
     def part(self, devices: int) -> ModelShape:
-        """Return what one of some devices holds at most, where they split the layers."""
+        """Return the largest part of one of `devices` that split the layers."""
         inside = -(-self.block_parameters // devices)
         left_out = self.block_parameters - inside
         return replace(
@@ -81,11 +80,9 @@ class ModelShape:
 
 @lru_cache(maxsize=64)
 def model_shape(spec: Backbone) -> ModelShape:
-    """Read the sizes of a backbone on torch's meta device.
+    """Find the sizes of a backbone on torch's meta device.
 
-    Raises
-    ------
-    ModelError: no readable config, or neither a causal language model nor an encoder.
+    Raises ModelError: no readable config, or neither a causal language model nor an encoder.
     """
     model = empty_model(spec)
     with reading_model(spec, "config.json"):
@@ -93,7 +90,7 @@ def model_shape(spec: Backbone) -> ModelShape:
 
 
 def shape_of(model: PreTrainedModel, spec: Backbone) -> ModelShape:
-    """Read the sizes of a model that `empty_model` built from `spec`."""
+    """Find the sizes of a model that `empty_model` built from `spec`."""
     config = model.config.get_text_config()
     tensors = {id(p): p for p in model.parameters()}.values()
     inside = list(blocks(model))
@@ -101,6 +98,9 @@ def shape_of(model: PreTrainedModel, spec: Backbone) -> ModelShape:
     how = quantisation(spec)
     # Where the files are not here, what they would take in full.
     stored = how.stored if how is not None else None
+    names = ("activation_function", "hidden_act", "hidden_activation")
+    given = (getattr(config, name, None) for name in names)
+    activation = next((each for each in given if isinstance(each, str)), "")
     hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
     key_heads = getattr(config, "num_key_value_heads", None) or heads
     return ModelShape(
@@ -111,7 +111,7 @@ def shape_of(model: PreTrainedModel, spec: Backbone) -> ModelShape:
         width=int(model.get_input_embeddings().embedding_dim),
         vocabulary=int(model.get_input_embeddings().num_embeddings),
         feed_forward=max((width[-1] for width in widths), default=hidden),
-        kept=_KEPT.get(_activation(config), _KEPT_BY_OTHERS),
+        kept=_KEPT.get(activation, _KEPT_BY_OTHERS),
         keys=key_heads * int(getattr(config, "head_dim", None) or hidden // heads),
         heads=heads,
         linear_widths=sum(map(sum, widths)),
@@ -129,10 +129,3 @@ def _linear(block: torch.nn.Module) -> list[Any]:
         for each in block.modules()
         if not list(each.children()) and getattr(getattr(each, "weight", None), "ndim", 0) == 2
     ]
-
-
-def _activation(config: Any) -> str:
-    for name in ("activation_function", "hidden_act", "hidden_activation"):
-        if isinstance(activation := getattr(config, name, None), str):
-            return activation
-    return ""

@@ -1,12 +1,10 @@
-"""Pack rows of tokens into sequences that share what they have in common.
+"""Pack rows of tokens into sequences that share what the rows have in common.
 
-Rows with a common prefix share its tokens: a sequence is the prefix tree of its rows, written
-depth first, and is read with tree attention: a token sees exactly its ancestors, its position is
-its depth, and every row gets the hidden state that it would get alone. So a soft prompt, a begin
-token or a template's beginning is computed once, and there is no padding inside a sequence.
-
-Depth-first order makes ancestry one comparison: token j is an ancestor of i (or i itself) when
-j <= i < ends[j], where ends[j] is the place after j's last descendant.
+A sequence is the prefix tree of its rows, written depth first, under tree attention: a token sees
+exactly its ancestors, its position is its depth, and every row gets the hidden state that it has
+alone. So a soft prompt, a begin token or a template's beginning is computed once, without padding
+inside a sequence. Depth-first order makes ancestry one comparison: token j is an ancestor of i (or
+i itself) when j <= i < ends[j], where ends[j] is the place after j's last descendant.
 
 Shapes: R sequences of a batch, T tokens, N rows.
 """
@@ -18,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -38,7 +36,7 @@ BLOCK: Final = 8
 
 @dataclass(frozen=True)
 class PackedSequence:
-    """Some rows as one token sequence.
+    """Rows as one token sequence.
 
     Attributes
     ----------
@@ -56,15 +54,15 @@ class PackedSequence:
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences that one forward pass reads.
+    """Sequences of one forward pass.
 
     Attributes
     ----------
-    tokens_RT, depths_RT, ends_RT: the sequences, padded at the right; a pad token sees
-        itself and the prompt only, and nothing sees it.
-    adapters: for each sequence, which run's adapter it is read with.
-    rows: for each read-out, the owner of its sequence, and its row there.
-    at_R, at_T: where each read-out's last token is.
+    tokens_RT, depths_RT, ends_RT: the sequences, padded at the right; a pad token sees itself and
+        the prompt only, and nothing sees it.
+    adapters: whose adapter each sequence is computed with.
+    rows: the adapter and the row of each read-out.
+    at_R, at_T: sequence and place of each read-out's last token.
     """
 
     tokens_RT: torch.Tensor
@@ -82,8 +80,8 @@ def pack(
     """Cut rows into sequences of at most `max_tokens` tokens (or one longer row).
 
     Rows are taken in lexicographic order, so that neighbours share the most, and cut where
-    sequences come out about equally long; with `max_tokens=0` every row is a sequence by
-    itself. Without `share` each row keeps its own copy of every token.
+    sequences come out about equally long; with `max_tokens=0` every row is a sequence of its own.
+    Without `share` each row keeps its own copy of every token.
     """
     order = sorted(range(len(rows)), key=lambda n: tuple(rows[n]))
     whole = _Tree(share=share)
@@ -114,7 +112,7 @@ def common_length(rows: Sequence[Row]) -> int:
 
 
 class _Tree:
-    """A sequence that is being written."""
+    """A sequence under construction; `path` has the places of the newest row's tokens, by depth."""
 
     def __init__(self, *, share: bool) -> None:
         self.share = share
@@ -124,7 +122,6 @@ class _Tree:
         self.members: list[int] = []
         self.lasts: list[int] = []
         self.path: list[int] = []
-        """Places of the newest row's tokens, by depth."""
 
     def size_with(self, row: Row) -> int:
         return len(self.tokens) + len(row) - self._shared(row)
@@ -165,55 +162,38 @@ class _Tree:
 
 
 def tree_mask(ends_RT: torch.Tensor) -> torch.Tensor:
-    """Build the tree-attention mask [R, T, T]: each token sees its ancestors and itself."""
+    """Build the tree-attention mask [R, T, T]."""
     place_T = torch.arange(ends_RT.shape[1], device=ends_RT.device)
     before_TT = place_T <= place_T[:, None]
     return before_TT & (place_T[:, None] < ends_RT[:, None, :])
 
 
 def token_rows(batch: Batch) -> torch.Tensor:
-    """Return which row each token [R, T] of a batch belongs to, where rows share none.
-
-    A pad token belongs to row 0.
-    """
+    """Return the row of each token [R, T] of a batch whose rows share none; 0 for a pad token."""
     last_RT = torch.zeros_like(batch.ends_RT)
     last_RT[batch.at_R, batch.at_T] = torch.tensor([row for _, row in batch.rows])
     return last_RT.gather(1, batch.ends_RT - 1)
 
 
 def padded(batch: Batch, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens [R, T] of a batch of single rows, `pad` behind each, and their mask."""
+    """Return the tokens [R, T] of a batch of single rows, padded with `pad`, and their mask."""
     mask_RT = torch.arange(batch.tokens_RT.shape[1]) < batch.ends_RT[:, :1]
     return batch.tokens_RT.masked_fill(~mask_RT, pad), mask_RT
 
 
-@dataclass(frozen=True)
-class Placed:
-    """A sequence that waits for a forward pass.
+class Placed(NamedTuple):
+    """A sequence to compute, and the number of the adapter, such as a soft prompt, to use."""
 
-    Attributes
-    ----------
-    owner: whose it is, for the caller.
-    adapter: which run's adapter it is read with, such as the soft prompt before it.
-    """
-
-    owner: int
     adapter: int
     sequence: PackedSequence
 
 
-def longest_first(placed: Sequence[Placed]) -> list[Placed]:
-    """Sort sequences by length, so that those of similar length share a batch."""
-    return sorted(placed, key=lambda each: -len(each.sequence.tokens))
-
-
 def fitting(
-    waiting: Sequence[Placed], *, budget: int, prompt_length: int, full: float = FULL
+    waiting: Sequence[Placed], budget: int, prompt_length: int, *, full: float = FULL
 ) -> int:
     """Count the sequences, longest first, that fit one batch under a token budget.
 
-    At least one, even where it is longer than the budget; none shorter than the share `full`
-    of the first.
+    At least one, however long, and none shorter than the share `full` of the first.
     """
 
     def width(each: Placed) -> int:
@@ -225,7 +205,7 @@ def fitting(
 
 
 def shared_width(length: int) -> int:
-    """Round a length up to one that sequences of similar length share.
+    """Round a length up to a width that sequences of similar length share.
 
     Blocks are an eighth of the next power of two or more, so that widths are few and less than a
     fifth of any but the shortest is padding, a tenth on average.
@@ -235,10 +215,10 @@ def shared_width(length: int) -> int:
 
 
 def alike(waiting: Sequence[Placed], widths: Sequence[int], *, budget: int) -> int:
-    """Count the sequences, sorted by width and adapter, that a batch of several adapters takes.
+    """Count the sequences, sorted by width and adapter, of the first batch of several adapters.
 
-    All are of one width, and a batch ends between two adapters unless one alone fills it: so what
-    an adapter has in a batch does not depend on the others.
+    All are of one width, and a batch ends between two adapters unless one alone fills it: so an
+    adapter's part of a batch does not depend on the others.
     """
     same = sum(1 for _ in takewhile(lambda width: width == widths[0], widths))
     room = max(1, budget // widths[0])
@@ -249,9 +229,9 @@ def alike(waiting: Sequence[Placed], widths: Sequence[int], *, budget: int) -> i
 
 
 def stack(placed: Sequence[Placed], width: int | None = None) -> Batch:
-    """Pad some sequences to one batch: to the longest, or to a given width.
+    """Pad sequences to one batch: to the longest, or to a given width.
 
-    Those of one adapter stand together, and so do adapters with equally many.
+    Sequences of one adapter are neighbours, and so are adapters with equally many.
     """
     counts = Counter(each.adapter for each in placed)
     placed = sorted(placed, key=lambda each: (counts[each.adapter], each.adapter))
@@ -267,7 +247,7 @@ def stack(placed: Sequence[Placed], width: int | None = None) -> Batch:
         tokens[r, :length] = sequence.tokens
         depths[r, :length] = sequence.depths
         ends[r, :length] = sequence.ends
-        rows.extend((each.owner, n) for n in sequence.members)
+        rows.extend((each.adapter, n) for n in sequence.members)
         at.extend((r, place) for place in sequence.lasts)
     at_N2 = torch.tensor(at)
     return Batch(

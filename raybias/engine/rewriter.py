@@ -1,8 +1,8 @@
 """Rewrite sentences in another style with a T5 checkpoint: draw candidates, let a judge choose.
 
-As Styleformer does it (Zhao2025 section 3.2): a few candidates by sampling, those that keep the
-meaning, the best of them. Every draw is decided by the sentence's key, so neither batch nor
-order nor worker changes a candidate, and sentences under one key share their random numbers.
+As Styleformer does it (Zhao2025 section 3.2): draw a few candidates, keep those with the same
+meaning, take the best. Every draw is decided by the sentence's key, so neither batch nor order nor
+worker changes a candidate, and sentences under one key share their random numbers.
 
 Shapes: R sentences of a batch, C candidates of each, N = R x C rows, T tokens, H hidden, V
 vocabulary.
@@ -10,17 +10,17 @@ vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch import Tensor
 
-from raybias.config import Rewriting
+from raybias.config import Adequacy, Rewriting
 from raybias.engine.backbone import empty_model, load_pretrained
 from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.devices import to_device
-from raybias.engine.encoder import load_tokenizer
-from raybias.engine.judging import AdequacyModel, check_adequacy
+from raybias.engine.encoder import check_lengths, load_tokenizer
 from raybias.engine.model_shape import ModelShape, shape_of
 from raybias.engine.packing import Batch, pack, padded
 from raybias.engine.sampling import KeyedDraw, Sampler, Sampling
@@ -35,6 +35,10 @@ INSTRUCTIONS: Final = {
     "formal": "transfer Casual to Formal: ",
     "informal": "transfer Formal to Casual: ",
 }
+#: Weights that some checkpoints of encoders lack and that mean pooling does not use.
+_UNREAD: Final = "pooler."
+#: The token type of padding; padding is masked, so any value does.
+_NO_TYPE: Final = 0
 #: Adequacies that agree to so many places are equal: batches may change the places behind.
 _PLACES: Final = 5
 
@@ -44,14 +48,13 @@ class Rewriter:
 
     Parameters
     ----------
-    style: which of INSTRUCTIONS stands before a sentence where `options` names none.
-    execution: its token budget is that of the sentences, and of what is judged.
+    style: chooses among INSTRUCTIONS where `options` has none.
+    execution: its token budget is for the sentences, and for judged texts.
 
     Raises
     ------
     ConfigError: neither an instruction nor a style that has one.
-    ModelError: a checkpoint that is not found, has no safetensors weights, lacks some, or is
-        not a sequence-to-sequence model with an end token.
+    ModelError: as `load_pretrained` says, or no end token.
     """
 
     def __init__(self, options: Rewriting, execution: Execution = ON_CPU, *, style: str) -> None:
@@ -63,7 +66,9 @@ class Rewriter:
         self._tokenizer = load_tokenizer(spec).tokenizer
         model, _ = load_pretrained(AutoModelForSeq2SeqLM, spec, execution, dtype=options.dtype)
         self._model: Any = model
-        self._sampler = Sampler(_sampling(options))
+        self._sampler = Sampler(
+            Sampling(options.temperature, options.top_k, options.top_p, 0.0, 1.0, ())
+        )
         self._generation = _generation(self._model, self._tokenizer, options)
         self.adequacy = AdequacyModel(options.adequacy, execution)
         self._batcher = execution.batcher(spec.id)
@@ -73,12 +78,10 @@ class Rewriter:
     ) -> list[list[tuple[str, float]]]:
         """Rewrite sentences; return each one's adequate rewritings with their scores, best first.
 
-        Only adequate rewritings that differ from the sentence are returned, so a list may be
-        empty; equally adequate ones stand in the order in which they were drawn.
+        Rewritings equal to the sentence are left out, so a list may be empty; equally adequate ones
+        stand in the order of their draws.
 
-        Raises
-        ------
-        ModelError: a sentence is longer than the judge's context.
+        Raises ModelError: a sentence is longer than the judge's context.
         """
         candidates = self.candidates(texts, keys)
         pairs = [
@@ -97,8 +100,8 @@ class Rewriter:
     ) -> list[list[str]]:
         """Draw the different rewritings of each sentence, in the order of the draws.
 
-        A draw that does not end within the length limit is dropped, and a sentence beyond it
-        gets none.
+        A draw that does not end within the length limit is dropped, and a sentence beyond it gets
+        none.
         """
         # An instruction is the task's, not the sentence's: the limit is on the sentence.
         lengths = [len(row) for row in self._encode(list(texts))]
@@ -111,7 +114,9 @@ class Rewriter:
         rewritings: list[list[str]] = [[] for _ in texts]
         with torch.inference_mode():
             for n, drawn in self._batcher.by_row(work, pack(rows, max_tokens=0)).items():
-                rewritings[short[n]] = _different(drawn, texts[short[n]])
+                unlike = dict.fromkeys(each.strip() for each in drawn)
+                text = texts[short[n]].strip()
+                rewritings[short[n]] = [each for each in unlike if each not in ("", text)]
         return rewritings
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
@@ -161,25 +166,10 @@ def _instruction(options: Rewriting, style: str) -> str:
     return INSTRUCTIONS[style]
 
 
-def _sampling(options: Rewriting) -> Sampling:
-    return Sampling(
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        min_p=0.0,
-        repetition_penalty=1.0,
-        eos_ids=(),
-    )
-
-
 def check_rewriter(options: Rewriting, *, style: str) -> tuple[ModelShape, ModelShape]:
-    """Refuse what `Rewriter` would, as far as it is known without weights.
+    """Refuse what `Rewriter` would, as far as it shows without weights; return both models' shapes.
 
-    Returns the shapes of the checkpoint and of its judge.
-
-    Raises
-    ------
-    ConfigError, ModelError: see `Rewriter`.
+    Raises ConfigError, ModelError: see `Rewriter`.
     """
     from transformers import AutoModelForSeq2SeqLM
 
@@ -187,7 +177,111 @@ def check_rewriter(options: Rewriting, *, style: str) -> tuple[ModelShape, Model
     spec = options.spec()
     model = empty_model(spec, AutoModelForSeq2SeqLM)
     _ends(model, load_tokenizer(spec).tokenizer, options)
-    return shape_of(model, spec), check_adequacy(options.adequacy)
+    judge = options.adequacy.spec()
+    load_tokenizer(judge)
+    judging = empty_model(judge, _kind(options.adequacy))
+    _check_labels(judging.config, options.adequacy)
+    return shape_of(model, spec), shape_of(judging, judge)
+
+
+class AdequacyModel:
+    """Score pairs of (sentence, rewritten sentence), higher meaning closer.
+
+    By a classifier of both sentences whose label 1 means yes (Parrot's adequacy model is one), or
+    by the cosine of mean-pooled last hidden states, as sentence-transformers computes it for
+    all-MiniLM.
+
+    Raises ModelError: as `load_pretrained` says, or a classifier without a label 1.
+
+    Attributes
+    ----------
+    threshold: the least score of an adequate rewriting.
+    """
+
+    def __init__(self, options: Adequacy, execution: Execution = ON_CPU) -> None:
+        self.threshold, self._classifies = options.threshold, options.kind == "classifier"
+        spec = options.spec()
+        encoder = load_tokenizer(spec)
+        self._context, self._tokenizer = encoder.context, encoder.tokenizer
+        cure = "give a whole encoder"
+        if self._classifies:
+            cure = "give a checkpoint tuned as a classifier, or set kind: embedding"
+        self._model, _ = load_pretrained(
+            _kind(options),
+            spec,
+            execution,
+            dtype=options.dtype,
+            is_new=lambda model, name: not self._classifies and name.startswith(_UNREAD),
+            cure=cure,
+        )
+        _check_labels(self._model.config, options)
+        self._batcher = execution.batcher(spec.id)
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """Score how adequate the second sentence of each pair is for the first.
+
+        Raises ModelError: a sentence, or two together for a classifier, longer than the context.
+        """
+        if not pairs:
+            return []
+
+        def says_yes(inputs: dict[str, Tensor]) -> Tensor:
+            logits_RL: Tensor = self._model(**inputs).logits
+            return logits_RL.float().softmax(-1)[:, 1]
+
+        def embed(inputs: dict[str, Tensor]) -> Tensor:
+            hidden_RTH: Tensor = self._model(**inputs).last_hidden_state
+            mask_RT1 = inputs["attention_mask"][:, :, None]
+            mean_RH = (hidden_RTH.float() * mask_RT1).sum(1) / mask_RT1.sum(1)
+            return torch.nn.functional.normalize(mean_RH, dim=-1)
+
+        if self._classifies:
+            inputs = self._tokenizer([one for one, _ in pairs], [two for _, two in pairs])
+            return self._run(says_yes, inputs, [f"{one} | {two}" for one, two in pairs]).tolist()
+        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+        embedded_NH = self._run(embed, self._tokenizer(texts), texts)
+        place = {text: n for n, text in enumerate(texts)}
+        return [float(embedded_NH[place[one]] @ embedded_NH[place[two]]) for one, two in pairs]
+
+    def _run(
+        self,
+        read: Callable[[dict[str, Tensor]], Tensor],
+        inputs: Mapping[str, Any],
+        names: Sequence[str],
+    ) -> Tensor:
+        """Apply `read` to every row; return its results in the rows' order, on the CPU."""
+        rows: list[list[int]] = inputs["input_ids"]
+        check_lengths([*map(len, rows)], context=self._context, names=names)
+        types: list[list[int]] | None = inputs.get("token_type_ids")
+
+        def work(batch: Batch) -> Tensor:
+            tokens_RT, mask_RT = padded(batch, self._tokenizer.pad_token_id or 0)
+            given = {"input_ids": tokens_RT, "attention_mask": mask_RT.long()}
+            if types is not None:
+                width = tokens_RT.shape[1]
+                filled = [types[n] + [_NO_TYPE] * (width - len(types[n])) for _, n in batch.rows]
+                given["token_type_ids"] = torch.tensor(filled)
+            device = self._model.device
+            return read({name: to_device(each, device) for name, each in given.items()}).cpu()
+
+        with torch.inference_mode():
+            results = self._batcher.by_row(work, pack(rows, max_tokens=0))
+            return torch.stack([results[n] for n in range(len(rows))])
+
+
+def _kind(options: Adequacy) -> Any:
+    from transformers import AutoModel, AutoModelForSequenceClassification
+
+    return AutoModelForSequenceClassification if options.kind == "classifier" else AutoModel
+
+
+def _check_labels(config: Any, options: Adequacy) -> None:
+    if options.kind == "classifier" and config.num_labels < 2:
+        raise ModelError(
+            "has no label 1, whose probability says that a sentence is adequate",
+            where=options.model,
+            cure="give a classifier with two labels or more",
+        )
 
 
 def _ends(model: Any, tokenizer: Any, options: Rewriting) -> tuple[int, int]:
@@ -219,9 +313,3 @@ def _generation(model: Any, tokenizer: Any, options: Rewriting) -> GenerationCon
     # What `config` leaves open, `generate` would take from here.
     model.generation_config = GenerationConfig(decoder_start_token_id=start)
     return config
-
-
-def _different(drawn: Sequence[str], text: str) -> list[str]:
-    """Drop repeated and empty rewritings, and the sentence itself."""
-    unlike = dict.fromkeys(each.strip() for each in drawn)
-    return [each for each in unlike if each and each != text.strip()]

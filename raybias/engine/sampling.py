@@ -1,9 +1,9 @@
 """Sample the next token: transformers' filters, and a draw that a key decides.
 
-Every value beside the temperature comes from the model's generation_config, as in
-transformers' `generate`. The draw is the inverse of the cumulative distribution, summed in
-float64 in the order of token ids, at a number that the caller derives from the request's key;
-so neither batch nor order nor worker changes a token.
+All values but the temperature come from the model's generation_config, as in transformers'
+`generate`. The draw is the inverse of the cumulative distribution, summed in float64 in the order
+of token ids, at a number derived from the request's key; so neither batch nor order nor worker
+changes a token.
 
 Shapes: N rows, V vocabulary, B blocks of token ids, M candidates, T tokens of a row so far, L label
 ids.
@@ -36,8 +36,8 @@ from raybias.errors import ModelError
 
 #: What `generate` takes where a generation_config says nothing.
 _DEFAULT_TOP_K: Final = 50
-#: Options of a generation_config that change what is drawn and that we do not have, with
-#: the values at which they do nothing (None is always one).
+#: Unsupported options of a generation_config that change draws, with the values at which they do
+#: nothing (None is always one).
 _FOREIGN: Final[dict[str, tuple[object, ...]]] = {
     "typical_p": (1.0,),
     "epsilon_cutoff": (0.0,),
@@ -64,13 +64,13 @@ _BLOCK: Final = 32
 
 @dataclass(frozen=True)
 class Sampling:
-    """Values that decide how a token is drawn.
+    """The values of a draw.
 
     Attributes
     ----------
     temperature: 0 takes the most likely token.
-    top_k: how many tokens stay, 0 for all; top_p: the share of probability that stays, 1 for
-        all; min_p: the least probability that stays, relative to the largest, 0 for none.
+    top_k: tokens that stay, 0 for all; top_p: the share of probability that stays, 1 for all;
+        min_p: the least probability that stays, relative to the largest, 0 for none.
     repetition_penalty: divides the logits of tokens that the row already has; 1 for none.
     eos_ids: tokens that end a row.
     """
@@ -84,12 +84,10 @@ class Sampling:
 
     @classmethod
     def of(cls, model: Any, *, temperature: float) -> Sampling:
-        """Read the model's generation_config, under another temperature.
+        """Take the model's generation_config, with another temperature.
 
-        Raises
-        ------
-        ModelError: the generation_config asks for something that would silently be left out, or
-            has a value of another kind.
+        Raises ModelError: the generation_config asks for an unsupported option, or has a value of
+        another kind.
         """
         config = model.generation_config
         for name, neutral in _FOREIGN.items():
@@ -123,7 +121,7 @@ class Sampling:
         return sampling
 
     def record(self) -> dict[str, float | int | list[int]]:
-        """Return the values as they are written beside results."""
+        """Return the values for the record beside results."""
         return {**asdict(self), "eos_ids": list(self.eos_ids)}
 
 
@@ -133,7 +131,16 @@ class Sampler:
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
         self._penalty = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
-        self._filters = _filters(sampling)
+        # In the order of transformers' `generate`.
+        self._filters = LogitsProcessorList()
+        if sampling.temperature not in (0, 1):
+            self._filters.append(TemperatureLogitsWarper(sampling.temperature))
+        if sampling.top_k:
+            self._filters.append(TopKLogitsWarper(top_k=sampling.top_k))
+        if sampling.top_p < 1:
+            self._filters.append(TopPLogitsWarper(top_p=sampling.top_p))
+        if sampling.min_p:
+            self._filters.append(MinPLogitsWarper(min_p=sampling.min_p))
 
     @property
     def is_greedy(self) -> bool:
@@ -148,9 +155,9 @@ class Sampler:
         Parameters
         ----------
         logits_NV: float32.
-        history_NT: all tokens of each row so far; read where there is a repetition penalty, which
-            acts once on a token however often it is named.
-        uniforms_N: a number in [0, 1) per row, float64; not read where `is_greedy`.
+        history_NT: all tokens of each row so far, for a repetition penalty, which acts once on a
+            token.
+        uniforms_N: a number in [0, 1) per row, float64; unused where `is_greedy`.
         """
         if self.sampling.repetition_penalty != 1:
             logits_NV = self._penalty(history_NT, logits_NV)
@@ -168,7 +175,7 @@ class Sampler:
 
 
 class KeyedDraw(LogitsProcessor):  # type: ignore[misc]
-    """Leave `generate` one token a row: the one that the row's random number draws.
+    """Leave `generate` one token a row, drawn by the row's random number.
 
     Token t of a row is drawn by number t of its key. It serves one call of `generate`.
 
@@ -180,7 +187,7 @@ class KeyedDraw(LogitsProcessor):  # type: ignore[misc]
 
     Attributes
     ----------
-    labels_NL: natural log-probabilities [N, L] behind the prompts, float32.
+    labels_NL: natural log-probabilities [N, L] after the prompts, float32.
     """
 
     def __init__(
@@ -200,7 +207,7 @@ class KeyedDraw(LogitsProcessor):  # type: ignore[misc]
         self.labels_NL = torch.empty(len(keys), 0, device=device)
 
     def __call__(self, tokens_NT: Tensor, logits_NV: Tensor) -> Tensor:
-        """Draw the next token of each row; the logits, which are overwritten, allow no other."""
+        """Draw the next token of each row; overwrite the logits so that they allow no other."""
         logits_NV = logits_NV.float()
         if self._step == 0 and len(self._label_ids_L):
             self.labels_NL = logits_NV.log_softmax(-1)[:, self._label_ids_L]
@@ -212,29 +219,15 @@ class KeyedDraw(LogitsProcessor):  # type: ignore[misc]
 
 
 def only(tokens_N: Tensor, logits_NV: Tensor) -> Tensor:
-    """Overwrite logits so that one token of each row is left."""
+    """Overwrite logits to leave one token of each row."""
     return logits_NV.fill_(-torch.inf).scatter_(1, tokens_N[:, None], 0.0)
-
-
-def _filters(sampling: Sampling) -> LogitsProcessorList:
-    """Build the filters in the order of transformers' `generate`."""
-    filters = LogitsProcessorList()
-    if sampling.temperature not in (0, 1):
-        filters.append(TemperatureLogitsWarper(sampling.temperature))
-    if sampling.top_k:
-        filters.append(TopKLogitsWarper(top_k=sampling.top_k))
-    if sampling.top_p < 1:
-        filters.append(TopPLogitsWarper(top_p=sampling.top_p))
-    if sampling.min_p:
-        filters.append(MinPLogitsWarper(min_p=sampling.min_p))
-    return filters
 
 
 def _candidates(logits_NV: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     """Select the tokens that a top-k filter can keep: ids in ascending order, and their logits.
 
-    A block of ids whose largest logit is below the k-th largest of all blocks' has none of the
-    k largest logits, so the filters need not see the whole vocabulary on a CPU.
+    A block of ids whose largest logit is below the k-th largest of all blocks' has none of the k
+    largest logits, so on a CPU the filters need not see the whole vocabulary.
     """
     count, size = logits_NV.shape
     blocks = size // _BLOCK

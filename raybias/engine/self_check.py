@@ -1,7 +1,7 @@
 """Compare a fast way of computing with the model's own forward pass, and choose between them.
 
-Which short cuts an architecture allows (packed rows under a tree mask, the LM head on a few
-places only) is measured on a few tokens when a model is taken into use, not listed by name.
+The short cuts that an architecture allows (packed rows under a tree mask, the LM head on a few
+places only) are measured on a few tokens when a model is taken into use, not listed by name.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def sample_tokens(model: Any, count: int) -> list[int]:
 def read_samples(
     read: Callable[[Batch], Tensor], model: Any, *, packs: bool, alone: bool
 ) -> Tensor:
-    """Read a few rows, two of which share tokens, and return the values of each in their order.
+    """Compute the values of a few rows, two of which share tokens, in their order.
 
     Parameters
     ----------
     read: from a batch to values [N, ...] of its rows.
     packs: whether rows share sequences.
-    alone: whether rows that share none are read one by one, without any padding.
+    alone: whether rows that share none are computed one by one, without any padding.
     """
     token = sample_tokens(model, 11)
     rows = [token[:5], token[:3] + token[6:9], token[9:11]]
-    placed = [Placed(0, 0, each) for each in pack(rows, max_tokens=sum(map(len, rows)) * packs)]
+    placed = [Placed(0, each) for each in pack(rows, max_tokens=sum(map(len, rows)) * packs)]
     batches = [stack([each]) for each in placed] if alone and not packs else [stack(placed)]
     values = torch.cat([read(batch) for batch in batches])
     numbers = torch.tensor([row for batch in batches for _, row in batch.rows])
@@ -66,7 +66,7 @@ def agrees(fast: Callable[[], Tensor], expected: Tensor, *, tolerance: float) ->
 
 
 def in_words(*, packs: bool, part: bool) -> str:
-    """Say how a model is read: whether rows share sequences, and the head reads a part of them."""
+    """Describe a way: whether rows share sequences, and whether the head sees a part of them."""
     rows = "packed rows" if packs else "each row alone"
     return f"{rows}, {'the head where it is needed' if part else 'the whole model with its head'}"
 
@@ -74,13 +74,10 @@ def in_words(*, packs: bool, part: bool) -> str:
 def fastest(
     ways: Iterable[Way], plain: Way, sample: Callable[[Way], Tensor], *, dtype: torch.dtype
 ) -> Way:
-    """Return the first of the ways that gives on a sample what the plain way gives, or else that.
+    """Return the first of the ways, fastest first, that agrees with the plain way on a sample.
 
-    Parameters
-    ----------
-    ways: fastest first.
-    sample: what a way computes on a few rows.
-    dtype: of the model.
+    `sample` computes a few rows in a way; `dtype` is the model's. Where none agrees it is the plain
+    way.
     """
     with torch.no_grad():
         expected = sample(plain)

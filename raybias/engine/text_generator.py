@@ -1,12 +1,12 @@
 """Generate text after many prompts with transformers' `generate`, each sampled under its own key.
 
-What all prompts of a call begin with, such as nine demonstrations, is computed once and copied to
-the keys and values of every row. The rests of the prompts follow, sorted by length and padded on
-their left, in batches under a token budget. A token is drawn by number t of its row's key, so what
-a row gets depends on its key, its prompt and the model, and on no other row.
+The common beginning of a call's prompts, such as nine demonstrations, is computed once and copied
+to the keys and values of every row. The rests of the prompts follow, sorted by length and padded on
+their left, in batches under a token budget. A token is drawn by number t of its row's key, so a row
+depends on its key, its prompt and the model, and on no other row.
 
-Some architectures read a padded row otherwise than the row alone. They are given batches of one
-length and no opening; which way is right is measured when a backbone is taken into use.
+Some architectures compute a padded row otherwise than the row alone. They get batches of one length
+and no opening; a measurement decides when a backbone is taken into use.
 
 Shapes: N rows, T tokens, V vocabulary, H heads, E width of a head.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice, takewhile
 from typing import Any, Final
 
 import torch
@@ -28,10 +29,10 @@ from raybias.engine.attention import attention_window
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.context import Way
 from raybias.engine.devices import to_device
+from raybias.engine.encoder import check_lengths
 from raybias.engine.packing import FULL, Batch, PackedSequence, Row, common_length, pack
 from raybias.engine.sampling import KeyedDraw, Sampler, Sampling, only
 from raybias.engine.self_check import fastest, sample_tokens
-from raybias.errors import ModelError
 
 #: Keys and values [N, H, T, E] of one layer.
 KeysValues = tuple[Tensor, Tensor]
@@ -50,7 +51,7 @@ class Generated:
     Attributes
     ----------
     tokens: new tokens, without the one that ended the row.
-    label_log_probs: natural log-probabilities of the label ids behind the prompt, float32.
+    label_log_probs: natural log-probabilities of the label ids after the prompt, float32.
     """
 
     tokens: tuple[int, ...]
@@ -65,12 +66,12 @@ class TextGenerator:
 
     Attributes
     ----------
-    shares: whether rows stand padded behind a common opening.
+    shares: whether padded rows share an opening.
     """
 
     def __init__(self, backbone: LoadedBackbone) -> None:
         self.backbone = backbone
-        self.batcher = backbone.batcher(side_by_side=True)
+        self.batcher = backbone.batcher()
         self.opening = Opening(backbone)
         self.shares = fastest([True], False, partial(_sample, backbone), dtype=backbone.model.dtype)
         how = "padded rows behind one opening" if self.shares else "rows of one length"
@@ -90,15 +91,21 @@ class TextGenerator:
         Parameters
         ----------
         rows: whole prompts in tokens.
-        keys: what decides each row's draws; token t uses number t of `keyed_draws.uniforms`.
-        max_new_tokens: 0 reads the label logits only.
+        keys: of each row's draws; token t uses number t of `keyed_draws.uniforms`.
+        max_new_tokens: 0 computes the label logits only.
 
         Raises
         ------
         ModelError: a prompt that leaves no room for its new tokens.
         WorkFailed: a single row does not fit the device's memory.
         """
-        check_room(rows, context=self.backbone.context, max_new_tokens=max_new_tokens)
+        check_lengths(
+            [*map(len, rows)],
+            context=self.backbone.context,
+            taken=max_new_tokens,
+            by="new tokens",
+            names=[f"prompt {n}" for n in range(1, len(rows) + 1)],
+        )
         if not rows:
             return []
         new, sampler, device = max(1, max_new_tokens), Sampler(sampling), self.backbone.device
@@ -107,6 +114,9 @@ class TextGenerator:
         window = attention_window(self.backbone.model.config)
         shares = self.shares and max(lengths) + new <= window
         shared = min(common_length(rows), min(lengths) - 1) if shares else 0
+
+        def goes_on(token: int) -> bool:
+            return token not in sampling.eos_ids
 
         def work(batch: Batch) -> list[Generated]:
             numbers = [n for _, n in batch.rows]
@@ -125,7 +135,7 @@ class TextGenerator:
                 eos_ids=sampling.eos_ids,
             )
             return [
-                Generated(_until(tokens, sampling.eos_ids)[:max_new_tokens], tuple(labels))
+                Generated(tuple(islice(takewhile(goes_on, tokens), max_new_tokens)), tuple(labels))
                 for tokens, labels in zip(made, draw.labels_NL.tolist(), strict=True)
             ]
 
@@ -146,8 +156,8 @@ class TextGenerator:
 class Opening:
     """The keys and values of the tokens that all rows begin with.
 
-    They are computed block by block. Another opening reuses whole blocks that it has in common with
-    this one, so its values are, on a CPU to the bit, what they are where nothing was held before.
+    They are computed block by block. Another opening reuses whole blocks in common with this one,
+    so its values are, on a CPU to the bit, those of an opening computed anew.
     """
 
     def __init__(self, backbone: LoadedBackbone) -> None:
@@ -188,7 +198,7 @@ class BufferLayer(DynamicLayer):  # type: ignore[misc]
     Parameters
     ----------
     count, capacity: rows, and the tokens that each has room for.
-    opening: what every row begins with.
+    opening: the beginning of every row.
     """
 
     def __init__(self, count: int, capacity: int, opening: KeysValues | None = None) -> None:
@@ -199,7 +209,7 @@ class BufferLayer(DynamicLayer):  # type: ignore[misc]
             self.update(*opening)
 
     def get_seq_length(self) -> int:
-        """Return the tokens so far."""
+        """Count the tokens so far."""
         return self._length
 
     def update(
@@ -230,12 +240,12 @@ def _write(
     shared: int = 0,
     eos_ids: Sequence[int] = (),
 ) -> list[list[int]]:
-    """Have `generate` write up to `new` tokens behind rows, whose begin the cache may hold.
+    """Have `generate` write up to `new` tokens after rows, whose begin the cache may hold.
 
     Parameters
     ----------
-    choose: leaves one token of the logits [N, V] behind the tokens [N, T] so far.
-    shared: tokens of the rows that the cache holds; padding stands behind these.
+    choose: leaves one token of the logits [N, V] after the tokens [N, T] so far.
+    shared: tokens of the rows in the cache; padding stands after these.
     """
     model, width = backbone.model, max(map(len, rows))
     gaps = [width - len(row) for row in rows]
@@ -272,14 +282,8 @@ def _write(
     return made
 
 
-def _until(tokens: Sequence[int], ends: Sequence[int]) -> tuple[int, ...]:
-    """Return the tokens before the first that ends a row."""
-    places = (n for n, token in enumerate(tokens) if token in ends)
-    return tuple(tokens[: next(places, len(tokens))])
-
-
 def _sample(backbone: LoadedBackbone, shares: bool) -> Tensor:
-    """Compute the logits [N, T, V] behind a few rows and tokens, together or each row alone."""
+    """Compute the logits [N, T, V] after a few rows and tokens, together or each row alone."""
     token = sample_tokens(backbone.model, 12)
     rows = [token[:9], token[:3] + token[9:12], token[:5]]
     read: list[Tensor] = []
@@ -299,21 +303,3 @@ def _sample(backbone: LoadedBackbone, shares: bool) -> Tensor:
     for row in rows:
         _write(backbone, [row], force, new=len(written))
     return torch.cat(read).view(len(rows), len(written), -1)
-
-
-def check_room(rows: Sequence[Row], *, context: int | None, max_new_tokens: int) -> None:
-    """Refuse prompts that leave no room for their new tokens; nothing is ever cut silently.
-
-    Raises
-    ------
-    ModelError: counts the prompts and the longest one's tokens.
-    """
-    if context is None:
-        return
-    long = [len(row) for row in rows if len(row) + max_new_tokens > context]
-    if long:
-        raise ModelError(
-            f"{len(long)} of {len(rows)} prompts do not fit the context of {context} tokens "
-            f"beside {max_new_tokens} new ones (longest: {max(long)} tokens)",
-            cure="use fewer or shorter demonstrations, or a backbone with a longer context",
-        )

@@ -1,8 +1,8 @@
 """Write pickled weights as safetensors: a program of its own, which imports nothing of raybias.
 
-`raybias.engine.conversion` runs it. Before the first byte of the pickle is read it gives up the
-network, where the kernel lets it, and memory, time and file sizes beyond what the weights need;
-torch's restricted unpickler then makes tensors and containers of them and calls nothing else.
+Before the first byte of the pickle is read it gives up the network, where the kernel lets it, and
+memory, time and file sizes beyond the weights' needs; torch's restricted unpickler then makes
+tensors and containers and calls nothing else.
 """
 
 import ctypes
@@ -40,7 +40,7 @@ def give_up(stored: int) -> bool:
 
 
 def main(out: Path, files: list[Path]) -> None:
-    """Write each file's tensors into `out`, and print what was done as JSON."""
+    """Write each file's tensors into `out`, and print a JSON record."""
     offline = give_up(sum(file.stat().st_size for file in files))
     import torch
     from safetensors.torch import save_file

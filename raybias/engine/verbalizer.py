@@ -1,7 +1,7 @@
 """Choose the tokens that stand for each label.
 
-A label's token is the first one of its word as it stands after a blank; a word that a tokenizer
-splits is known by its first piece (Tian2023 section 3).
+A label's token is the first of its word after a blank; a word that a tokenizer splits is known by
+its first piece (Tian2023 section 3).
 """
 
 from __future__ import annotations
@@ -18,18 +18,23 @@ if TYPE_CHECKING:
 
 
 def verbalizer_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> tuple[int, ...]:
-    """Return the token id of each label word, in label order.
-
-    Raises
-    ------
-    ModelError: a word without a token, an unknown word, or two words with one id.
-    """
+    """Return the token id of each label word, in label order; raises as `distinct` does."""
     return distinct(first_ids(tokenizer, words), words, tokenizer=tokenizer.name_or_path)
 
 
 def first_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> list[int | None]:
-    """Return the first token of each word as it stands after a blank; None where it is unknown."""
-    return [_first_id(tokenizer, word) for word in words]
+    """Return the first token of each word after a blank; None where it is unknown."""
+
+    def first_id(word: str) -> int | None:
+        # Byte-level tokenizers need the blank to reach the word-initial piece, and SentencePiece
+        # ones add the word mark themselves: where they keep both, the blank alone is skipped.
+        ids = tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
+        pieces = tokenizer.convert_ids_to_tokens(ids)
+        if len(ids) > 1 and pieces[0] in ("▁", "Ġ"):
+            ids = ids[1:]
+        return int(ids[0]) if ids and ids[0] != tokenizer.unk_token_id else None
+
+    return [first_id(word) for word in words]
 
 
 def first_token_groups(
@@ -39,15 +44,13 @@ def first_token_groups(
 
     The other case is left out for all words where it would give two labels one token.
 
+    Raises ModelError: a word that is unknown, or two that begin with the same token.
+
     Parameters
     ----------
     ids_of: returns the first token of each word where the answer stands; None where it is unknown.
-    words: label words as they are expected, in label order.
-    tokenizer: named where two words have one token.
-
-    Raises
-    ------
-    ModelError: a word that is unknown, or two that begin with the same token.
+    words: label words, in label order.
+    tokenizer: named in messages.
     """
     own = distinct(ids_of(words), words, tokenizer=tokenizer)
     other = ids_of([word[:1].swapcase() + word[1:] for word in words])
@@ -61,9 +64,7 @@ def first_token_groups(
 def summed(log_probs: Sequence[float], groups: Sequence[Sequence[object]]) -> tuple[float, ...]:
     """Add up the probabilities of each group of tokens; takes and returns natural logarithms.
 
-    Parameters
-    ----------
-    log_probs: of the tokens of all groups, one group after the other.
+    `log_probs` are of the tokens of all groups, group by group.
     """
     values = iter(log_probs)
     return tuple(float(np.logaddexp.reduce([next(values) for _ in group])) for group in groups)
@@ -72,14 +73,12 @@ def summed(log_probs: Sequence[float], groups: Sequence[Sequence[object]]) -> tu
 def distinct(ids: Sequence[int | None], words: Sequence[str], *, tokenizer: str) -> tuple[int, ...]:
     """Return the ids of label words.
 
+    Raises ModelError: an unknown word, or two with one id.
+
     Parameters
     ----------
     ids: None for a word that the tokenizer does not know.
     tokenizer: named in messages.
-
-    Raises
-    ------
-    ModelError: an unknown word, or two with one id.
     """
     where = f"verbalizer, with the tokenizer of {tokenizer}"
     found: dict[int, str] = {}
@@ -98,14 +97,3 @@ def distinct(ids: Sequence[int | None], words: Sequence[str], *, tokenizer: str)
             )
         found[token_id] = word
     return tuple(found)
-
-
-def _first_id(tokenizer: PreTrainedTokenizerBase, word: str) -> int | None:
-    # Byte-level tokenizers need the blank to reach the word-initial piece, and
-    # SentencePiece ones add the word mark by themselves: the blank alone is the piece
-    # to skip where they keep both.
-    ids = tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
-    pieces = tokenizer.convert_ids_to_tokens(ids)
-    if len(ids) > 1 and pieces[0] in ("▁", "Ġ"):
-        ids = ids[1:]
-    return int(ids[0]) if ids and ids[0] != tokenizer.unk_token_id else None

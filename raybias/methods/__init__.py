@@ -1,20 +1,24 @@
-"""How labels or scores are got from a backbone: a class for each kind of method.
+"""How a backbone labels or scores items: a class for each kind of method.
 
-It has the options and all that follows from them: its checks, runs, work, and its trainer or
-reader. No other room asks which method it holds. To add one, see docs/extending.md.
+It has the options and their consequences: checks, runs, work, and its trainer or reader. No other
+room asks which method it holds. To add one, see docs/extending.md.
 """
 
+from raybias.engine.adapters.schedule import EarlyStop
 from raybias.methods.base import Inputs, Method, method, methods, methods_of
 from raybias.methods.continuation import Continuation
-from raybias.methods.full import Finetuned, Full
+from raybias.methods.finetuned import Finetuned, Full, LayerAdapter, Lora
 from raybias.methods.label_prompts import ChainOfThought, FewShot, ZeroShot
-from raybias.methods.lora import LayerAdapter, Lora
-from raybias.methods.options import DecisionLikelihood, OptionAnswer, OptionLikelihood
-from raybias.methods.pairs import Coreference, PairScore
+from raybias.methods.options import (
+    Coreference,
+    DecisionLikelihood,
+    OptionAnswer,
+    OptionLikelihood,
+)
 from raybias.methods.prompted import Prompted, prompted_methods
-from raybias.methods.sentences import SentenceLikelihood, TripleLikelihood
+from raybias.methods.sentence_scores import PairScore, SentenceLikelihood, TripleLikelihood
 from raybias.methods.soft_prompt import SoftPrompt
-from raybias.methods.tuned import EarlyStop, Tuned, tuned_methods
+from raybias.methods.tuned import Tuned, tuned_methods
 from raybias.methods.work import Work
 
 __all__ = [

@@ -1,9 +1,9 @@
 """Ask a backbone questions, as plain text or in its chat template, and make rows of the replies.
 
 A prompt is a question and a cue, which begins the answer ("Answer: The sentiment is"). Plain text
-has one behind the other. In a chat the question is the user's message, and the cue begins the
-model's own turn, as `gen_prefix` does in lm-evaluation-harness; written into the user's message it
-would be answered with a sentence, not with the word that is read.
+joins both. In a chat the question is the user's message, and the cue begins the model's own turn,
+as `gen_prefix` does in lm-evaluation-harness; in the user's message it would be answered with a
+sentence, not with the word that is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic import model_validator
 from raybias.config import Backbone
 from raybias.config.data import Ability
 from raybias.config.section import Profile, by_profile
-from raybias.engine.answers import Answers, Writing, Written
+from raybias.engine.answers import Answers, Writing
 from raybias.errors import ConfigError
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, rows_table
 from raybias.methods.work import Asks, TokenCounts, Work, sample
@@ -39,13 +39,13 @@ _OPEN: Final = frozenset("\"'(\u201c\u2018\u00ab")
 
 @dataclass(frozen=True)
 class Asked:
-    """A prompt with what may follow it.
+    """A prompt and its possible continuations.
 
     Attributes
     ----------
     prompt: names the wording.
     text: the question.
-    cue: what the answer begins with (see above).
+    cue: the beginning of the answer (see above).
     places: of each option in the published order.
     shown: the options in words, where letters stand for them.
     """
@@ -59,9 +59,9 @@ class Asked:
     system: str = ""
 
     def following(self, *, chat: bool) -> list[str]:
-        """Return the options as they follow the prompt: behind a blank, but where a turn begins.
+        """Return the options as they follow the prompt: after a blank, except where a turn begins.
 
-        There is none behind a cue that ends in an open quote or a blank either.
+        No blank follows a cue that ends in an open quote or a blank either.
         """
         last = self.cue[-1:]
         joined = last in _OPEN or last.isspace() or (chat and not last)
@@ -91,16 +91,11 @@ class PromptFormat:
     def chat(self) -> bool:
         """Whether prompts are messages in the tokenizer's chat template.
 
-        Raises
-        ------
-        ConfigError: a chat or system message is asked for, and there is no template; or what is
-            read are likelihoods of an endpoint, which tells those of plain text alone.
+        Raises ConfigError: a chat or system message is asked for without a template; or likelihoods
+        of an endpoint are, which gives those of plain text alone.
         """
-        asked, name, system = (
-            self.method.prompt_format,
-            self.method.name,
-            self.method.system_message,
-        )
+        asked, name = self.method.prompt_format, self.method.name
+        system = self.method.system_message
         if asked == "raw":
             return False
         told = self.own.knows_tokens or not self.method.follows
@@ -124,11 +119,11 @@ class PromptFormat:
 
     @property
     def encoder(self) -> TextEncoder:
-        """The tokenizer for prompts; chat templates write special tokens by themselves."""
+        """The tokenizer of prompts; chat templates write special tokens themselves."""
         return self.own.for_chat if self.chat else self.own
 
     def written(self, asked: Asked) -> str:
-        """Write one question, behind the system message in a chat, and the cue of its answer."""
+        """Write one question, after the system message in a chat, and the cue of its answer."""
         if not self.chat:
             return asked.text + asked.cue
         before = [Message(role="system", content=asked.system)] if asked.system else []
@@ -138,7 +133,7 @@ class PromptFormat:
     def begun(self, messages: Sequence[Message], cue: str, *, instead: str = "") -> str:
         """Write the messages of a chat, and the cue as the begin of the model's turn.
 
-        An endpoint is sent whole messages, so `instead` stands at the end of the last one there.
+        An endpoint takes whole messages, so `instead` ends the last one there.
         """
         if self.own.knows_tokens:
             turn = [Message(role="assistant", content=cue)] if cue else []
@@ -148,19 +143,19 @@ class PromptFormat:
         return self.own.chat([*before, Message(role=last["role"], content=content)])
 
     def counts(self, tokens: TokenCounts) -> TokenCounts:
-        """Return what counts the tokens of prompts, of what counts those of texts."""
+        """Return the counter of prompts for a counter of texts."""
         return tokens.for_chat if self.chat else tokens
 
 
 class AskingMethod(Method):
-    """What methods have in common that ask in plain text or in chats."""
+    """A method that asks in plain text or in chats."""
 
     prompt_format: Literal["raw", "chat", "auto"] = by_profile(paper="raw", strict="auto")
     """Prompts as plain text (raw), or as messages in the tokenizer's own chat template, where a
     prompt's cue begins the model's turn (chat); auto is chat where the tokenizer has one."""
 
     follows: ClassVar[bool] = False
-    """Whether likelihoods of what follows prompts are read; else answers are written."""
+    """Whether it needs likelihoods of continuations; else answers are written."""
 
     @model_validator(mode="after")
     def _says_it_in_a_chat(self) -> Self:
@@ -174,7 +169,7 @@ class AskingMethod(Method):
         return ""
 
     def form(self, encoder: TextEncoder) -> PromptFormat:
-        """Return what writes prompts as the backbone of a tokenizer reads them."""
+        """Return the writer of prompts for a backbone with this tokenizer."""
         return PromptFormat(self, encoder)
 
     def fit(self, backbone: Backbone, profile: Profile) -> Self:
@@ -183,7 +178,7 @@ class AskingMethod(Method):
         Raises
         ------
         ConfigError: it asks for chats, and there are none.
-        ModelError: the tokenizer cannot be read.
+        ModelError: the tokenizer cannot be loaded.
         """
         from raybias.engine.encoder import load_tokenizer
 
@@ -199,7 +194,7 @@ class AskingMethod(Method):
 
 
 class ItemMethod(AskingMethod):
-    """What methods have in common that ask about each item, and draw nothing."""
+    """A method that asks about each item, and draws nothing."""
 
     @property
     def new_tokens(self) -> int:
@@ -208,44 +203,35 @@ class ItemMethod(AskingMethod):
 
     @abstractmethod
     def requests(self, item: Item, *, chat: bool) -> list[Asked]:
-        """Return what is asked about an item: prompts, each with what may follow it."""
+        """Return the prompts about an item, each with its possible continuations."""
 
     @abstractmethod
     def row(self, item: Item, asked: Asked, reply: Any) -> dict[str, Any]:
-        """Make a row of the output of what came back.
-
-        Parameters
-        ----------
-        reply: the answer that was written, or the log-likelihoods of what may follow.
-        """
+        """Make a row of the output from a reply: an answer, or log-likelihoods of continuations."""
 
     def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
         """Ask for chats or plain text, or for likelihoods."""
         return {"likelihoods": ""} if self.follows else super().needs(offered)
 
     def _prompts(self, asked: Sequence[Asked], form: PromptFormat) -> list[str]:
-        """Write prompts, with the longest of what may follow."""
+        """Write prompts, with the longest of their continuations."""
         return [form.written(each)
                 + (max(each.following(chat=form.chat), key=len) if self.follows else "")
                 for each in asked]  # fmt: skip
 
     def check(self, inputs: Inputs) -> None:
         """Refuse an encoder, and prompts that leave no room for an answer."""
-        from raybias.engine.backbone import check_causal
-        from raybias.engine.encoder import check_lengths
-
-        check_causal(inputs.backbone, f"method {self.name}")
+        inputs.refuse_encoder(self.name)
         form = self.form(inputs.encoder)
         for frame in inputs.items.values():
             pairs = [(item["item_id"], each) for item in frame.iter_rows(named=True)
                      for each in self.requests(item, chat=form.chat)]  # fmt: skip
             prompts = self._prompts([each for _, each in pairs], form)
-            check_lengths(
-                form.counts(inputs.tokens).bounds(prompts, taken=self.new_tokens),
-                context=inputs.encoder.context,
+            form.counts(inputs.tokens).check(
+                prompts,
+                [name for name, _ in pairs],
                 taken=self.new_tokens,
                 by="tokens of an answer" if self.new_tokens else "",
-                names=[name for name, _ in pairs],
             )
 
     def work(self, inputs: Inputs) -> Work:
@@ -276,7 +262,7 @@ class ItemMethod(AskingMethod):
         )
 
     def reader(self, context: ModelContext, store: Store) -> ItemReader:
-        """Load what answers for the backbone."""
+        """Load the backbone's answers."""
         return ItemReader(answers_of(context, store), self)
 
 
@@ -288,47 +274,38 @@ class ItemReader(Reader):
     method: ItemMethod
 
     def prepare(self, run: None, items: pa.Table) -> Compute:
-        """Write prompts; return what computes rows of the method's table."""
-        form = self.method.form(self.answers.encoder)
+        """Write prompts; return the call that computes rows of the method's table."""
+        method, answers = self.method, self.answers
+        form = method.form(answers.encoder)
         pairs = [(item, each) for item in items.to_pylist()
-                 for each in self.method.requests(item, chat=form.chat)]  # fmt: skip
+                 for each in method.requests(item, chat=form.chat)]  # fmt: skip
         prompts = [form.written(each) for _, each in pairs]
-        reply = self._likelihoods if self.method.follows else self._writing
-        replies = reply(prompts, pairs, chat=form.chat)
 
-        def read() -> Answered:
-            found, tokens = replies()
-            rows = [self.method.row(item, each, one)
-                    for (item, each), one in zip(pairs, found, strict=True)]  # fmt: skip
-            return Answered(rows_table(rows, self.method.output().schema), tokens)
-
-        return read
-
-    def _writing(
-        self, prompts: Sequence[str], pairs: Sequence[tuple[Item, Asked]], *, chat: bool
-    ) -> Any:
-        keys = [(item["item_id"], each.prompt) for item, each in pairs]
-        write = self.answers.begin_write(prompts, keys, Writing(self.method.new_tokens, chat=chat))
-
-        def written() -> tuple[list[str], int]:
-            made: Sequence[Written] = write()
-            return [each.text for each in made], sum(each.tokens for each in made)
-
-        return written
-
-    def _likelihoods(
-        self, prompts: Sequence[str], pairs: Sequence[tuple[Item, Asked]], *, chat: bool
-    ) -> Any:
-        texts = [(prompt, option) for prompt, (_, each) in zip(prompts, pairs, strict=True)
-                 for option in each.following(chat=chat)]  # fmt: skip
-        score = self.answers.begin_likelihoods(texts, chat=chat)
-
-        def scored() -> tuple[list[list[float]], int]:
+        def scored() -> tuple[Sequence[Any], int]:
             found, tokens = score()
             values = iter(found)
             return [[next(values) for _ in each.options] for _, each in pairs], tokens
 
-        return scored
+        def written() -> tuple[Sequence[Any], int]:
+            made = write()
+            return [each.text for each in made], sum(each.tokens for each in made)
+
+        if method.follows:
+            texts = [(prompt, option) for prompt, (_, each) in zip(prompts, pairs, strict=True)
+                     for option in each.following(chat=form.chat)]  # fmt: skip
+            replies, score = scored, answers.begin_likelihoods(texts, chat=form.chat)
+        else:
+            keys = [(item["item_id"], each.prompt) for item, each in pairs]
+            how = Writing(method.new_tokens, chat=form.chat)
+            replies, write = written, answers.begin_write(prompts, keys, how)
+
+        def read() -> Answered:
+            found, tokens = replies()
+            rows = [method.row(item, each, one)
+                    for (item, each), one in zip(pairs, found, strict=True)]  # fmt: skip
+            return Answered(rows_table(rows, method.output().schema), tokens)
+
+        return read
 
 
 def taken(item: Mapping[str, Any], *names: str) -> dict[str, Any]:

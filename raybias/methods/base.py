@@ -1,8 +1,8 @@
-"""What a method declares: its checks, runs and work, and what reads items with it.
+"""Declare a method: its checks, runs and work, and its reader of items.
 
-A method makes a classifier or a scorer of a backbone. Its options and all that follows from them
-stand in one file of `raybias.methods`; a study, the planner and the runtime call the verbs declared
-here, or read the `Work` that they return, and never ask which method it is.
+A method makes a classifier or a scorer of a backbone. Its options and their consequences stand in
+one file of `raybias.methods`; a study, the planner and the runtime call the verbs declared here, or
+use the `Work` that they return, and never ask which method it is.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _OF_ITEMS: Final = ("item_id", "label", "attribute", "group", "template_id", "te
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What a method reads on one backbone.
+    """Inputs of a method on one backbone.
 
     Attributes
     ----------
-    tokens: counts of what was tokenised for the backbone, shared by all of its methods.
+    tokens: counts of tokenised texts, shared by all methods of the backbone.
     words: the study's label words, in label order.
-    items: per probe that the method reads, its rows.
+    items: per probe of the method, its rows.
     sentences: per training set, its splits.
     """
 
@@ -64,8 +64,14 @@ class Inputs:
         return self.tokens.encoder
 
     def counted(self) -> dict[str, int]:
-        """Return the rows of each probe."""
+        """Count the rows of each probe."""
         return {name: frame.height for name, frame in self.items.items()}
+
+    def refuse_encoder(self, method: str) -> None:
+        """Refuse an encoder, by a ModelError that names the method."""
+        from raybias.engine.backbone import check_causal
+
+        check_causal(self.backbone, f"method {method}")
 
 
 @dataclass(frozen=True)
@@ -74,9 +80,9 @@ class Run:
 
     Attributes
     ----------
-    dataset: the training set that its demonstrations come from, or `none`.
+    dataset: the training set of its demonstrations, or `none`.
     seed: None where nothing is drawn.
-    recipe: what OUT/prompts/<run_id>.json holds of it; None where it has no such file.
+    recipe: the content of OUT/prompts/<run_id>.json; None without that file.
     """
 
     run_id: str
@@ -87,7 +93,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Shard:
-    """Rows `first_row` to `first_row + rows` of a probe, read by one run.
+    """Rows `first_row` to `first_row + rows` of a probe, for one run.
 
     Attributes
     ----------
@@ -112,7 +118,7 @@ class Shard:
 
     @property
     def file(self) -> str:
-        """The file in OUT of its rows: the run's, or a part that is joined to it later."""
+        """The file in OUT of its rows: the run's, or a part to be joined to it."""
         if self.total in (0, self.rows):
             return self.run_file
         return f"{PARTS}/{self.folder}/{self.probe}/{self.run_id}/{self.first_row:08d}.parquet"
@@ -130,36 +136,32 @@ Compute = Callable[[], Answered]
 
 
 class Reader(ABC):
-    """Answers items with any run of one method on one backbone."""
+    """Answer items with any run of one method on one backbone."""
 
     def load(self, run_id: str) -> Any:
-        """Load what a run needs beside the backbone; most methods have one run and need nothing."""
+        """Load a run's part beside the backbone; most methods have one run and need nothing."""
         return None
 
     def check(self, texts: Sequence[str]) -> None:  # noqa: B027
-        """Refuse texts that are no items of a probe and do not fit the context.
+        """Refuse texts, of no probe, that do not fit the context.
 
-        Raises
-        ------
-        ModelError: counts them and names the longest.
+        Raises ModelError: counts them and names the longest.
         """
 
     @abstractmethod
     def prepare(self, run: Any, items: pa.Table) -> Compute:
-        """Do what needs no device, such as tokenising; return what computes the answers.
+        """Do the part that needs no device, such as tokenising; return the call that does the rest.
 
-        Called in another thread than what it returns, while that of another shard computes. The
-        answers have the columns of the method's output but those of `OF_SHARDS`.
+        A thread calls it while another shard's answers are computed. The answers have the columns
+        of the method's output without `OF_SHARDS`.
         """
 
 
 def shard_of(reader: Reader, run: Any, shard: Shard, items: pa.Table, schema: pa.Schema) -> Compute:
-    """Prepare a shard; return what computes the rows of its file.
+    """Prepare a shard; return the call that computes the rows of its file.
 
-    Raises
-    ------
-    WorkFailed: by what it returns, where an answer is no finite number, as half precision makes
-        it where it overflows.
+    The call raises WorkFailed where an answer is no finite number, as half precision makes it where
+    it overflows.
     """
     compute = reader.prepare(run, items)
 
@@ -198,13 +200,13 @@ def _check_finite(table: pa.Table, shard: Shard) -> None:
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Make a table of answers, without the columns that a shard adds."""
+    """Make a table of answers, without the columns of a shard."""
     own = pa.schema([each for each in schema if each.name not in OF_SHARDS])
     return pa.Table.from_pylist([*rows], own)
 
 
 def text_items(ids: Sequence[str], texts: Sequence[str]) -> pa.Table:
-    """Make items of texts that belong to no probe; what is sampled is keyed by `ids`."""
+    """Make items of texts that belong to no probe; samples are keyed by `ids`."""
     columns = {each.name: pa.nulls(len(texts), each.type) for each in ITEMS}
     columns |= {"item_id": pa.array(ids, pa.string()), "text": pa.array(texts, pa.string())}
     return pa.table(columns)
@@ -224,9 +226,9 @@ def predictions(
     Parameters
     ----------
     scores: label logits, or log-probabilities of the label words [items, labels].
-    labels: None where no label could be read, and `unread` says why an answer names none.
+    labels: None where no label could be read, for the reason `unread`.
     parsed: whether an answer names a label; all by default.
-    answers: what was generated, where anything is.
+    answers: generated texts, if any.
     """
     count = len(items)
     columns: dict[str, Any] = {name: items[name] for name in _OF_ITEMS}
@@ -243,23 +245,23 @@ def predictions(
 
 
 class Method(MethodFields):
-    """How labels or scores are got from a backbone."""
+    """A way to label or score items with a backbone."""
 
     shares_backbone: ClassVar[bool] = True
-    """Whether its runs leave the backbone's weights as they are, so that methods can share them."""
+    """Whether its runs leave the backbone's weights alone, so that methods can share them."""
     runs_per_replica: ClassVar[int] = 16
     """Runs that a replica keeps loaded beside the backbone."""
 
     @abstractmethod
     def check(self, inputs: Inputs) -> None:
-        """Refuse what no run could work with; tokenizer and configuration are read, no weights.
+        """Refuse inputs with which no run could work; loads no weights.
 
         Raises
         ------
         ModelError: a backbone of the wrong architecture, label words that share a token, or texts
             longer than the context.
-        DataError: a training set without what the method needs.
-        ConfigError: label words that answers could not be read by.
+        DataError: a training set without a needed part.
+        ConfigError: unreadable label words.
         """
 
     def runs(self, inputs: Inputs) -> Sequence[Run]:
@@ -268,24 +270,18 @@ class Method(MethodFields):
 
     @abstractmethod
     def work(self, inputs: Inputs) -> Work:
-        """Say what its runs need, as data that the planner reads.
+        """Return what its runs need, as data for the planner.
 
-        Raises
-        ------
-        ModelError: a model that it loads beside the backbone cannot be read.
+        Raises ModelError: a model beside the backbone cannot be read.
         """
 
     @abstractmethod
     def reader(self, context: ModelContext, store: Store) -> Reader:
-        """Load what reads items with any run of the method.
+        """Load the reader of items for any run of the method.
 
-        Parameters
-        ----------
-        store: the study's OUT, which holds the runs.
+        `store`: the study's OUT, with the runs.
 
-        Raises
-        ------
-        ModelError: the backbone cannot be loaded, or not for this method.
+        Raises ModelError: the backbone cannot be loaded, or not for this method.
         """
 
 
@@ -296,9 +292,7 @@ _AnyMethod = TypeVar("_AnyMethod", bound=Method)
 def method(registered: type[_AnyMethod]) -> type[_AnyMethod]:
     """Register a subclass of `Method` under its `kind`.
 
-    Raises
-    ------
-    ConfigError: another class has the kind.
+    Raises ConfigError: another class has the kind.
     """
     kind = str(registered.model_fields["kind"].default)
     methods.add(kind, registered, origin=(registered.__module__, registered.__qualname__))
@@ -306,5 +300,5 @@ def method(registered: type[_AnyMethod]) -> type[_AnyMethod]:
 
 
 def methods_of(study: Study, backbone: Backbone) -> list[Method]:
-    """Return the methods that a study uses on a backbone, whose fields alone a study knows."""
+    """Return the methods that a study uses on a backbone, with their verbs."""
     return cast(list[Method], study.methods_of(backbone))

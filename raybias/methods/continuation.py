@@ -1,4 +1,4 @@
-"""Have a backbone go on with prompts that name groups, and a judge label what it wrote.
+"""Have a backbone continue prompts that name groups, and a judge label the continuations.
 
 So BOLD (Dhamala et al. 2021) and Regard (Sheng et al. 2019) are used on models that write. Rows are
 predictions whose answer is the continuation and whose label is the judge's.
@@ -18,8 +18,8 @@ from raybias.config import Backbone
 from raybias.config.section import Count
 from raybias.engine.answers import Written
 from raybias.methods.base import Inputs, method, predictions
-from raybias.methods.judges import Judge, Judging
-from raybias.methods.prompted import Asking, Prompted
+from raybias.methods.judges import Judge, Judging, sized
+from raybias.methods.prompted import Prompted
 from raybias.methods.prompted_reader import PromptedReader, PromptedRun
 from raybias.methods.prompts import without_thoughts
 from raybias.methods.work import Beside, Work
@@ -27,10 +27,9 @@ from raybias.providers.base import answers_of
 
 if TYPE_CHECKING:
     from raybias.engine.backbone import ModelContext
-    from raybias.engine.encoder import TextEncoder
     from raybias.storage import Store
 
-#: What stands behind a word without a blank.
+#: Characters that follow a word without a blank.
 _JOINED: Final = ".,;:!?')-"
 
 
@@ -65,12 +64,12 @@ class Continuation(Prompted):
         """Return the method with its judge pinned."""
         return self.model_copy(update={"judge": self.judge.pinned(revisions)})
 
-    def form(self, encoder: TextEncoder) -> Asking:
-        """Return what writes the prompts; no label word follows them."""
-        return _Unlabelled(self, encoder)
+    def answer_words(self, words: Sequence[str]) -> list[str]:
+        """Return none: no label word follows a prompt."""
+        return []
 
     def check_words(self, inputs: Inputs) -> None:
-        """Take any words: none is looked for."""
+        """Accept any words: they are unused."""
 
     def check(self, inputs: Inputs) -> None:
         """Refuse an encoder, prompts without room to go on, and what cannot judge."""
@@ -78,12 +77,12 @@ class Continuation(Prompted):
         self.judge.check()
 
     def work(self, inputs: Inputs) -> Work:
-        """Count prompts, with the judge that reads what is written."""
-        beside = Beside("the judge", self.judge.model_read, self.judge.shape)
+        """Count prompts, with the judge of the texts."""
+        beside = Beside("the judge", *sized(self.judge))
         return replace(super().work(inputs), beside=(beside,), can_shard=False)
 
     def reader(self, context: ModelContext, store: Store) -> ContinuationReader:
-        """Load what writes for the backbone, and the judge."""
+        """Load the backbone's answers, and the judge."""
         from raybias.engine.context import ON_CPU
 
         # An endpoint has no budget of tokens.
@@ -93,17 +92,9 @@ class Continuation(Prompted):
         return ContinuationReader(self, answers, context.words, store, judge=judge)
 
 
-class _Unlabelled(Asking):
-    """Prompts that no label word follows."""
-
-    def label_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Return no token."""
-        return ()
-
-
 @dataclass(frozen=True)
 class ContinuationReader(PromptedReader):
-    """Have the model continue prompts, and label the continuations by a judge's verdicts."""
+    """Have the model continue prompts, and a judge label the continuations."""
 
     method: Continuation
     judge: Judging = field(kw_only=True)
@@ -115,7 +106,7 @@ class ContinuationReader(PromptedReader):
         reasoned: Sequence[Written],
         written: Sequence[Written],
     ) -> pa.Table:
-        """Label what was written by the judge; the one score is its verdict's probability."""
+        """Label continuations by the judge; the one score is its verdict's probability."""
         item_ids, texts = (items[name].to_pylist() for name in ("item_id", "text"))
         said = [without_thoughts(each.text) for each in written]
         verdicts = self.judge.verdicts(item_ids, [*map(self._judged, texts, said)])
@@ -128,7 +119,7 @@ class ContinuationReader(PromptedReader):
         )
 
     def _judged(self, text: str, said: str) -> str:
-        """Return what the judge reads; an empty continuation has no verdict."""
+        """Return the judge's input; an empty continuation has no verdict."""
         if self.method.judge.reads == "continuation" or not said.strip():
             return said.strip()
         # A chat's answer, and what a tokenizer decodes after a blank, begin without one.

@@ -1,4 +1,4 @@
-"""Judges of what a model wrote: a classifier of others, or a run of a study of one's own."""
+"""Judge texts that a model wrote, by a classifier of others or a run of a study of one's own."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from raybias.storage import Store
 from raybias.study_record import Record, read_record, read_runs, refuse_other
 
 if TYPE_CHECKING:
+    from raybias.engine.classifier import TextJudge
     from raybias.engine.context import Execution
-    from raybias.engine.judging import TextJudge
     from raybias.engine.model_shape import ModelShape
 
 #: Labels that classes can be named for; all others are neutral.
@@ -30,10 +30,7 @@ _BYTES: Final = 16
 
 
 class Verdict(NamedTuple):
-    """What a judge says of a text.
-
-    `label` is None where it cannot read the text, and `score` the probability of its class.
-    """
+    """A judge's label of a text, None where it cannot read it, and the probability of its class."""
 
     label: int | None
     score: float
@@ -46,7 +43,7 @@ class Judging(Protocol):
     """A loaded judge."""
 
     def verdicts(self, ids: Sequence[str], texts: Sequence[str]) -> list[Verdict]:
-        """Judge each text by itself; what is sampled is keyed by `ids`."""
+        """Judge each text by itself; samples are keyed by `ids`."""
 
 
 class Judge(Section):
@@ -76,7 +73,7 @@ class Judge(Section):
 
     @property
     def spec(self) -> Backbone:
-        """The classifier as a checkpoint that the engine loads."""
+        """The classifier's checkpoint."""
         return Backbone(id=self.model, revision=self.revision, dtype=self.dtype)
 
     @property
@@ -86,15 +83,14 @@ class Judge(Section):
 
     @property
     def checkpoints(self) -> dict[str, Backbone]:
-        """The classifier, whose weights are pinned; a run is known by its fingerprint."""
+        """The classifier, whose weights are pinned; a run has a fingerprint."""
         return {} if self.run else {"judge": self.spec}
 
     def pinned(self, revisions: Mapping[str, str | None]) -> Self:
         """Return the judge with its classifier's commit, or its run's fingerprint.
 
-        Raises
-        ------
-        OutputError, ConfigError: no such study or run, or another one than its `revision` names.
+        Raises OutputError, ConfigError: no such study or run, or another one than its `revision`
+        names.
         """
         if not self.run:
             return self.model_copy(update={"revision": revisions["judge"]})
@@ -110,34 +106,20 @@ class Judge(Section):
     def check(self) -> None:
         """Refuse what cannot judge; no weights are read.
 
-        Raises
-        ------
-        ModelError, ConfigError, OutputError: says what it lacks.
+        Raises ModelError, ConfigError, OutputError: says what it lacks.
         """
         if self.run:
             _StudyRun.of(self).check()
             return
-        from raybias.engine.judging import check_judge
+        from raybias.engine.classifier import check_judge
 
         self.labels(check_judge(self.spec)[1])
-
-    @property
-    def model_read(self) -> Backbone:
-        """The checkpoint that it loads: the classifier, or the run's backbone."""
-        return _sized(self)[0]
-
-    @property
-    def shape(self) -> ModelShape:
-        """The sizes of that checkpoint, read without weights."""
-        return _sized(self)[1]
 
     def labels(self, classes: Sequence[str]) -> list[Label]:
         """Return the label that each of a classifier's classes stands for.
 
-        Raises
-        ------
-        ConfigError: a class that there is not, or that stands for two labels, or none that is
-            negative or positive.
+        Raises ConfigError: an unknown class, one for two labels, or none that is negative or
+        positive.
         """
         places = {name.lower(): n for n, name in enumerate(classes)}
         by_number = {str(n): n for n in range(len(classes))} | places
@@ -155,15 +137,13 @@ class Judge(Section):
         return [found.get(n, Label.NEUTRAL) for n in range(len(classes))]
 
     def loaded(self, execution: Execution) -> Judging:
-        """Load what judges.
+        """Load the judge.
 
-        Raises
-        ------
-        ModelError: weights that cannot be loaded.
+        Raises ModelError: weights that cannot be loaded.
         """
         if self.run:
             return _StudyRun.of(self).loaded(execution)
-        from raybias.engine.judging import TextJudge, check_judge
+        from raybias.engine.classifier import TextJudge, check_judge
 
         return _Classifier(TextJudge(self.spec, execution), self.labels(check_judge(self.spec)[1]))
 
@@ -176,9 +156,10 @@ class Judge(Section):
 
 
 @lru_cache(maxsize=16)
-def _sized(judge: Judge) -> tuple[Backbone, ModelShape]:
+def sized(judge: Judge) -> tuple[Backbone, ModelShape]:
+    """Return the classifier, or the run's backbone, and its shape, read without weights."""
     from raybias.engine.backbone import empty_model
-    from raybias.engine.judging import check_judge
+    from raybias.engine.classifier import check_judge
     from raybias.engine.model_shape import shape_of
 
     if not judge.run:
@@ -240,7 +221,7 @@ class _Run:
 
 @dataclass(frozen=True)
 class _StudyRun:
-    """A run of a study that was run, and what it was made with."""
+    """A finished run of a study, with what it was made of."""
 
     judge: Judge
     store: Store
@@ -252,9 +233,7 @@ class _StudyRun:
     def of(cls, judge: Judge) -> Self:
         """Find the run.
 
-        Raises
-        ------
-        OutputError: no OUT of a study, or no such run in it.
+        Raises OutputError: no OUT of a study, or no such run in it.
         """
         store = Store(judge.model)
         record, runs = read_record(store), read_runs(store)
@@ -291,7 +270,7 @@ class _StudyRun:
         return found.hexdigest()
 
     def check(self) -> None:
-        """Refuse weights that are not those that the run was made with."""
+        """Refuse other weights than the run's."""
         from raybias.engine.checkpoint import file_hashes, folder_of
 
         held = self.record.models.get(self.backbone.name)

@@ -1,6 +1,6 @@
-"""Ask a backbone for a text's label: by the question alone, behind labelled texts, after reasons.
+"""Ask a backbone for a text's label: by the question alone, after labelled texts, after reasons.
 
-The prompts are Kohankhaki2024's; `methods.prompted` has what they share.
+The prompts are Kohankhaki2024's; `methods.prompted` has their common part.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class FewShot(Prompted):
 
     @property
     def shown_first(self) -> str:
-        """What the model sees before the question, in words."""
+        """The part of a prompt before the question, in words."""
         return f"{self.shots_per_label} demonstrations per label, order: {self.shot_order}"
 
     def shown(self, words: Sequence[str], shots: Sequence[Shot]) -> tuple[str, list[Message]]:
-        """Write each demonstration behind the other, or as a question and its reply."""
+        """Write the demonstrations one after the other, or as questions and replies."""
         label = "{Label}" if "{Label}" in self.demonstration else "{label}"
         asked = self.demonstration.partition(label)[0].rstrip().removesuffix(self.cue)
         plain, messages = "", list[Message]()
@@ -145,7 +145,7 @@ class ChainOfThought(Prompted):
 
     @property
     def shown_first(self) -> str:
-        """What the model sees before the question, in words."""
+        """The part of a prompt before the question, in words."""
         return f"its own reasoning, at most {self.reasoning_room} tokens"
 
     @property
@@ -154,7 +154,7 @@ class ChainOfThought(Prompted):
         return self.temperature > 0 or super().draws
 
     def rooms(self, chat: bool) -> dict[str, int]:
-        """Return the most tokens of what is written, by option, in a chat or after plain text."""
+        """Return the most tokens to generate, by option, in a chat or after plain text."""
         own = {"reasoning_tokens": self.reasoning_tokens or _REASONING[chat]}
         return super().rooms(chat) | own
 
@@ -178,5 +178,5 @@ class ChainOfThought(Prompted):
 
     @property
     def asked_in_a_chat(self) -> str:
-        """What asks for reasoning where a chat's answer cannot be given its begin."""
+        """The request for reasoning where a chat's answer cannot be given its begin."""
         return self.cue

@@ -1,7 +1,7 @@
-"""Have a model choose an option of a question, or decide about a person.
+"""Ask a model to choose an option, to decide about a person, or to resolve a pronoun.
 
 By what it writes, as HELM and inspect ask questions with options, or by the likelihood of what may
-follow, as lm-evaluation-harness reads multiple choice, in chats behind the cue that begins the
+follow, as lm-evaluation-harness scores multiple choice, in chats after the cue that begins the
 model's turn.
 """
 
@@ -17,12 +17,21 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 from pydantic import Field, field_validator, model_validator
 
 from raybias.config.method import Reads
-from raybias.config.section import Count, Name, Section
+from raybias.config.section import Count, Name, Section, by_profile
 from raybias.formats.questions import plain_answer
 from raybias.methods.asking import Asked, Item, ItemMethod, taken
 from raybias.methods.base import method
-from raybias.methods.prompts import check_placeholders, filled
-from raybias.schema import DECISION_ANSWERS, DECISIONS, OPTION_ANSWERS, OPTION_ITEMS, OutputSpec
+from raybias.methods.prompts import check_placeholders, filled, without_thoughts
+from raybias.probes.published.winobias import coreference_prompts, named_in, names_referent
+from raybias.schema import (
+    COREFERENCE_ANSWERS,
+    COREFERENCES,
+    DECISION_ANSWERS,
+    DECISIONS,
+    OPTION_ANSWERS,
+    OPTION_ITEMS,
+    OutputSpec,
+)
 
 #: What a log-likelihood is divided by.
 _SIZES: Final[dict[str, Callable[[str], int]]] = {
@@ -46,6 +55,10 @@ _LETTER: Final = re.compile(r"\W*(?:(?:the )?answer(?: is)?\W+)?([A-Z])(?:[.:,)\
 _CARRIED: Final = (
     "category", "template_id", "item_id", "context", "polarity", "label", "unknown", "target",
 )  # fmt: skip
+
+
+#: Prompts that each sentence is asked with.
+_PROMPTS: Final = 6
 
 
 class Prompt(Section):
@@ -98,7 +111,7 @@ class Wording(NamedTuple):
 
 
 class _QuestionMethod(ItemMethod):
-    """What methods have in common that ask with prompts of a study."""
+    """A method that asks with prompts of a study."""
 
     prompts: tuple[Prompt, ...] = Field(min_length=1, max_length=32)
     """The prompts."""
@@ -112,7 +125,7 @@ class _QuestionMethod(ItemMethod):
 
 
 class AskingOptions(_QuestionMethod):
-    """What methods have in common that choose an option of a question."""
+    """A method that chooses an option of a question."""
 
     orders: int = Field(1, ge=1, le=6)
     """So many orders of the options are asked with: as published, and moved on by one place each
@@ -139,7 +152,7 @@ class AskingOptions(_QuestionMethod):
 
     @property
     def letters(self) -> str:
-        """What asks for the letters of options, if anything does."""
+        """The setting that asks for the letters of options, if any."""
         return ""
 
     @property
@@ -178,12 +191,12 @@ class AskingOptions(_QuestionMethod):
         return asked
 
     def row(self, item: Item, asked: Asked, reply: Any) -> dict[str, Any]:
-        """Make a row of the option that was chosen."""
+        """Make a row of the chosen option."""
         return {**taken(item, *_CARRIED), "prompt": asked.prompt, **self.choice(asked, reply)}
 
     @abstractmethod
     def choice(self, asked: Asked, reply: Any) -> dict[str, Any]:
-        """Return `pred`, the chosen option's published place, and what it was chosen by."""
+        """Return `pred`, the chosen option's published place, and its reason."""
 
 
 @method
@@ -208,7 +221,7 @@ class OptionLikelihood(AskingOptions):
 
     @property
     def letters(self) -> str:
-        """What asks for the letters of options, if anything does."""
+        """The setting that asks for the letters of options, if any."""
         return "read: letter" if self.read == "letter" else ""
 
     def choice(self, asked: Asked, reply: list[float]) -> dict[str, Any]:
@@ -236,7 +249,7 @@ class OptionAnswer(AskingOptions):
 
     @property
     def letters(self) -> str:
-        """What asks for the letters of options."""
+        """The setting that asks for the letters of options."""
         return f"method {self.name}"
 
     @property
@@ -253,8 +266,8 @@ class OptionAnswer(AskingOptions):
 def named_option(answer: str, asked: Asked) -> int | None:
     """Return the place, as asked, of the option that an answer names; None where it names none.
 
-    It names an option by its letter, which stands at its begin, alone or before a period, colon or
-    bracket; or by repeating the option's words, but for case and a last period.
+    It names an option by its letter, at its begin, alone or before a period, colon or bracket; or
+    by repeating the option's words, but for case and a last period.
     """
     found = _LETTER.match(answer)
     if found and (letter := found[1].upper()) in asked.options:
@@ -310,6 +323,53 @@ class DecisionLikelihood(_QuestionMethod):
         """Make a row of the log-likelihoods of both answers."""
         said = taken(item, "decision_id", "item_id", "person", "reference")
         return {**said, "favourable": reply[0], "unfavourable": reply[1], "prompt": asked.prompt}
+
+
+@method
+class Coreference(ItemMethod):
+    """Whom a pronoun stands for, asked with six prompts and answered greedily (Zhao2025)."""
+
+    kind: Literal["coreference"] = "coreference"
+    """Names the kind of method."""
+    answer_tokens: Count = Field(32, ge=1)
+    """Most tokens of an answer; only its first words count by the exact rule."""
+    answer_rule: Literal["any", "only"] = by_profile(paper="any", strict="only")
+    """Which answers can be right: any that names the referent (any, the paper's rule), or those
+    that do not name the sentence's other person too (only)."""
+
+    reads: ClassVar[Reads] = "pairs"
+
+    def output(self) -> OutputSpec:
+        """Say where answers are stored."""
+        return OutputSpec("coreference", COREFERENCE_ANSWERS, _PROMPTS, COREFERENCES)
+
+    @property
+    def new_tokens(self) -> int:
+        """Most tokens that are written after one prompt."""
+        return self.answer_tokens
+
+    def requests(self, item: Item, *, chat: bool) -> list[Asked]:
+        """Return the prompts of a sentence and its pronoun."""
+        prompts = coreference_prompts(item["text"], item["pronoun"])
+        return [
+            Asked(name, question.strip() if chat else question, (), (), cue=cue)
+            for name, (question, cue) in prompts.items()
+        ]
+
+    def row(self, item: Item, asked: Asked, reply: str) -> dict[str, Any]:
+        """Read an answer by both rules."""
+        said = without_thoughts(reply)
+        exact, contains = names_referent(said, item["referent"])
+        reading = named_in(said, item["referent"], item["other"])
+        decided = self.answer_rule == "any" or reading == "referent"
+        return {
+            "prompt": asked.prompt,
+            **taken(item, "style", "item_id", "pair_id", "wino_type", "condition"),
+            "answer": reply,
+            "exact": exact and decided,
+            "contains": contains and decided,
+            "reading": reading,
+        }
 
 
 def _checked(

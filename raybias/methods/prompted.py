@@ -1,4 +1,4 @@
-"""What prompted classifiers have in common: what is asked, how answers are sampled and counted.
+"""Define prompted classifiers: their prompts, sampling and work.
 
 The default templates are those of "The Impact of Unstated Norms in Bias Analysis of Language
 Models" (arXiv 2404.03471), to the character. In a template, `{text}` stands for the sentence and
@@ -48,7 +48,7 @@ def cue_of(question: str, cue: str) -> Any:
 
 
 class Prompted(AskingMethod):
-    """What every prompted classifier has in common: nothing is tuned, prompts are answered."""
+    """A prompted classifier: nothing is tuned, prompts are answered."""
 
     template: str
     """The question about one sentence."""
@@ -100,12 +100,12 @@ class Prompted(AskingMethod):
         return self.system
 
     def form(self, encoder: TextEncoder) -> Asking:
-        """Return what writes the prompts as the backbone of a tokenizer reads them."""
+        """Return the writer of prompts for a backbone with this tokenizer."""
         return Asking(self, encoder)
 
     @property
     def asked_in_a_chat(self) -> str:
-        """What asks for the answer's form where a chat's answer cannot be given its begin."""
+        """The request for the answer's form where a chat's answer cannot be given its begin."""
         return "Answer with one word." if self.cue else ""
 
     def shown(self, words: Sequence[str], shots: Sequence[Shot]) -> tuple[str, list[Message]]:
@@ -113,11 +113,9 @@ class Prompted(AskingMethod):
         return "", []
 
     def concluded(self, text: str, words: Sequence[str], reasoning: str) -> str:
-        """Write what follows the cue where the label is asked for; nothing by default.
+        """Write the text after the cue that asks for the label; none by default.
 
-        Parameters
-        ----------
-        reasoning: what was generated after the cue, with the blank that it begins with.
+        `reasoning` was generated after the cue, with the blank that it begins with.
         """
         return ""
 
@@ -128,17 +126,15 @@ class Prompted(AskingMethod):
     def draw_shots(
         self, sentences: Mapping[str, Mapping[str, pl.DataFrame]], training: str, seed: int
     ) -> list[Shot]:
-        """Draw the demonstrations of one run; none where the method shows none.
+        """Draw the demonstrations of one run; none by default.
 
-        Raises
-        ------
-        DataError: the training set has too few of a label.
+        Raises DataError: the training set has too few of a label.
         """
         return []
 
     @property
     def shown_first(self) -> str:
-        """What the model sees before the question, in words."""
+        """The part of a prompt before the question, in words."""
         return "nothing"
 
     @property
@@ -154,7 +150,7 @@ class Prompted(AskingMethod):
 
     @property
     def n_runs(self) -> int:
-        """Runs that read the probes, for each training set where it needs one."""
+        """Runs on the probes, for each training set where it needs one."""
         return len(self.run_seeds)
 
     def fit(self, backbone: Backbone, profile: Profile) -> Self:
@@ -168,12 +164,12 @@ class Prompted(AskingMethod):
 
     @property
     def answer_room(self) -> int:
-        """Most tokens of an answer; none where only likelihoods of the label words are read."""
+        """Most tokens of an answer; 0 where only likelihoods of the label words count."""
         return self.rooms(self.prompt_format != "raw")["answer_tokens"] * (self.read == "answer")
 
     @property
     def reasoning_room(self) -> int:
-        """Most tokens that are written before the answer is asked for."""
+        """Most tokens before the question for the answer."""
         return 0
 
     def output(self) -> OutputSpec:
@@ -200,7 +196,7 @@ class Prompted(AskingMethod):
         return runs
 
     def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
-        """Ask for chats or plain text, and for likelihoods of labels where they are read."""
+        """Ask for chats or plain text, and for likelihoods of labels where they count."""
         found = super().needs(offered)
         if self.read != "answer":
             found["first_tokens"] = "set read: answer"
@@ -209,11 +205,9 @@ class Prompted(AskingMethod):
         return found
 
     def _sampling_of(self, backbone: Backbone) -> dict[str, Any]:
-        """Join the method's temperature with what the model's authors set, for the record.
+        """Join the method's temperature with the model's own settings, for the record.
 
-        Raises
-        ------
-        ModelError: a generation_config that asks for what there is not.
+        Raises ModelError: a generation_config with an unsupported option.
         """
         from transformers import GenerationConfig
 
@@ -229,16 +223,13 @@ class Prompted(AskingMethod):
         return Sampling.of(said, temperature=self.temperature).record()
 
     def check_words(self, inputs: Inputs) -> None:
-        """Refuse label words that an answer could not be read by, or that share a token."""
+        """Refuse label words that make answers unreadable, or that share a token."""
         prompts.check_answer_words(inputs.words)
         self.form(inputs.encoder).label_ids(inputs.words)
 
     def check(self, inputs: Inputs) -> None:
         """Refuse an encoder, label words that share a token, and prompts without room to answer."""
-        from raybias.engine.backbone import check_causal
-        from raybias.engine.encoder import check_lengths
-
-        check_causal(inputs.backbone, f"method {self.name}")
+        inputs.refuse_encoder(self.name)
         self._sampling_of(inputs.backbone)
         drawn = [
             (seed, self.draw_shots(inputs.sentences, dataset, seed))
@@ -256,14 +247,12 @@ class Prompted(AskingMethod):
         bare = len(form.encoder.encode([form.first("", words)])[0])
         taken = self.answer_room + self.reasoning_room + longest - bare
         for frame in inputs.items.values():
-            check_lengths(
-                form.counts(inputs.tokens).bounds(
-                    frame["text"].to_list(), taken=taken, write=lambda each: form.last(each, words)
-                ),
-                context=form.encoder.context,
+            form.counts(inputs.tokens).check(
+                frame["text"].to_list(),
+                frame["item_id"].to_list(),
                 taken=taken,
                 by=f"tokens of answers and demonstrations (seed {seed})",
-                names=frame["item_id"].to_list(),
+                write=lambda each: form.last(each, words),
             )
 
     def work(self, inputs: Inputs) -> Work:
@@ -309,13 +298,13 @@ class Prompted(AskingMethod):
         )
 
     def reader(self, context: ModelContext, store: Store) -> Reader:
-        """Load what answers for the backbone."""
+        """Load the backbone's answers."""
         from raybias.methods.prompted_reader import PromptedReader
 
         return PromptedReader(self, answers_of(context, store), context.words, store)
 
     def _calibration(self, inputs: Inputs, seed: int) -> dict[str, list[str]]:
-        """Draw the sentences whose mean scores `read: calibrated` takes off."""
+        """Draw the sentences whose mean scores `read: calibrated` subtracts."""
         if self.read != "calibrated":
             return {}
         groups: tuple[str, ...] = ()
@@ -336,7 +325,7 @@ class Asking(PromptFormat):
         return prompts.filled(template, text=text, choices=prompts.choices(words))
 
     def first(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
-        """Write the prompt of one text, behind its demonstrations where it shows any.
+        """Write the prompt of one text, after its demonstrations where it shows any.
 
         Parameters
         ----------
@@ -348,11 +337,9 @@ class Asking(PromptFormat):
     def last(
         self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
     ) -> str:
-        """Write the prompt that the answer follows.
+        """Write the prompt before the answer.
 
-        Parameters
-        ----------
-        reasoning: what was generated after the first prompt, with the blank that it begins with.
+        `reasoning` was generated after the first prompt, with the blank that it begins with.
         """
         end = self.method.concluded(text, words, reasoning)
         if not (end and self.chat) or self.own.knows_tokens:
@@ -395,11 +382,9 @@ class Asking(PromptFormat):
     def label_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...] | tuple[str, ...]:
         """Return by label the tokens that may begin its word where the answer stands.
 
-        Words are taken in lower and upper case. Where tokens are not known these are the words.
+        Words are taken in lower and upper case. Where tokens are unknown these are the words.
 
-        Raises
-        ------
-        ModelError: a word that the tokenizer does not know, or two with one token.
+        Raises ModelError: a word that the tokenizer does not know, or two with one token.
         """
         from raybias.engine.verbalizer import first_ids, first_token_groups
 

@@ -26,13 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PromptedRun:
-    """A run of a prompted method, from `OUT/prompts/<run_id>.json`."""
+    """A run of a prompted method, from `OUT/prompts/<run_id>.json`.
+
+    Attributes
+    ----------
+    calibration: sentences whose mean scores `read: calibrated` subtracts.
+    """
 
     run_id: str
     seed: int
     shots: tuple[Shot, ...] = ()
     calibration: tuple[str, ...] = ()
-    """Sentences whose mean scores are taken off, where the method reads `calibrated`."""
 
     @classmethod
     def read(cls, store: Store, run_id: str) -> PromptedRun:
@@ -42,17 +46,17 @@ class PromptedRun:
         return cls(content["run_id"], content["seed"], shots, tuple(content.get("calibration", ())))
 
     def keys(self, item_ids: Sequence[str], stage: str) -> list[tuple[str | int, ...]]:
-        """Return what the sampling of each item at a stage is keyed by."""
+        """Return the sampling keys of items at a stage."""
         return [(self.seed, self.run_id, item_id, stage) for item_id in item_ids]
 
 
 @dataclass(frozen=True)
 class PromptedReader(Reader):
-    """Labels texts by what a backbone answers to a prompt (Kohankhaki2024).
+    """Label texts by a backbone's answers to a prompt (Kohankhaki2024).
 
     Attributes
     ----------
-    words: the label words, which are looked for in answers.
+    words: the label words to look for in answers.
     means: by run, the labels' mean scores over its calibration sentences, once computed.
     """
 
@@ -64,12 +68,12 @@ class PromptedReader(Reader):
 
     @cached_property
     def form(self) -> Asking:
-        """What writes the prompts as the backbone reads them."""
+        """The writer of prompts for the backbone."""
         return self.method.form(self.answers.encoder)
 
     @cached_property
     def label_ids(self) -> tuple[tuple[int, ...], ...] | tuple[str, ...]:
-        """By label, the tokens that may begin its word behind the prompt."""
+        """By label, the tokens that may begin its word after the prompt."""
         return self.form.label_ids(self.words)
 
     def load(self, run_id: str) -> PromptedRun:
@@ -77,7 +81,7 @@ class PromptedReader(Reader):
         return PromptedRun.read(self.store, run_id)
 
     def prepare(self, run: PromptedRun, items: pa.Table) -> Compute:
-        """Write prompts; return what labels by answers or by likelihoods of the label words."""
+        """Write prompts; return the call that labels by answers or likelihoods of label words."""
         item_ids, texts = (items[name].to_pylist() for name in ("item_id", "text"))
         ask = self._ask(run, item_ids, texts)
 
@@ -103,7 +107,7 @@ class PromptedReader(Reader):
     def _ask(
         self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]
     ) -> Callable[[], tuple[list[Written], list[Written]]]:
-        """Write first prompts; return what gives reasonings, if there are any, and answers."""
+        """Write first prompts; return the call that gives reasonings, if any, and answers."""
         method, form = self.method, self.form
         asked = [form.first(each, self.words, run.shots) for each in texts]
         how = Writing(method.answer_room, method.temperature, form.chat, self.label_ids)
@@ -126,7 +130,7 @@ class PromptedReader(Reader):
         return conclude
 
     def _means(self, run: PromptedRun) -> npt.NDArray[np.float64]:
-        """Compute each label's mean score over a run's calibration sentences, once for a run."""
+        """Compute each label's mean score over a run's calibration sentences, once per run."""
         if run.run_id not in self.means:
             ids = [f"calibration-{n}" for n in range(len(run.calibration))]
             _, written = self._ask(run, ids, run.calibration)()
@@ -142,12 +146,8 @@ class PromptedReader(Reader):
     ) -> pa.Table:
         """Label by the highest score, less its mean where that is calibrated.
 
-        Scores stay as they are, and the answer of a calibrated reading is the likeliest word, so
-        that what calibration does to a gap can be shown.
-
-        Raises
-        ------
-        WorkFailed: an endpoint tells no scores.
+        Scores are stored uncalibrated, and the answer of a calibrated reading is the likeliest
+        word, which shows the effect of calibration on a gap.
         """
         scores_NL = _scores(written)
         calibrated = self.method.read == "calibrated"
@@ -188,7 +188,7 @@ class PromptedReader(Reader):
     def _unparsed(
         self, run: PromptedRun, item_id: str, logits_L: npt.NDArray[np.float32]
     ) -> int | None:
-        """Return what an answer without a label word counts as."""
+        """Return the label of an answer without a label word."""
         if self.method.unparsed == "likelihood":
             # Equal ones are of labels that are not among the likeliest tokens.
             return int(logits_L.argmax()) if np.ptp(logits_L) else None
@@ -199,7 +199,7 @@ class PromptedReader(Reader):
 
 
 def _behind(reasoned: Sequence[Written], answers: Sequence[str]) -> list[str | None]:
-    """Write answers behind the reasonings that they follow, or what there is of both."""
+    """Join reasonings and answers, or return either."""
     if not (reasoned and answers):
         return [each.text for each in reasoned] or [*answers]
     both = zip(reasoned, answers, strict=True)
@@ -209,9 +209,7 @@ def _behind(reasoned: Sequence[Written], answers: Sequence[str]) -> list[str | N
 def _scores(written: Sequence[Written]) -> npt.NDArray[np.float64]:
     """Return the labels' scores [texts, labels].
 
-    Raises
-    ------
-    WorkFailed: an endpoint told none.
+    Raises WorkFailed: an endpoint gave none.
     """
     if any(not each.label_scores for each in written):
         raise WorkFailed(

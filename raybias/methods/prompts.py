@@ -1,7 +1,4 @@
-"""Fill prompt templates, draw demonstrations, and read the label that an answer names.
-
-No tokenizer and no chat template is used here (`asking` has them).
-"""
+"""Fill prompt templates, draw demonstrations, and read the label that an answer names."""
 
 from __future__ import annotations
 
@@ -34,11 +31,9 @@ def filled(template: str, **values: str) -> str:
 def check_placeholders(
     field: str, template: str, *, needed: tuple[str, ...], others: tuple[str, ...]
 ) -> None:
-    """Refuse a template that lacks a placeholder or has one that stands for nothing.
+    """Refuse a template that lacks a placeholder or has an unknown one.
 
-    Raises
-    ------
-    ValueError: names the field and the placeholder.
+    Raises ValueError: names the field and the placeholder.
     """
     found = PLACEHOLDER.findall(template)
     for name in needed:
@@ -67,18 +62,15 @@ def draw_shots(
 ) -> list[tuple[str, int]]:
     """Draw the demonstrations of one run: the same number per label, without replacement.
 
-    Which rows are drawn depends on the seed, the label and the pool alone; `order` only
-    arranges them.
+    The draw depends on the seed, the label and the pool alone; `order` only arranges it.
+
+    Raises DataError: the pool has too few sentences of a label.
 
     Parameters
     ----------
     pool: the sentences (schema.SENTENCES).
     order: by row of the pool (the paper), or shuffled by the seed.
     where: names the pool in a message.
-
-    Raises
-    ------
-    DataError: the pool has too few sentences of a label.
     """
     drawn: list[int] = []
     for label, name in enumerate(LABELS):
@@ -100,9 +92,7 @@ def draw_shots(
 def draw_texts(pool: pl.DataFrame, count: int, *, seed: int, by: tuple[str, ...] = ()) -> list[str]:
     """Draw texts without replacement; all where there are fewer.
 
-    Parameters
-    ----------
-    by: columns of groups that are drawn from equally: as many of each as the smallest has.
+    `by`: columns of groups that are drawn from equally: as many of each as the smallest has.
     """
     groups = pool.partition_by(by, maintain_order=True) if by else [pool]
     each = min(-(-count // len(groups)), *map(len, groups), len(pool))
@@ -115,7 +105,7 @@ def draw_texts(pool: pl.DataFrame, count: int, *, seed: int, by: tuple[str, ...]
 
 
 class Reading(NamedTuple):
-    """What an answer says: its label, or why it has none (`none`, `several`, `negated`)."""
+    """The label of an answer, or the reason for none (`none`, `several`, `negated`)."""
 
     label: int | None
     unread: str | None = None
@@ -124,14 +114,10 @@ class Reading(NamedTuple):
 def read_answer(
     answer: str, words: Sequence[str], rule: Literal["first", "only"] = "only"
 ) -> Reading:
-    """Read the label that an answer names, capitals aside.
+    """Read the label that an answer names, without its thoughts in <think> and </think>.
 
-    Thoughts that a model writes between <think> and </think> before it answers are no part of it.
-
-    Parameters
-    ----------
-    rule: the first label word, also inside another one ("negatively"), as in the paper's code; or
-        the only one: whole, and not negated ("not negative", "neither positive").
+    `rule`: the first label word, also inside another one ("negatively"), as in the paper's code; or
+    the only one: whole, and not negated ("not negative", "neither positive").
     """
     answer = without_thoughts(answer)
     either = "|".join(f"({re.escape(word.strip())})" for word in words)
@@ -148,16 +134,14 @@ def read_answer(
 
 
 def without_thoughts(answer: str) -> str:
-    """Leave out what a model writes between <think> and </think> before it answers."""
+    """Leave out the text between <think> and </think> before an answer."""
     return _THOUGHTS.sub("", answer)
 
 
 def check_answer_words(words: Sequence[str]) -> None:
-    """Refuse label words that an answer could not be read by.
+    """Refuse label words that make answers unreadable.
 
-    Raises
-    ------
-    ConfigError: a word is empty, given twice, or part of another one.
+    Raises ConfigError: a word is empty, given twice, or part of another one.
     """
     plain = [word.strip().lower() for word in words]
     for label, word in zip(LABELS, plain, strict=True):

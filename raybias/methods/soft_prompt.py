@@ -48,21 +48,21 @@ class SoftPrompt(Tuned):
 
     def check(self, inputs: Inputs) -> None:
         """Refuse an encoder, label words that share a token, and texts that are too long."""
-        from raybias.engine.backbone import check_causal
         from raybias.engine.verbalizer import verbalizer_ids
 
-        check_causal(inputs.backbone, f"method {self.name}")
+        inputs.refuse_encoder(self.name)
         _ = inputs.encoder.prompt_token_id  # raises where there is none
         verbalizer_ids(inputs.encoder.tokenizer, inputs.words)
         super().check(inputs)
 
     def trainer(self, context: ModelContext) -> SoftPromptTrainer:
-        """Load the frozen backbone with what tunes prompts on it."""
+        """Load the frozen backbone with the trainer of its prompts."""
         from raybias.engine.adapters.soft_prompt import PromptOptions, SoftPromptTrainer
+        from raybias.engine.backbone import load_backbone
         from raybias.engine.scoring.causal import LabelScorer
         from raybias.engine.verbalizer import verbalizer_ids
 
-        backbone = context.backbone()
+        backbone = context.kept(load_backbone)
         scorer = LabelScorer(backbone, verbalizer_ids(backbone.tokenizer, context.words))
         return SoftPromptTrainer(scorer, options_for(PromptOptions, self))
 

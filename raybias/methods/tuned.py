@@ -1,4 +1,4 @@
-"""What tuned classifiers have in common: options of training, runs, and which of them are kept.
+"""Define tuned classifiers: options of training, runs, and the selection among them.
 
 Options of a sweep and seeds are chosen as Tian2023 (section 3) and Kohankhaki2024 do.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import product
 from statistics import fmean
 from typing import (
@@ -18,7 +18,6 @@ from typing import (
     ClassVar,
     Final,
     Literal,
-    NamedTuple,
     Self,
     TypeVar,
 )
@@ -27,7 +26,7 @@ from pydantic import Field, model_validator
 
 from raybias.config import MethodFields
 from raybias.config.section import Amount, Count, Rate, Section, by_profile
-from raybias.engine.adapters.schedule import Recipe, StopRule
+from raybias.engine.adapters.schedule import EarlyStop, Recipe
 from raybias.errors import DataError, WorkFailed
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, Run, predictions
 from raybias.methods.work import Held, TokenCounts, Tuning, Widths, Work, sample
@@ -49,35 +48,14 @@ Options = TypeVar("Options")
 _KEPT: Final = 8
 
 
-def options_for(kind: type[Options], method: Section, **more: Any) -> Options:
-    """Copy the fields of a method that a dataclass of the engine has, and those given, into it."""
+def options_for(kind: type[Options], method: Section) -> Options:
+    """Copy the fields of a method that a dataclass of the engine has into it."""
     names = [each.name for each in fields(kind)]  # type: ignore[arg-type]
-    return kind(**{name: getattr(method, name) for name in names if hasattr(method, name)} | more)
-
-
-def _window(fields: Mapping[str, Any]) -> int:
-    return int(fields["window"])
-
-
-class EarlyStop(Section):
-    """When tuning stops before its last step."""
-
-    rule: Literal["exceeds_max_of_last", "patience"] = "exceeds_max_of_last"
-    """exceeds_max_of_last: the newest evaluation loss exceeds each of the last `window` before
-    it; patience: none of the last `window` losses is below the lowest before them."""
-    after_step: Amount = Field(2500, ge=0)
-    """Nothing stops at or before this step (soft prompts 2500, others 0)."""
-    window: Count = Field(5, ge=1)
-    """How many evaluation losses the rule looks back on (full 7, others 5)."""
-    count_early: bool = True
-    """Whether losses seen before `after_step` belong to the window."""
-    stored: Count = Field(default_factory=_window, ge=1)
-    """How many losses must have been seen before the newest; `window`, and one more in the
-    paper profile of full and lora, as the paper's code has it."""
+    return kind(**{name: getattr(method, name) for name in names if hasattr(method, name)})
 
 
 class Tuned(Method):
-    """What every tuned classifier has in common."""
+    """A tuned classifier."""
 
     learning_rates: tuple[Rate, ...] = Field((1e-3,), min_length=1)
     """More than one is a sweep: the best by mean validation accuracy is kept."""
@@ -129,7 +107,7 @@ class Tuned(Method):
 
     @property
     def n_runs(self) -> int:
-        """Runs of each training set that are kept and read the probes."""
+        """Runs of each training set that are kept for the probes."""
         return self.keep
 
     @property
@@ -139,21 +117,21 @@ class Tuned(Method):
 
     @property
     def recipe(self) -> Recipe:
-        """How its runs are tuned, as the engine takes it."""
-        return options_for(Recipe, self, early_stop=options_for(StopRule, self.early_stop))
+        """The engine's recipe for its runs."""
+        return options_for(Recipe, self)
 
     @property
     def context_vectors(self) -> int:
-        """Positions of the context that tuned vectors take beside the text."""
+        """Positions of the context for tuned vectors beside the text."""
         return 0
 
     @property
     def ends_with_eos(self) -> bool:
-        """Whether EOS stands behind a text, so that the label is read there."""
+        """Whether EOS stands after a text, for the label to be read there."""
         return False
 
     def written(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return texts as the backbone reads them."""
+        """Return texts in the method's template."""
         return texts
 
     def output(self) -> OutputSpec:
@@ -165,9 +143,21 @@ class Tuned(Method):
         return ()
 
     def check(self, inputs: Inputs) -> None:
-        """Refuse training sets without a split that is needed, and texts that are too long."""
+        """Refuse training sets without a needed split, and texts that are too long."""
         for name, splits in inputs.sentences.items():
-            self._check_splits(name, splits)
+            where = f"training set {name}"
+            if "validation" not in splits:
+                raise DataError(
+                    f"has no validation split, which {self.name} stops and selects by",
+                    where=where,
+                    cure="give a folder of train and validation files",
+                )
+            if self.select == "test" and "test" not in splits:
+                raise DataError(
+                    f"has no test split, by which {self.name} selects its runs",
+                    where=where,
+                    cure="set the method's select to validation",
+                )
         for frame in inputs.items.values():
             names = frame["item_id"].to_list()
             self.check_fit(inputs.tokens, frame["text"].to_list(), names)
@@ -176,59 +166,33 @@ class Tuned(Method):
                 names = [f"{name} {split} row {row}" for row in range(1, len(frame) + 1)]
                 self.check_fit(inputs.tokens, frame["text"].to_list(), names)
 
-    def _check_splits(self, training: str, splits: Mapping[str, pl.DataFrame]) -> None:
-        """Refuse a training set without the splits that stopping and selection need."""
-        where = f"training set {training}"
-        if "validation" not in splits:
-            raise DataError(
-                f"has no validation split, which {self.name} stops and selects by",
-                where=where,
-                cure="give a folder of train and validation files",
-            )
-        if self.select == "test" and "test" not in splits:
-            raise DataError(
-                f"has no test split, by which {self.name} selects its runs",
-                where=where,
-                cure="set the method's select to validation",
-            )
-
     def check_fit(self, tokens: TokenCounts, texts: Sequence[str], names: Sequence[str]) -> None:
-        """Refuse texts that do not fit the context.
-
-        Raises
-        ------
-        ModelError: counts them and names the longest.
-        """
-        from raybias.engine.encoder import check_lengths
-
-        taken = self.context_vectors
-        check_lengths(
-            tokens.bounds(self.written(texts), taken=taken, append_eos=self.ends_with_eos),
-            context=tokens.encoder.context,
-            taken=taken,
+        """Refuse texts that do not fit the context, by a ModelError that counts them."""
+        tokens.check(
+            self.written(texts),
+            names,
+            taken=self.context_vectors,
             by="prompt vectors" if self.context_vectors else "",
-            names=names,
+            append_eos=self.ends_with_eos,
         )
 
     @abstractmethod
     def trainer(self, context: ModelContext) -> AdapterTrainer:
-        """Load the backbone with what tunes and reads runs of this method on it.
+        """Load the backbone with the trainer of this method's runs.
 
-        Raises
-        ------
-        ModelError: the backbone cannot be loaded, or not for this method.
+        Raises ModelError: the backbone cannot be loaded, or not for this method.
         """
 
     def reader(self, context: ModelContext, store: Store) -> AdapterReader:
-        """Load what reads items with the tuned adapters in `store`."""
+        """Load the reader for the tuned adapters in `store`."""
         return AdapterReader(self, self.trainer(context), store)
 
     def held(self) -> tuple[Held, ...]:
-        """List what a worker that tunes holds beside weights and activations."""
+        """List the memory of a worker that tunes beside weights and activations."""
         return ()
 
     def packs(self, inputs: Inputs) -> bool:
-        """Tell whether rows share sequences, nearly all of them as long as sequences can be."""
+        """Check whether rows share sequences, nearly all of them as long as sequences can be."""
         return True
 
     def tuning(self) -> dict[str, Any]:
@@ -236,7 +200,7 @@ class Tuned(Method):
         return {}
 
     def work(self, inputs: Inputs) -> Work:
-        """Say what tuning on each training set and reading the probes need."""
+        """Describe tuning on each training set and scoring the probes."""
         lengths = {name: self._mean_length(inputs, each["text"])
                    for name, each in inputs.items.items()}  # fmt: skip
         return Work(
@@ -287,22 +251,9 @@ class Tuned(Method):
         return Widths.of(lengths + self.context_vectors)
 
 
-class PackedTexts(NamedTuple):
-    """Texts as an adapter's backbone reads them, and how many tokens they have unpacked."""
-
-    sequences: Sequence[PackedSequence]
-    tokens: int
-
-    @classmethod
-    def of(cls, trainer: AdapterTrainer, texts: Sequence[str]) -> PackedTexts:
-        """Tokenise and pack texts."""
-        rows = trainer.encode(texts)
-        return cls(trainer.prepare(rows), sum(map(len, rows)))
-
-
 @dataclass(frozen=True)
 class AdapterReader(Reader):
-    """Labels texts with tuned adapters: the label with the highest logit."""
+    """Label texts with tuned adapters, by the highest logit."""
 
     method: Tuned
     trainer: AdapterTrainer
@@ -318,20 +269,27 @@ class AdapterReader(Reader):
         self.method.check_fit(TokenCounts(self.trainer.encoder), texts, names)
 
     @cached_property
-    def packed(self) -> Callable[[tuple[str, ...]], PackedTexts]:
-        """Packs a shard's texts, once for all runs that read it."""
+    def packed(self) -> Callable[[tuple[str, ...]], tuple[Sequence[PackedSequence], int]]:
+        """Packs a shard's texts, once for all of its runs, and counts their tokens."""
+        trainer = self.trainer
+
         # Not of the reader, which would keep itself, and with it the backbone, from being freed.
-        return lru_cache(maxsize=_KEPT)(partial(PackedTexts.of, self.trainer))
+        @lru_cache(maxsize=_KEPT)
+        def pack(texts: tuple[str, ...]) -> tuple[Sequence[PackedSequence], int]:
+            rows = trainer.encode(texts)
+            return trainer.prepare(rows), sum(map(len, rows))
+
+        return pack
 
     def prepare(self, run: Weights, items: pa.Table) -> Compute:
-        """Tokenise and pack texts; return what labels them by the highest logit."""
-        packed = self.packed(tuple(items["text"].to_pylist()))
+        """Tokenise and pack texts; return the call that labels them."""
+        sequences, tokens = self.packed(tuple(items["text"].to_pylist()))
 
         def label() -> Answered:
-            (logits_NL,) = self.trainer.logits([run], [packed.sequences])
+            (logits_NL,) = self.trainer.logits([run], [sequences])
             scores_NL = logits_NL.numpy()
             labels = scores_NL.argmax(axis=1).tolist()
-            return Answered(predictions(items, scores=scores_NL, labels=labels), packed.tokens)
+            return Answered(predictions(items, scores=scores_NL, labels=labels), tokens)
 
         return label
 
@@ -343,7 +301,7 @@ def tuned_methods(methods: Iterable[MethodFields]) -> list[Tuned]:
 
 @dataclass(frozen=True)
 class HyperParameters:
-    """One combination of what a sweep varies."""
+    """One combination of a sweep."""
 
     learning_rate: float
     weight_decay: float
@@ -357,7 +315,7 @@ class HyperParameters:
 
 
 def hyper_parameter_grid(method: Tuned) -> list[HyperParameters]:
-    """List every combination that a method sweeps over, or its one."""
+    """List every combination of a method's sweep, or its only one."""
     return [
         HyperParameters(*each)
         for each in product(
@@ -369,7 +327,7 @@ def hyper_parameter_grid(method: Tuned) -> list[HyperParameters]:
 
 
 def hyper_parameters_of(row: Row) -> HyperParameters:
-    """Return the combination that a run was tuned with."""
+    """Return the combination of a run."""
     return HyperParameters(row["learning_rate"], row["weight_decay"], row["stop_window"])
 
 
@@ -385,9 +343,7 @@ def best_hyper_parameters(
 
     One whose runs all diverged is out; of equal ones the first listed wins.
 
-    Raises
-    ------
-    WorkFailed: every run of every combination diverged.
+    Raises WorkFailed: every run of every combination diverged.
     """
     means = {}
     for choice in choices:
@@ -409,13 +365,11 @@ def best_hyper_parameters(
 def select(rows: Sequence[Row], method: Tuned) -> list[dict[str, Any]]:
     """Fill in `rank`, `tied` and `selected` of the final runs, in the order given.
 
-    Best accuracy first, on the validation or test split as the method's `select` says; the
-    lower seed first among equals, which are marked `tied`. A diverged run has no rank.
+    Best accuracy first, on the split of the method's `select`; the lower seed first among equals,
+    which are marked `tied`. A diverged run has no rank.
 
-    Raises
-    ------
-    WorkFailed: fewer finished than there are seeds, unless the method allows it and
-        at least `keep` did.
+    Raises WorkFailed: fewer runs than seeds finished, unless the method allows it and at least
+    `keep` did.
     """
     good = [row for row in rows if finished(row)]
     failed = sorted(row["seed"] for row in rows if not finished(row))

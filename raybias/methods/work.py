@@ -1,7 +1,4 @@
-"""What the runs of a method need, as data, and the counts of tokens that it is made of.
-
-The planner reads it, and asks the method nothing.
-"""
+"""Describe what the runs of a method need, as data for the planner, and count tokens for it."""
 
 from __future__ import annotations
 
@@ -45,12 +42,7 @@ _PACKED: Final = (0.25,) * 4
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """Tokenises texts for one backbone and keeps their lengths, so that asking again is free.
-
-    Attributes
-    ----------
-    encoder: the backbone's tokenizer.
-    """
+    """Tokenise texts for one backbone and cache their lengths."""
 
     encoder: TextEncoder
     _lengths: dict[Any, npt.NDArray[np.int32]] = field(default_factory=dict, repr=False)
@@ -64,9 +56,7 @@ class TokenCounts:
     def lengths(self, texts: Sequence[str], *, append_eos: bool = False) -> npt.NDArray[np.int32]:
         """Return the number of tokens of each text.
 
-        Raises
-        ------
-        ModelError: a text without any token, or an EOS asked for that is not there.
+        Raises ModelError: a text without any token, or an EOS asked for that is not there.
         """
         mark = _mark(texts, append_eos)
         if mark not in self._lengths:
@@ -83,18 +73,16 @@ class TokenCounts:
     ) -> npt.NDArray[np.int32]:
         """Return upper bounds of the lengths, exact for every text that may not fit the context.
 
-        Most texts are too short to be worth tokenising; those in other scripts than ASCII, which
-        a tokenizer may write out in many characters, are tokenised whatever their length.
+        Most texts are too short to be worth tokenising; those in other scripts than ASCII, which a
+        tokenizer may write out in many characters, are tokenised whatever their length.
+
+        Raises ModelError: as `lengths` says, of a text that was tokenised.
 
         Parameters
         ----------
-        taken: tokens of the context that are needed beside a text.
+        taken: tokens of the context beside a text.
         write: makes a prompt of a text, which stands in it once or more; prompts are measured, and
-            only those that are tokenised are written.
-
-        Raises
-        ------
-        ModelError: as `lengths` says, of a text that was tokenised.
+            only those to be tokenised are written.
         """
         written = pl.Series(texts, dtype=pl.String)
         characters = written.str.len_chars()
@@ -109,23 +97,29 @@ class TokenCounts:
         bounds[unsure] = self.lengths(asked, append_eos=append_eos)
         return bounds
 
-    def mean(self, texts: Sequence[str], *, append_eos: bool = False) -> float:
-        """Return the mean length of texts; 0 of none.
+    def check(
+        self,
+        texts: Sequence[str],
+        names: Sequence[str],
+        *,
+        taken: int = 0,
+        by: str = "",
+        append_eos: bool = False,
+        write: Callable[[str], str] = str,
+    ) -> None:
+        """Refuse texts that do not fit the context; see `bounds` and `encoder.check_lengths`."""
+        from raybias.engine.encoder import check_lengths
 
-        Raises
-        ------
-        ModelError: as `lengths` says.
-        """
+        bounds = self.bounds(texts, taken=taken, append_eos=append_eos, write=write)
+        check_lengths(bounds, context=self.encoder.context, taken=taken, by=by, names=names)
+
+    def mean(self, texts: Sequence[str], *, append_eos: bool = False) -> float:
+        """Return the mean length of texts; 0 of none."""
         lengths = self.lengths(texts, append_eos=append_eos)
         return float(lengths.sum(dtype=np.int64)) / max(1, len(lengths))
 
     def rows(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
-        """Return the token ids of each text; they are kept too, unlike those of `lengths`.
-
-        Raises
-        ------
-        ModelError: as `lengths` says.
-        """
+        """Return the token ids of each text, which are cached too."""
         mark = _mark(texts, append_eos)
         if mark not in self._tokens:
             self._tokenise(mark, texts, append_eos=append_eos, keep=True)
@@ -146,12 +140,12 @@ class TokenCounts:
 
 @dataclass(frozen=True)
 class Widths:
-    """How the sequences of some rows spread over the widths of batches, which hold one width each.
+    """How the sequences of rows spread over the widths of batches, which hold one width each.
 
     Attributes
     ----------
     of_row: sequences of a row; less than 1 where rows share them.
-    shares: of the sequences that have each width.
+    shares: of the sequences of each width.
     """
 
     of_row: float
@@ -173,7 +167,7 @@ class Widths:
         return cls(mean_length / MAX_TOKENS, _PACKED)
 
     def batches(self, rows: float) -> float:
-        """Return the expected number of batches of so many rows, if none of them fills one."""
+        """Return the expected number of batches of `rows`, if none of them fills one."""
         return math.fsum(1 - (1 - share) ** (rows * self.of_row) for share in self.shares)
 
 
@@ -190,7 +184,7 @@ def sample(rows: Sequence[T]) -> list[T]:
 
 
 class Asks(NamedTuple):
-    """Prompts, their tokens, and the tokens that are written at most."""
+    """Prompts, their tokens, and the most tokens to write."""
 
     requests: float
     read: float
@@ -199,7 +193,7 @@ class Asks(NamedTuple):
 
 @dataclass(frozen=True)
 class Beside:
-    """A model that workers load beside the backbone, and what it is to the method."""
+    """A model that workers load beside the backbone, and `what` it is to the method."""
 
     what: str
     spec: Backbone
@@ -211,7 +205,7 @@ class Held:
 
     Parameters
     ----------
-    what: it is.
+    what: its name.
     factors: of its bytes. A name stands for a size of the backbone (`ModelShape`, or `item`, the
         bytes of one weight), for `tokens` of a pass, or for the runs of a `pack`; with a text, for
         that number written so. A function makes a factor of the backbone's sizes.
@@ -321,7 +315,7 @@ class Work:
     """What a worker that tunes holds beside weights and activations."""
 
     def parameters(self, shape: ModelShape) -> int:
-        """Return the parameters that one token is multiplied by."""
+        """Count the parameters that multiply one token."""
         own = shape.parameters if self.whole_head else shape.block_parameters
         return own + sum(each.shape.block_parameters for each in self.beside)
 
@@ -332,12 +326,9 @@ class Work:
     def reading_memory(
         self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
     ) -> tuple[MemoryTerm, ...]:
-        """Count the memory of a replica that reads `tokens` tokens at a time.
+        """Count the memory of a replica on a "cpu" or "gpu" that computes `tokens` at a time.
 
-        Parameters
-        ----------
-        device: "cpu" or "gpu".
-        partitions: workers that share the weights; 1 holds all of them.
+        `partitions` are the workers that share the weights; 1 holds all of them.
         """
         from raybias.engine import memory
 
@@ -366,13 +357,7 @@ class Work:
     def tuning_memory(
         self, shape: ModelShape, *, pack: int, tokens: int, device: str, partitions: int = 1
     ) -> tuple[MemoryTerm, ...]:
-        """Count the memory of a worker that tunes `pack` runs together.
-
-        Parameters
-        ----------
-        tokens: of one forward and backward pass.
-        device, partitions: as for `reading_memory`.
-        """
+        """Count the memory of a worker that tunes `pack` runs in passes of `tokens` tokens."""
         from raybias.engine import memory
 
         item, held = self.weight_bytes(shape), memory.training_weights(shape, partitions)

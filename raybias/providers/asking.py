@@ -1,4 +1,4 @@
-"""Send the prompts of a study to an endpoint, many at a time, and note what they cost.
+"""Send the prompts of a study to an endpoint, many at a time, and note their cost.
 
 The `openai` package sends each, waits as `Retry-After` says and tries again. It bounds each read
 alone; the client here bounds a whole reply.
@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from openai import DefaultAsyncHttpxClient
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from raybias.engine.answers import Answers, Key, Writing, Written
 from raybias.errors import ConfigError, RaybiasError, WorkFailed
-from raybias.providers.openai import Asked, Continued, Ledger, Prompt, Request
+from raybias.providers.openai import Asked, Continued, Ledger, Prompt
 from raybias.redaction import without_secrets
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
-
     from raybias.providers.openai import OpenAI
     from raybias.storage import Store
 
@@ -34,12 +31,7 @@ _HTTP: Final = import_module(DefaultAsyncHttpxClient.__mro__[1].__module__.parti
 
 
 class BoundedClient(DefaultAsyncHttpxClient):  # type: ignore[misc]
-    """Sends a request and reads its whole reply within a time and size.
-
-    Parameters
-    ----------
-    seconds: from the request to the last byte of its reply.
-    """
+    """Send a request and read its whole reply within a time, in seconds, and size."""
 
     def __init__(self, seconds: float) -> None:
         # Of a compressed reply a few bytes can be gigabytes.
@@ -47,7 +39,7 @@ class BoundedClient(DefaultAsyncHttpxClient):  # type: ignore[misc]
         self._seconds = seconds
 
     async def send(self, request: Any, **options: Any) -> Any:
-        """Send a request; returns a reply that is read.
+        """Send a request; return a reply that is read.
 
         Raises
         ------
@@ -84,17 +76,17 @@ class BoundedClient(DefaultAsyncHttpxClient):  # type: ignore[misc]
         return bytes(content)
 
 
-#: Seconds after which what was asked is written down.
+#: Seconds between writes of the ledger.
 _SAVED_EVERY_S: Final = 2.0
 #: Likelihoods of one text that differ by less are the same.
 _SAME: Final = 1e-3
-#: Characters of what a server says that are shown.
+#: Characters of a server's message that are shown.
 _SHOWN: Final = 200
 _AGAIN: Final = "the same command then goes on with what is there"
 
 
 class OpenAIAnswers(Answers):
-    """Asks an endpoint for one study; see `Answers`."""
+    """Ask an endpoint for one study; see `Answers`."""
 
     def __init__(self, spec: OpenAI, store: Store) -> None:
         self.spec, self.encoder = spec, spec.text_encoder()
@@ -105,7 +97,7 @@ class OpenAIAnswers(Answers):
 
         Raises
         ------
-        WorkFailed: the endpoint does not answer, or not in its way, or the budget is reached.
+        WorkFailed: the endpoint does not answer, or not as a completion, or the budget is reached.
         ConfigError: the key is not there, or refused, or there is no such model.
         """
         asked = [Prompt(self.spec, *each, how) for each in zip(prompts, keys, strict=True)]
@@ -114,11 +106,11 @@ class OpenAIAnswers(Answers):
     def likelihoods(
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False
     ) -> tuple[list[float], int]:
-        """Compute the natural log-likelihood of each second text behind its first."""
+        """Compute the natural log-likelihood of each second text after its first."""
         replies = self._all([Continued(self.spec, *each) for each in texts], most=1)
         return [each.label_scores[0] for each in replies], sum(each.tokens for each in replies)
 
-    def _all(self, asked: Sequence[Request], *, most: int) -> list[Written]:
+    def _all(self, asked: Sequence[Prompt | Continued], *, most: int) -> list[Written]:
         again = [n for n, each in enumerate(asked) if each.share < self.spec.repeat]
         self._afford([*asked, *(asked[n] for n in again)], most)
         try:
@@ -128,27 +120,23 @@ class OpenAIAnswers(Answers):
         finally:
             self.ledger.save()
 
-    def _afford(self, asked: Sequence[Request], most: int) -> None:
-        """Refuse to begin what the rest of the budget would not end: its answers would be lost.
+    def _afford(self, asked: Sequence[Prompt | Continued], most: int) -> None:
+        """Refuse requests that the rest of the budget would not end: their answers would be lost.
 
-        Raises
-        ------
-        WorkFailed: names the budget, what was spent, and what it would become.
+        Raises WorkFailed: names the budget, the sum spent, and what it would become.
         """
-        spent, budget, prices = self.ledger.all, self.spec.budget, self.spec.prices
         read = sum(map(len, self.encoder.encode([each.prompt for each in asked])))
-        would = spent + Asked(len(asked), read, len(asked) * most)
-        counts: list[tuple[str, float | None, float, float]] = [
-            ("requests", budget.requests, spent.requests, would.requests),
-            ("tokens", budget.tokens, spent.tokens, would.tokens),
-            (
-                "money",
-                budget.money,
-                prices.of(spent.read, spent.written),
-                prices.of(would.read, would.written),
-            ),
-        ]
-        for name, limit, has, needs in counts:
+        more = Asked(len(asked), read, len(asked) * most)
+        spent, would = (
+            {
+                "requests": each.requests,
+                "tokens": each.tokens,
+                "money": self.spec.prices.of(each.read, each.written),
+            }
+            for each in (self.ledger.all, self.ledger.all + more)
+        )
+        for name, needs in would.items():
+            has, limit = spent[name], getattr(self.spec.budget, name)
             if limit is not None and needs > limit:
                 raise WorkFailed(
                     f"budget.{name} of {limit:,g} is reached: {has:,.6g} spent, and the next"
@@ -157,26 +145,39 @@ class OpenAIAnswers(Answers):
                     cure=f"raise budget.{name}; {_AGAIN}",
                 )
 
-    async def _gather(self, asked: Sequence[Request], again: Sequence[int]) -> list[Written]:
-        """Ask everything, so many at a time; what is asked twice comes last."""
+    async def _gather(
+        self, asked: Sequence[Prompt | Continued], again: Sequence[int]
+    ) -> list[Written]:
+        """Send all requests, `at_once` at a time; the second ones of a prompt come last."""
         replies: dict[int, Written] = {}
         waiting = iter([*enumerate(asked), *((len(asked) + n, asked[n]) for n in again)])
 
         async def work(client: AsyncOpenAI) -> None:
             for place, each in waiting:
-                with self._errors():
+                try:
                     reply = await each.ask(client)
                     read = self._checked(each.read(reply))
-                    # A server can repeat the key that it was sent.
-                    replies[place] = read._replace(text=without_secrets(read.text))
                     self._note(reply)
+                except RaybiasError:
+                    raise
+                # A client's errors, and those of reading a reply that is no completion.
+                except Exception as error:
+                    raise self._translated(error) from None
+                # A server can repeat the key that it was sent.
+                replies[place] = read._replace(text=without_secrets(read.text))
 
         async def save() -> None:
             while True:
                 await asyncio.sleep(_SAVED_EVERY_S)
                 await asyncio.to_thread(self.ledger.save)
 
-        async with self._client() as client, asyncio.TaskGroup() as group:
+        opened = AsyncOpenAI(
+            api_key=self.spec.key() or "none",
+            base_url=self.spec.endpoint,
+            max_retries=self.spec.retries,
+            http_client=BoundedClient(self.spec.timeout_s),
+        )
+        async with opened as client, asyncio.TaskGroup() as group:
             saving = group.create_task(save())
             workers = [group.create_task(work(client)) for _ in range(self.spec.at_once)]
             await asyncio.wait(workers)
@@ -185,22 +186,10 @@ class OpenAIAnswers(Answers):
             self._compare(replies[n], replies[len(asked) + n])
         return [replies[n] for n in range(len(asked))]
 
-    def _client(self) -> AsyncOpenAI:
-        from openai import AsyncOpenAI
-
-        return AsyncOpenAI(
-            api_key=self.spec.key() or "none",
-            base_url=self.spec.endpoint,
-            max_retries=self.spec.retries,
-            http_client=BoundedClient(self.spec.timeout_s),
-        )
-
     def _checked(self, reply: Written) -> Written:
-        """Return a reply whose log-probabilities are numbers; others must be kept nowhere.
+        """Refuse a reply whose log-probabilities are not all numbers, before it is kept anywhere.
 
-        Raises
-        ------
-        WorkFailed: names one that is none.
+        Raises WorkFailed: names one that is none.
         """
         if wrong := next((each for each in reply.label_scores if not math.isfinite(each)), None):
             raise WorkFailed(
@@ -213,9 +202,7 @@ class OpenAIAnswers(Answers):
     def _note(self, reply: Any) -> None:
         """Count a reply, and refuse one of another model than those before it.
 
-        Raises
-        ------
-        WorkFailed: names both models.
+        Raises WorkFailed: names both models.
         """
         own, usage = self.ledger.own, reply.usage
         own.requests += 1
@@ -238,25 +225,13 @@ class OpenAIAnswers(Answers):
     def _compare(self, one: Written, other: Written) -> None:
         own = self.ledger.own
         own.twice += 1
-        gap = max(
-            (abs(a - b) for a, b in zip(one.label_scores, other.label_scores, strict=True)),
-            default=0.0,
-        )
+        pairs = zip(one.label_scores, other.label_scores, strict=True)
+        gap = max((abs(a - b) for a, b in pairs), default=0.0)
         own.furthest = max(own.furthest, gap)
         own.same += one.text == other.text and gap < _SAME
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Raise whatever goes wrong with a request as one line without the key."""
-        try:
-            yield
-        except RaybiasError:
-            raise
-        # A client's errors, and what reading a reply raises that is none.
-        except Exception as error:
-            raise self._translated(error) from None
-
     def _translated(self, error: Exception) -> RaybiasError:
+        """Describe an error in one line without the key."""
         import openai
 
         if isinstance(error.__cause__, RaybiasError):
@@ -287,7 +262,7 @@ class OpenAIAnswers(Answers):
 
 
 def _named(said: object) -> str:
-    """Return what a server calls itself, as it can be written down."""
+    """Return a server's name for itself, fit to be written down."""
     return without_secrets(str(said))[:_SHOWN]
 
 

@@ -1,8 +1,8 @@
-"""What answers for a backbone in the built-in engine's place: its registry, and what it declares.
+"""Declare backbones that the built-in engine does not compute, and their registry.
 
 A provider is a backbone with options of its own, one file of `raybias.providers`; a study names it
 by its `api`. It asks a model that is served elsewhere (`Provider`), or has another engine load the
-checkpoint where the built-in one would (`Engine`).
+checkpoint (`Engine`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ _AnyProvider = TypeVar("_AnyProvider", bound=Backbone)
 def provider(registered: type[_AnyProvider]) -> type[_AnyProvider]:
     """Register a subclass of `Provider` or `Engine` under its `api`.
 
-    Raises
-    ------
-    ConfigError: another class has the api.
+    Raises ConfigError: another class has the api.
     """
     api = str(registered.model_fields["api"].default)
     providers.add(api, registered, origin=(registered.__module__, registered.__qualname__))
@@ -42,7 +40,7 @@ def provider(registered: type[_AnyProvider]) -> type[_AnyProvider]:
 
 
 class Prices(Section):
-    """What tokens cost, in any currency, for a million of them."""
+    """Prices of a million tokens, in any currency."""
 
     read: float = Field(0.0, ge=0)
     """Tokens of prompts."""
@@ -50,12 +48,12 @@ class Prices(Section):
     """Tokens of answers."""
 
     def of(self, read: float, written: float) -> float:
-        """Return what so many tokens cost."""
+        """Return the price of tokens."""
         return (self.read * read + self.written * written) / _PRICED
 
 
 class Budget(Section):
-    """What may be asked of an endpoint for one OUT, over all commands."""
+    """Limits for an endpoint in one OUT, over all commands."""
 
     requests: Amount | None = Field(None, ge=1)
     """Most requests."""
@@ -66,7 +64,7 @@ class Budget(Section):
 
 
 class Engine(Backbone):
-    """A checkpoint that another engine than the built-in one loads, on the same workers."""
+    """A checkpoint that another engine loads, on the same workers."""
 
     version: str = ""
     """The engine's version; the installed one by default, and then that with which OUT began."""
@@ -77,18 +75,16 @@ class Engine(Backbone):
     def as_installed(self) -> Self:
         """Return the backbone with the installed engine's version.
 
-        Raises
-        ------
-        ConfigError: it is not installed, or in another version.
+        Raises ConfigError: it is not installed, or in another version.
         """
 
     @abstractmethod
     def answers(self, context: ModelContext) -> Answers:
-        """Load the checkpoint on the devices of a context, once for all that ask, and answer."""
+        """Load the checkpoint on the devices of a context, once for all callers."""
 
 
 class Provider(Backbone):
-    """A backbone that something else than an engine on the study's workers answers for."""
+    """A backbone that is served elsewhere."""
 
     revision: None = None
     """There is none."""
@@ -121,31 +117,28 @@ class Provider(Backbone):
 
     @abstractmethod
     def text_encoder(self) -> TextEncoder:
-        """Return what writes prompts, and counts their tokens roughly for the plan."""
+        """Return the writer of prompts, which counts their tokens roughly for the plan."""
 
     @abstractmethod
     def answers(self, store: Store) -> Answers:
-        """Return what asks; called in the process that asks, and nothing is asked yet.
+        """Return its answers, called in the process that will ask; nothing is asked yet.
 
-        Parameters
-        ----------
-        store: the study's OUT, where what was asked is noted.
+        `store` is the study's OUT, for notes of the requests.
         """
 
 
 def answers_of(context: ModelContext, store: Store) -> Answers:
-    """Return what answers for a backbone: a provider or an engine, with a memory or without.
+    """Return the answers of a backbone: of a provider or an engine, with a memory or without.
 
-    Parameters
-    ----------
-    store: the study's OUT.
+    `store`: the study's OUT.
 
     Raises
     ------
     ModelError: weights that cannot be loaded.
-    ConfigError: an engine that is not installed here as it was where the study began.
+    ConfigError: an engine that is not installed here as where the study began.
     """
     from raybias.engine.answering import EngineAnswers
+    from raybias.engine.backbone import load_backbone
     from raybias.providers.memory import RememberedAnswers
 
     spec = context.spec
@@ -156,5 +149,5 @@ def answers_of(context: ModelContext, store: Store) -> Answers:
         case Engine():
             found = spec.answers(context)
         case _:
-            found = EngineAnswers(context.backbone())
+            found = EngineAnswers(context.kept(load_backbone))
     return RememberedAnswers(found, Store(context.memory), spec) if context.memory else found

@@ -1,8 +1,8 @@
-"""Remember answers, so that another study asks only what was never asked.
+"""Remember answers, so that another study asks new questions only.
 
-An answer's address is a hash of all that decides it: the weights or endpoint, what computes, the
+An answer's address is a hash of all that decides it: the weights or endpoint, the packages, the
 prompt in tokens, how it is sampled and, where it is, by which key. Answers are kept in Parquet
-files in any folder or URI, a folder for each model; what a command writes is read by the next.
+files in any folder or URI, a folder for each model; the next command reads what one writes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
@@ -42,12 +42,12 @@ _PACKAGES: Final = ("raybias", "torch", "transformers")
 
 
 class RememberedAnswers(Answers):
-    """Answers from memory, and from what answers where memory has none; see `Answers`.
+    """Answers from memory, else from another source; see `Answers`.
 
     Parameters
     ----------
-    inner: what answers.
-    store: where answers are kept.
+    inner: the other source.
+    store: the memory.
     """
 
     def __init__(self, inner: Answers, store: Store, spec: Backbone) -> None:
@@ -93,16 +93,13 @@ class RememberedAnswers(Answers):
 
     @staticmethod
     def _tokens(encoder: TextEncoder, texts: Sequence[str]) -> list[Any]:
-        """Return what a model reads of texts: tokens, or texts where tokens are not known."""
-        if not encoder.knows_tokens:
-            return [*texts]
-        shown = dict(zip(texts, encoder.encode([text or " " for text in texts]), strict=True))
-        return [shown[text] for text in texts]
+        """Return a model's input for texts: tokens, or texts where tokens are unknown."""
+        return encoder.encode([t or " " for t in texts]) if encoder.knows_tokens else [*texts]
 
     def _recalled(
         self, addresses: Sequence[bytes], ask: Callable[[Sequence[int]], list[Written]]
     ) -> list[Written]:
-        """Return an answer for each address; those that are asked for are written down."""
+        """Return an answer for each address; ask for unknown ones and write them down."""
         # One of several that are the same is asked.
         first_of = {address: n for n, address in reversed([*enumerate(addresses)])}
         waiting = sorted(n for address, n in first_of.items() if address not in self._known)
@@ -131,25 +128,22 @@ class RememberedAnswers(Answers):
 
     @cached_property
     def _known(self) -> dict[bytes, Written]:
-        return dict(self._read())
-
-    def _read(self) -> Iterator[tuple[bytes, Written]]:
+        known = {}
         for name in self.store.files(self.folder, suffix=".parquet"):
             table = self.store.read_table(name, schema=_ANSWERS)
             columns = (column.to_pylist() for column in table.columns)
             for address, text, scores in zip(*columns, strict=True):
-                one = Written(text, tuple(scores), 0)
-                if _is_finite(one):
-                    yield address, one
+                known[address] = Written(text, tuple(scores), 0)
+        return {address: each for address, each in known.items() if _is_finite(each)}
 
 
 def _is_finite(answer: Written) -> bool:
-    """Tell whether an answer may be remembered: a score that is no number is a fault to mend."""
+    """Check that an answer may be remembered: a score that is no number is a fault to mend."""
     return all(score is not None and math.isfinite(score) for score in answer.label_scores)
 
 
 def _identity(spec: Backbone) -> Any:
-    """Return what decides the answers of a backbone, beside what it is asked."""
+    """Return all that decides a backbone's answers beside the question."""
     told = spec.model_dump(mode="json", exclude={"name", *spec.never_change_answers})
     if isinstance(spec, Provider):
         return [told, version("raybias")]

@@ -1,7 +1,7 @@
 """A model behind an endpoint that speaks OpenAI's API: chats, completions, likelihoods.
 
-Each process that asks notes in OUT, in a file of its own, what it asked and what the endpoint said
-of itself; their sum is what a budget is held against, and what a report shows.
+Each process notes in OUT, in a file of its own, its requests and the endpoint's account of itself;
+their sum is held against a budget, and shown in a report.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 import re
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -44,12 +44,12 @@ FOLDER: Final = "endpoints"
 
 @dataclass
 class Asked:
-    """What was asked, and answered.
+    """Requests and answers.
 
     Attributes
     ----------
     read, written: tokens, as the endpoint counts them.
-    models, fingerprints: how many answers said that they come from which.
+    models, fingerprints: how many answers name which.
     twice, same: prompts that were asked again, and those of them with the same answer.
     furthest: the largest difference between two likelihoods of one text.
     """
@@ -69,7 +69,7 @@ class Asked:
         return self.read + self.written
 
     def in_words(self, prices: Prices) -> str:
-        """Say what was asked, what it cost, and how often the same prompt had the same answer."""
+        """Describe requests, their cost, and how often the same prompt had the same answer."""
         parts = [f"{self.requests:,} requests, {self.tokens:,} tokens"]
         if cost := prices.of(self.read, self.written):
             parts.append(f"cost {cost:,.2f}")
@@ -78,20 +78,12 @@ class Asked:
         return ", ".join(parts)
 
     def __add__(self, other: Asked) -> Asked:
-        return Asked(
-            self.requests + other.requests,
-            self.read + other.read,
-            self.written + other.written,
-            self.models + other.models,
-            self.fingerprints + other.fingerprints,
-            self.twice + other.twice,
-            self.same + other.same,
-            max(self.furthest, other.furthest),
-        )
+        sums = {name: value + getattr(other, name) for name, value in vars(self).items()}
+        return Asked(**sums | {"furthest": max(self.furthest, other.furthest)})
 
 
 class Ledger:
-    """What this process asked, and what others did before it."""
+    """Requests of this process, and of others before it."""
 
     def __init__(self, store: Store, backbone: str) -> None:
         self.store, self.before = store, read_asked(store, backbone)
@@ -100,61 +92,39 @@ class Ledger:
 
     @property
     def all(self) -> Asked:
-        """What all processes asked."""
+        """Requests of all processes."""
         return self.before + self.own
 
     def save(self) -> None:
-        """Write down what this process asked."""
+        """Write down the requests of this process."""
         if self.own.requests:
             self.store.write_text(self._file, json.dumps(vars(self.own), indent=1))
 
 
 def read_asked(store: Store, backbone: str) -> Asked:
-    """Add up what was asked of an endpoint.
+    """Add up the requests to an endpoint.
 
-    Raises
-    ------
-    DataError: a file that is no such note.
+    Raises DataError: a file that is no such note.
     """
-    return sum(_notes(store, store.files(f"{FOLDER}/{backbone}", suffix=".json")), Asked())
-
-
-def _notes(store: Store, names: Iterable[str]) -> Iterable[Asked]:
-    for file in names:
+    total = Asked()
+    for file in store.files(f"{FOLDER}/{backbone}", suffix=".json"):
         with store.reading(file, "as a note of what was asked"):
             content: dict[str, Any] = json.loads(store.read_text(file))
             for name in ("models", "fingerprints"):
                 content[name] = Counter(content[name])
-            yield Asked(**content)
+            total += Asked(**content)
+    return total
 
 
-#: Most alternatives that the API tells of a token, by chats and by completions.
+#: Most alternatives to a token in the API's chats and completions.
 _OF_CHATS, _OF_TEXT = 20, 5
 #: A seed of the API is smaller, and so is the share of a key in all keys.
 _SEEDS: Final = 2**31
 _KEYS: Final = 2**64
 
 
-class Request(Protocol):
-    """One request.
-
-    Attributes
-    ----------
-    share: a number in [0, 1) that decides whether it is asked twice.
-    """
-
-    prompt: str
-    share: float
-
-    async def ask(self, client: AsyncOpenAI) -> Any:
-        """Send it."""
-
-    def read(self, reply: Any) -> Written:
-        """Read what came back."""
-
-
 class Prompt:
-    """A prompt to write after."""
+    """A prompt to write after; `share`, in [0, 1), decides whether it is asked twice."""
 
     def __init__(self, spec: OpenAI, prompt: str, key: Key, how: Writing) -> None:
         self.spec, self.prompt, self.how = spec, prompt, how
@@ -184,7 +154,7 @@ class Prompt:
         )
 
     def read(self, reply: Any) -> Written:
-        """Read the answer, with thoughts that come apart from it before it."""
+        """Read the answer, after thoughts that come separately."""
         choice = reply.choices[0]
         if self.chat:
             text = choice.message.content or choice.message.refusal or ""
@@ -201,7 +171,7 @@ class Prompt:
 
 
 class Continued:
-    """A text, and what may follow it."""
+    """A text and a possible continuation."""
 
     def __init__(self, spec: OpenAI, text: str, after: str) -> None:
         self.spec, self.prompt = spec, text + after
@@ -221,7 +191,7 @@ class Continued:
         )
 
     def read(self, reply: Any) -> Written:
-        """Add up the log-probabilities of the tokens that begin in what follows."""
+        """Add up the log-probabilities of the continuation's tokens."""
         told = reply.choices[0].logprobs
         if told is None or not told.text_offset:
             raise ConfigError(
@@ -239,7 +209,7 @@ class Continued:
 
 
 def _tokens(reply: Any) -> int:
-    """Count the tokens read and written, where a server tells them."""
+    """Count the tokens read and written, where a server reports them."""
     return int(reply.usage.total_tokens) if reply.usage else 0
 
 
@@ -248,7 +218,7 @@ def _label_scores(
 ) -> tuple[float, ...]:
     """Return the log-probability of the tokens that begin each label word alone, in any case.
 
-    A word that none begins is at most as likely as the least likely of them, and counts so.
+    A word that none begins counts as the least likely of them, which is likelier than it.
     """
     if not likeliest:
         return ()
@@ -317,15 +287,13 @@ class OpenAI(Provider):
 
     @property
     def abilities(self) -> frozenset[Ability]:
-        """What methods can ask of it."""
+        """Its abilities, for methods."""
         return frozenset(self.offers)
 
     def text_encoder(self) -> TextEncoder:
-        """Return what writes prompts, and counts their tokens roughly for the plan.
+        """Return the writer of prompts, which counts their tokens roughly for the plan.
 
-        Raises
-        ------
-        ConfigError: the `openai` package is not installed.
+        Raises ConfigError: the `openai` package is not installed.
         """
         from raybias.engine.encoder import RoughEncoder
 
@@ -338,7 +306,7 @@ class OpenAI(Provider):
         return RoughEncoder(self, None, context=None)
 
     def answers(self, store: Store) -> Answers:
-        """Return what asks."""
+        """Return its answers."""
         from raybias.providers.asking import OpenAIAnswers
 
         return OpenAIAnswers(self, store)
@@ -346,9 +314,7 @@ class OpenAI(Provider):
     def key(self) -> str:
         """Read the key on this machine; empty where none is wanted.
 
-        Raises
-        ------
-        ConfigError: neither the file nor the variable holds one.
+        Raises ConfigError: neither the file nor the variable holds one.
         """
         if self.key_file is None and self.key_variable is None:
             return ""

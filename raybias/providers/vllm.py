@@ -1,9 +1,8 @@
-"""A checkpoint that vLLM loads in the built-in engine's place, in an environment that has it.
+"""A checkpoint that vLLM loads, in an environment that has it.
 
-vLLM is given tokens, not text, and each request's own seed, which its key decides; tokens are
-written as text by the tokenizer that read the prompts. Label log-probabilities are asked for by
-token id. What it computes differs from the built-in engine by rounding, and what is sampled by the
-generator that draws.
+vLLM is given tokens, not text, and each request's own seed, which its key decides; the tokenizer of
+the prompts decodes tokens. Label log-probabilities are asked for by token id. It differs from the
+built-in engine by rounding, and samples by another generator.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 @provider
 class VLLM(Engine):
-    """A checkpoint that vLLM loads in the built-in engine's place."""
+    """A checkpoint that vLLM loads."""
 
     api: Literal["vllm"] = "vllm"
     """Names the engine."""
@@ -45,20 +44,18 @@ class VLLM(Engine):
 
     @property
     def abilities(self) -> frozenset[Ability]:
-        """What methods can ask of it: all but the weights themselves."""
+        """Its abilities, for methods: all but the weights themselves."""
         return frozenset(("chat", "text", "first_tokens", "likelihoods"))
 
     @property
     def gpu_share(self) -> float:
-        """The share of a GPU's memory that it takes, as it is told."""
+        """The share of a GPU's memory that it takes."""
         return self.memory_share
 
     def as_installed(self) -> Self:
         """Return the backbone with the installed vLLM's version.
 
-        Raises
-        ------
-        ConfigError: it is not installed, or in another version.
+        Raises ConfigError: it is not installed, or in another version.
         """
         found = version(self._distribution())
         if self.version not in ("", found):
@@ -72,9 +69,7 @@ class VLLM(Engine):
     def check_device(self, gpus: int) -> None:
         """Refuse CPUs where the installed vLLM was built for GPUs, and the reverse.
 
-        Raises
-        ------
-        ConfigError: it does not run on these devices.
+        Raises ConfigError: it does not run on these devices.
         """
         name = self._distribution()
         for_cpus = "cpu" in name or version(name).endswith("+cpu")
@@ -92,11 +87,11 @@ class VLLM(Engine):
         )
 
     def answers(self, context: ModelContext) -> Answers:
-        """Load the checkpoint, once for all that ask.
+        """Load the checkpoint, once for all callers.
 
         Raises
         ------
-        ConfigError: vLLM is not installed here as it was where the study began.
+        ConfigError: vLLM is not installed here as where the study began.
         ModelError: it cannot load the checkpoint.
         """
 
@@ -129,11 +124,9 @@ ENVIRONMENT: Final = {
 
 
 class VLLMAnswers(Answers):
-    """What one checkpoint writes, and how likely it finds texts; see `Answers`.
+    """Answers of one checkpoint; see `Answers`.
 
-    Parameters
-    ----------
-    llm: vLLM's `LLM`, as `load` makes it.
+    `llm`: vLLM's `LLM`, as `load` makes it.
     """
 
     def __init__(self, spec: Backbone, llm: Any) -> None:
@@ -147,9 +140,7 @@ class VLLMAnswers(Answers):
     def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
         """Write an answer after each prompt, in their order.
 
-        Raises
-        ------
-        ModelError: a prompt that leaves no room for its answer.
+        Raises ModelError: a prompt that leaves no room for its answer.
         """
         from raybias.engine.sampling import Sampling
 
@@ -163,7 +154,7 @@ class VLLMAnswers(Answers):
     def likelihoods(
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False
     ) -> tuple[list[float], int]:
-        """Compute the natural log-likelihood of each second text behind its first."""
+        """Compute the natural log-likelihood of each second text after its first."""
         from raybias.engine.scoring.continuations import continuation_rows
 
         rows = continuation_rows(self.encoder.for_chat if chat else self.encoder, texts)
@@ -175,7 +166,7 @@ class VLLMAnswers(Answers):
         return sums, sum(len(row) for row, _ in rows)
 
     def _all(self, rows: Sequence[Row], parameters: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Have vLLM answer all rows; it batches them by itself."""
+        """Have vLLM answer all rows in batches of its own."""
         from vllm import SamplingParams
 
         from raybias.engine.checkpoint import reading_model
@@ -239,7 +230,7 @@ def writing_parameters(sampling: Sampling, how: Writing, key: Key) -> dict[str, 
 
 
 def engine_options(spec: VLLM, execution: Execution) -> dict[str, Any]:
-    """Return the options of vLLM's engine, as `vllm.LLM` takes them.
+    """Return options for `vllm.LLM`.
 
     The GPUs of one worker share every layer (tensor parallelism).
     """
@@ -273,9 +264,7 @@ def engine_options(spec: VLLM, execution: Execution) -> dict[str, Any]:
 def load(spec: VLLM, execution: Execution) -> Any:
     """Load a checkpoint into vLLM's `LLM`.
 
-    Raises
-    ------
-    ModelError: whatever vLLM says of it.
+    Raises ModelError: with vLLM's message.
     """
     from raybias.engine.checkpoint import reading_model
     from raybias.engine.context import Way

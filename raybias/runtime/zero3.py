@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from raybias.engine.pipelining import blocks
+from raybias.engine.backbone import blocks
 from raybias.runtime.worker_group import BrokenPass
 
 if TYPE_CHECKING:

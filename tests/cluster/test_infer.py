@@ -87,12 +87,7 @@ def expected(
     logits = {}
     for run_id in RUNS:
         prompt_PD = load_soft_prompt(store, f"adapters/{run_id}", width=backbone.width)
-        parts = [
-            scorer.score(
-                backbone.encode([text]), prompts_SPW=prompt_PD[None], prompt_of_row=[0]
-            ).numpy()
-            for text in texts
-        ]
+        parts = [scorer.score(backbone.encoder.encode([text]), prompt_PD).numpy() for text in texts]
         logits[run_id] = np.concatenate(parts)
     return logits
 

@@ -60,7 +60,7 @@ def finished(folder: Path, model: Path) -> tuple[Store, dict[str, np.ndarray]]:
     for seed, run_id in enumerate(RUN_IDS, start=1):
         prompt_PD = torch.randn(4, 32, generator=torch.Generator().manual_seed(seed))
         save_soft_prompt(store, f"adapters/{run_id}", prompt_PD, spec=spec, record={})
-        logits = scorer.score(backbone.encode(TEXTS), prompts_SPW=prompt_PD[None])
+        logits = scorer.score(backbone.encoder.encode(TEXTS), prompt_PD)
         expected[run_id] = logits.softmax(-1).numpy()
         row = (
             dict.fromkeys(RUNS.names) | DONE | {"run_id": run_id, "model": "tiny", "dataset": "set"}

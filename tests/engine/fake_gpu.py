@@ -1,4 +1,4 @@
-"""The engine's passes on a GPU that is not there, for tests/engine/test_device.py. Not a test.
+"""The engine's passes on a GPU that is not there, for tests/engine/test_on_device.py. Not a test.
 
 Torch's fake tensors have a device and a shape and no values: to mix devices, and to ask for a
 value, is an error. So is a copy from the host that would wait for a GPU, as all but `to_device` do.
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,9 +30,9 @@ from raybias.engine.adapters.base import TrainingBatch, stack_weights
 from raybias.engine.adapters.full import FullTrainer
 from raybias.engine.adapters.lora import LoraTrainer
 from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
+from raybias.engine.backbone import layer_split
 from raybias.engine.devices import to_device
-from raybias.engine.packing import PackedSequence, Placed, stack
-from raybias.engine.pipelining import layer_split
+from raybias.engine.packing import Placed, stack
 from raybias.engine.sampling import KeyedDraw, Sampler, Sampling
 from raybias.engine.scoring.causal import LabelScorer, TokenScorer
 from raybias.engine.scoring.masked import MaskedScorer, load_masked
@@ -67,8 +66,6 @@ class Host(TorchFunctionMode):
             caller = caller.f_back
         ours = caller.f_globals["__name__"].partition(".")[0] in ("raybias", __name__)
         waits = ours and caller.f_code is not to_device.__code__
-        if func is torch.as_tensor and isinstance(args[0], Held):
-            return args[0].tensor
         if func is torch.tensor:
             device = given.pop("device", torch.device("cpu"))
             if waits and _on_gpu(device):
@@ -105,16 +102,6 @@ def _of_host(place: Any) -> bool:
 def _there(made: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Make the like of a tensor on a device; to move a single value, torch would look at it."""
     return torch.empty(made.shape, dtype=made.dtype, device=device)
-
-
-class Held:
-    """Numbers that are also asked for as NumPy's, whose memory a fake tensor has not."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor, self.array = tensor, tensor.numpy().copy()
-
-    def numpy(self) -> np.ndarray:
-        return self.array
 
 
 @contextmanager
@@ -157,7 +144,7 @@ def training(
         for s, each in enumerate(weights)
     ]
     if devices > 1:
-        placed = [Placed(s, s, each) for s in range(2) for each in trainer.prepare(ROWS[: 4 - s])]
+        placed = [Placed(s, each) for s in range(2) for each in trainer.prepare(ROWS[: 4 - s])]
         with torch.no_grad():
             logits_NL = trainer.forward(stack(placed), stack_weights(weights), batches)
         assert logits_NL.device == device
@@ -240,7 +227,7 @@ def scoring(folder: Path) -> None:
         for scorer, work in (
             (labels, lambda: labels.score(many)),
             (tokens, tokens.prepare([(row, 1) for row in many])),
-            (words, words.prepare([(row, 2) for row in many])),
+            (words, words.prepare([[(row, 2) for row in many]])),
         ):
             scorer.batcher.device, scorer.batcher.tokens_per_batch = device, 200
             host.events.clear()
@@ -248,11 +235,6 @@ def scoring(folder: Path) -> None:
             passes = host.events.index("asked")
             assert passes > 1, host.events
             assert "pass" not in host.events[passes:], host.events
-
-
-def _held(sequences: Sequence[PackedSequence]) -> Any:
-    made = stack([Placed(0, 0, each) for each in sequences])
-    return replace(made, at_R=Held(made.at_R), at_T=Held(made.at_T), ends_RT=Held(made.ends_RT))
 
 
 def waits(folder: Path) -> None:

@@ -16,7 +16,6 @@ from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, ModelError
 from raybias.methods import ChainOfThought, FewShot, Prompted, ZeroShot
 from raybias.methods.prompted_reader import PromptedRun
-from raybias.methods.prompts import read_answer
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import prompting
@@ -163,31 +162,12 @@ def test_a_chat_is_taken_where_there_is_a_template_and_never_by_the_paper(tmp_pa
         ZeroShot(prompt_format="raw", system="Be brief.")
 
 
-def test_a_template_without_system_messages_is_one_line(tmp_path: Path) -> None:
-    template = (
-        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
-        + prompting.CHAT
-    )
-    encoder = load_tokenizer(Backbone(id=str(prompting.save_chat("opt", tmp_path, template))))
-    with pytest.raises(ModelError, match="chat template: no system role") as said:
-        METHODS[0].form(encoder).first("it", LABELS)
-    assert "\n" not in str(said.value)
-
-
-def test_thoughts_are_no_part_of_the_answer() -> None:
-    words = ("negative", "neutral", "positive")
-    assert read_answer("<think>positive at first</think> Negative.", words).label == 0
-    assert read_answer("<think>positive, as it seems", words).label is None
-    assert read_answer("positive <think>negative</think>", words).label == 2
-
-
 @pytest.mark.parametrize(
     "template",
     [
         "{% for a in range(9999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
         "{% for a in range(9999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
         "{{ 'x' * 10 ** 10 }}",
-        "{{ 10 ** (10 ** 9) }}",
         "{% if messages|length > 1 %}{{ 'x'.ljust(10 ** 10) }}{% endif %}",
     ],
 )
@@ -198,7 +178,12 @@ def test_a_template_that_takes_all_time_or_memory_is_refused(template: str, tmp_
         encoder.chat([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
 
 
-def test_what_transformers_allows_in_a_template_is_taken(tmp_path: Path) -> None:
+def test_a_template_may_refuse_messages_and_do_what_transformers_allows(tmp_path: Path) -> None:
+    template = "{{ raise_exception('no system role') if messages }}" + prompting.CHAT
+    encoder = load_tokenizer(Backbone(id=str(prompting.save_chat("opt", tmp_path, template))))
+    with pytest.raises(ModelError, match="chat template: no system role") as refused:
+        METHODS[0].form(encoder).first("it", LABELS)
+    assert "\n" not in str(refused.value)
     template = (
         "{{ strftime_now('%Y')[:2] }}{% for m in messages %}{% if loop.first %}{% continue %}"
         "{% endif %}{% generation %}{{ m | tojson(indent=1) }}{% endgeneration %}{% endfor %}"

@@ -132,7 +132,8 @@ def test_greedy_answers_are_those_of_a_server_of_transformers(
             )
             run = PromptedRun("run", 7, SHOTS if isinstance(method, FewShot) else ())
             ours = labelled(predictor(engine, method), run, texts, texts)
-            theirs = predictor(spec.answers(Store(tmp_path)), method).label(run, texts, texts)
+            who = predictor(spec.answers(Store(tmp_path)), method)
+            theirs = labelled(who, run, texts, texts)
             assert ours["texts"] == theirs["texts"]
             assert ours["labels"] == theirs["labels"]
 

@@ -13,8 +13,8 @@ import transformers
 from raybias.engine import text_generator
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.sampling import Sampler, Sampling
-from raybias.engine.text_generator import Generated, TextGenerator, check_room
-from raybias.errors import ModelError, WorkFailed
+from raybias.engine.text_generator import Generated, TextGenerator
+from raybias.errors import ModelError
 from support import backbones, prompting
 
 LABEL_IDS = (2, 3, 4)
@@ -86,8 +86,13 @@ def assert_alike(found: list[Generated], expected: list[Generated]) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [*backbones.CONFIGS, *backbones.WRITERS])
-@pytest.mark.parametrize("opening", [9, 0])
+@pytest.mark.parametrize(
+    ("kind", "opening"),
+    [
+        *((kind, 9) for kind in (*backbones.CONFIGS, *backbones.WRITERS)),
+        *((kind, 0) for kind in ("opt", "llama", "mpt")),
+    ],
+)
 def test_tokens_are_those_of_each_row_alone(
     kind: str, opening: int, backbone: Callable[[str], LoadedBackbone]
 ) -> None:
@@ -260,35 +265,12 @@ def test_label_scores_alone_and_rows_of_one_token(
     assert TextGenerator(model).generate([], [], sampling=values, max_new_tokens=3) == []
 
 
-def test_exhausted_memory_halves_the_batch_and_goes_on(
-    backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, rows = backbone("opt"), prompts(seed=6, count=120)
-    generator, values = TextGenerator(model), sampling(model)
-    expected = generator.generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)
-    real, limit = model.model.forward, 20
-
-    def limited(*args: object, **options: torch.Tensor) -> object:
-        if len(options["input_ids"]) > limit:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return real(*args, **options)
-
-    monkeypatch.setattr(model.model, "forward", limited)
-    found = generator.generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)
-    assert generator.batcher.tokens_per_batch < 4096
-    assert [each.tokens for each in found] == [each.tokens for each in expected]
-    limit = 0
-    with pytest.raises(WorkFailed, match="does not fit the memory of cpu"):
-        generator.generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)
-
-
 def test_prompts_without_room_are_counted(backbone: Callable[[str], LoadedBackbone]) -> None:
-    rows = [[1] * 5, [1] * 18, [1] * 20]
-    check_room(rows, context=23, max_new_tokens=3)
-    with pytest.raises(ModelError, match=r"2 of 3 prompts .* 20 tokens .*\(longest: 20 tokens\)"):
-        check_room(rows, context=20, max_new_tokens=3)
     model = backbone("opt")
-    with pytest.raises(ModelError, match="1 of 1 prompts do not fit the context of 64 tokens"):
+    with pytest.raises(
+        ModelError,
+        match=r"1 of 2 texts .* of 64 leaves beside 5 new tokens \(longest: prompt 2",
+    ):
         TextGenerator(model).generate(
-            [[1] * 60], [(0,)], sampling=sampling(model), max_new_tokens=5
+            [[1] * 59, [1] * 60], [(0,), (1,)], sampling=sampling(model), max_new_tokens=5
         )

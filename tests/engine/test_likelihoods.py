@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from pydantic import ValidationError
 
 from raybias.config import Backbone, QuestionProbe
 from raybias.engine.answering import EngineAnswers
@@ -105,6 +104,9 @@ def test_orders_move_options_and_answers_keep_the_published_places(folder: Path)
     answer = method.row(item, second, [-3.0, -1.0, -2.0])
     assert answer["pred"] == 2
     assert answer["scores"] == [-2.0, -3.0, -1.0]
+    written = OptionAnswer.model_validate({"orders": 3})
+    _, second, _ = written.requests(item, chat=True)
+    assert (second.shown[0], written.row(item, second, "A.")["pred"]) == ("The grandson", 1)
 
 
 def test_likelihoods_are_chosen_by_length_where_the_study_says_so(folder: Path) -> None:
@@ -158,28 +160,6 @@ def test_an_answer_names_an_option_by_its_letter_or_its_words(
     assert named_option(answer, asked) == place
 
 
-def test_a_written_answer_counts_as_the_published_place(folder: Path) -> None:
-    method = OptionAnswer.model_validate({"orders": 3})
-    (item, *_) = items(folder, "bbq")
-    _, second, _ = method.requests(item, chat=True)
-    place = named_option("A", second)
-    assert place is not None
-    assert (second.shown[place], second.places[place]) == ("The grandson", 1)
-
-
-def test_prompts_are_chats_where_the_tokenizer_has_a_template(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    path = prompting.save_chat("gpt2", tmp_path_factory.mktemp("chat"))
-    encoder = load_backbone(Backbone(id=str(path))).encoder
-    prompt = {"name": "a", "template": "{question}{options}", "system": "Be brief."}
-    method = OptionAnswer.model_validate({"prompt_format": "auto", "prompts": [prompt]})
-    said = method.form(encoder).written(
-        Asked("", "Who?", (), (), system=method.wordings[0].prompt.system)
-    )
-    assert said == "system:\nBe brief.</s>user:\nWho?</s>assistant:\n"
-
-
 def test_decisions_are_the_textbooks(folder: Path) -> None:
     backbone, method = load("gpt2", folder), DecisionLikelihood()
     asked = items(folder, "discrim_eval")
@@ -210,7 +190,7 @@ def test_sentences_are_the_textbooks(kind: str, tmp_path: Path) -> None:
             assert len(row) == len(book.tokenizer.encode(f"{before}w0{after}"))
             expected = float(book.log_probs(shown)[place, row[place]])
         else:
-            begin = scorer.backbone.prompt_token_id
+            begin = scorer.backbone.encoder.prompt_token_id
             head = [] if "BLANK" in context else book.tokenizer.encode(
                 context, add_special_tokens=False
             )  # fmt: skip
@@ -235,18 +215,3 @@ def test_sentences_are_the_textbooks(kind: str, tmp_path: Path) -> None:
 )
 def test_the_word_that_fills_the_blank(context: str, sentence: str, word: str) -> None:
     assert filled_in(context, sentence) == word
-
-
-@pytest.mark.parametrize(
-    ("method", "fields", "message"),
-    [
-        (OptionLikelihood, {"prompt_format": "raw"}, "a system message is for prompt_format: chat"),
-        (OptionAnswer, {"prompt_format": "raw"}, "a system message is for prompt_format: chat"),
-    ],
-)
-def test_system_messages_are_of_chats(
-    method: type[Method], fields: dict[str, str], message: str
-) -> None:
-    prompt = {"name": "a", "template": "{question}{options}", "system": "Be brief."}
-    with pytest.raises(ValidationError, match=message):
-        method.model_validate({"prompts": [prompt], **fields})

@@ -1,4 +1,4 @@
-"""A checkpoint that lacks weights of its model is refused, and never filled up at random."""
+"""A checkpoint that lacks weights is refused, never filled up; a mirror stands for the hub."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from safetensors.torch import load_file, save_file
 
 from raybias.config import Adequacy, Backbone, Rewriting
 from raybias.engine.backbone import load_backbone, load_pretrained
+from raybias.engine.checkpoint import fetched, locate, source_of
 from raybias.engine.classifier import Classifier, load_classifier
 from raybias.engine.context import Execution
-from raybias.engine.judging import AdequacyModel
-from raybias.engine.rewriter import Rewriter
+from raybias.engine.rewriter import AdequacyModel, Rewriter
 from raybias.engine.scoring.masked import load_masked
 from raybias.errors import ModelError
 from raybias.methods import Full, Lora
 from raybias.schema import LABELS
 from support import classifiers, pair_models, rewriters
+from support.mirrored import mirror
+from support.tiny import save_model
 
 Tensors = dict[str, torch.Tensor]
 CPU = torch.device("cpu")
@@ -168,3 +170,56 @@ def test_a_pipe_among_a_models_files_is_refused(name: str, tmp_path: Path) -> No
     os.mkfifo(tmp_path / name)
     with pytest.raises(ModelError, match=f"{name} is a pipe or device, not a file"):
         load_backbone(Backbone(id=str(tmp_path)))
+
+
+ID = "example/tiny"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A mirror with the tiny model as example/tiny, and a cache of the hub that is empty."""
+    save_model(tmp_path / "tiny")
+    (tmp_path / "tiny" / "pytorch_model.bin").write_bytes(b"never read")
+    return mirror({ID: tmp_path / "tiny"}, COMMIT, tmp_path, monkeypatch)[ID]
+
+
+def test_a_model_is_located_without_its_weights_and_fetched_with_them(
+    bucket: Path, tmp_path: Path
+) -> None:
+    found = locate("example/tiny", None)
+    assert found.commit == COMMIT
+    assert found.snapshot is not None
+    assert found.snapshot.is_relative_to(tmp_path / "cache")
+    assert (found.snapshot / "config.json").is_file()
+    assert not (found.snapshot / "model.safetensors").exists()
+    # What the driver pins is what every node fetches.
+    spec = Backbone(id="example/tiny", name="tiny", revision=COMMIT, dtype="float32")
+    # A worker whose machine nothing was fetched to loads the same model.
+    mirrored = load_backbone(spec).model.state_dict()
+    plain = load_backbone(Backbone(id=str(bucket))).model.state_dict()
+    assert all(torch.equal(mirrored[name], plain[name]) for name in plain)
+    here = Path(fetched(spec))
+    assert here == found.snapshot == Path(source_of(spec))
+    assert not (here / "pytorch_model.bin").exists()
+    assert not list(here.glob(".*"))
+    weights = here / "model.safetensors"
+    assert weights.read_bytes() == (bucket / weights.name).read_bytes()
+    before = weights.stat().st_mtime_ns
+    fetched(spec)
+    assert weights.stat().st_mtime_ns == before, "it is copied once"
+
+
+@pytest.mark.parametrize(
+    ("name", "revision", "problem"),
+    [
+        ("example/none", None, "is not in the mirror"),
+        ("example/tiny", "other", "is not in the mirror"),
+        ("example/tiny", COMMIT[::-1], "has no files of commit"),
+    ],
+)
+@pytest.mark.usefixtures("bucket")
+def test_what_the_mirror_lacks_is_one_line(name: str, revision: str | None, problem: str) -> None:
+    with pytest.raises(ModelError, match=problem) as raised:
+        locate(name, revision)
+    assert len(str(raised.value).splitlines()) == 1

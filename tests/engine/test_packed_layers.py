@@ -43,7 +43,7 @@ def test_padding_changes_no_logits_of_a_model_that_reads_the_last_position(tmp_p
     assert not classifiers.load("gpt2", tmp_path, FULL).pads_left
     trainer = FullTrainer(classifier, FULL)
     rows = [[1, 5, 6, 7], [1, 8], [1, 9, 10, 11, 12, 13, 14]]
-    keyed = [Placed(0, 0, each) for each in trainer.prepare(rows)]
+    keyed = [Placed(0, each) for each in trainer.prepare(rows)]
     with torch.no_grad():
         together = classifier(*classifier.read(stack(keyed)))
         for each, logits_L in zip(keyed, together, strict=True):
@@ -94,7 +94,7 @@ def test_runs_share_a_pass_as_they_do_on_a_gpu(counts: tuple[int, ...], tmp_path
     training = [TrainingBatch(run, rows, (0,) * 12, s, 5, True) for s, run in enumerate(weights)]
     assert trainer.packs
     sequences = pack(rows, max_tokens=max(map(len, rows)) * 3, share=False)
-    placed = [Placed(s, s, sequences[n]) for s, count in enumerate(counts) for n in range(count)]
+    placed = [Placed(s, sequences[n]) for s, count in enumerate(counts) for n in range(count)]
     together, stacked = stack(placed[::-1]), stack_weights(weights)
     packed = [
         dict(zip(together.rows, trainer.forward(together, stacked, mode), strict=True))
@@ -104,25 +104,30 @@ def test_runs_share_a_pass_as_they_do_on_a_gpu(counts: tuple[int, ...], tmp_path
     for found, mode in zip(packed, (None, training), strict=True):
         for s, row in found:
             (alone,) = pack([rows[row]], max_tokens=0)
-            single = stack([Placed(s, s, replace(alone, members=(row,)))])
+            single = stack([Placed(s, replace(alone, members=(row,)))])
             (expected,) = trainer.forward(single, stacked, mode)
             torch.testing.assert_close(found[s, row], expected, atol=1e-4, rtol=1e-4)
 
 
-def test_targets_that_match_nothing_are_refused(tmp_path: Path) -> None:
-    method = METHOD.model_copy(update={"target": ("query", "q_prj")})
-    classifier = classifiers.load("bert", tmp_path, method)
+def test_targets_are_matched_and_checked(tmp_path: Path) -> None:
+    def names(method: Tuned) -> set[str]:
+        options = options_for(Ia3Options if isinstance(method, Ia3) else LoraOptions, method)
+        layers = target_layers(classifier.model, options, classifier.encoder.spec)
+        return {path.rpartition(".")[2] for path in layers}
+
+    classifier = classifiers.load("bert", tmp_path, METHOD)
+    assert names(METHOD.model_copy(update={"target": "peft_default"})) == {"query", "value"}
     with pytest.raises(ModelError, match=r"'q_prj' matches no linear layer; choose among dense"):
-        target_layers(classifier, options_for(LoraOptions, method))
-    usual = METHOD.model_copy(update={"target": "peft_default"})
-    names = {
-        path.rpartition(".")[2]
-        for path in target_layers(classifier, options_for(LoraOptions, usual))
-    }
-    assert names == {"query", "value"}
-    tokens = METHOD.model_copy(update={"head": "label_tokens"})
+        names(METHOD.model_copy(update={"target": ("query", "q_prj")}))
     with pytest.raises(ModelError, match="is an encoder"):
-        classifiers.load("bert", tmp_path, tokens)
+        classifiers.load("bert", tmp_path, METHOD.model_copy(update={"head": "label_tokens"}))
+    named = Ia3(target=("k_proj", "fc2"), feed_forward=("fc2",))
+    classifier = classifiers.load("opt", tmp_path, named)
+    assert names(named) == {"k_proj", "fc2"}
+    with pytest.raises(ModelError, match="ia3 target 'k_prj' matches no linear layer"):
+        names(named.model_copy(update={"target": ("k_prj",)}))
+    with pytest.raises(ValidationError, match="feed_forward names fc1, which is not in target"):
+        Ia3(target=("k_proj",), feed_forward=("fc1",))
 
 
 def test_an_adapter_of_another_backbone_is_refused(tmp_path: Path) -> None:
@@ -133,18 +138,3 @@ def test_an_adapter_of_another_backbone_is_refused(tmp_path: Path) -> None:
         trainer_of("opt", tmp_path, Ia3()).load(store, "adapter")
     with pytest.raises(ModelError, match="no such adapter"):
         trainer.load(store, "elsewhere")
-
-
-def test_named_targets_are_matched_and_checked(tmp_path: Path) -> None:
-    named = Ia3(target=("k_proj", "fc2"), feed_forward=("fc2",))
-    classifier = classifiers.load("opt", tmp_path, named)
-    names = {
-        path.rpartition(".")[2]
-        for path in target_layers(classifier, options_for(Ia3Options, named))
-    }
-    assert names == {"k_proj", "fc2"}
-    wrong = named.model_copy(update={"target": ("k_prj",)})
-    with pytest.raises(ModelError, match="ia3 target 'k_prj' matches no linear layer"):
-        target_layers(classifier, options_for(Ia3Options, wrong))
-    with pytest.raises(ValidationError, match="feed_forward names fc1, which is not in target"):
-        Ia3(target=("k_proj",), feed_forward=("fc1",))

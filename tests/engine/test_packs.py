@@ -18,7 +18,7 @@ from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.engine.batching import Batcher
 from raybias.engine.context import Execution
-from raybias.engine.packing import Placed, fitting, longest_first, pack, shared_width, stack
+from raybias.engine.packing import Placed, fitting, pack, shared_width, stack
 from raybias.methods import EarlyStop, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
 from support import backbones, classifiers
@@ -116,7 +116,7 @@ def test_a_width_stays_within_the_context_and_runs_are_cut_where_they_end() -> N
     batcher = Batcher(where="x", device=torch.device("cpu"), tokens_per_batch=3 * 20, context=20)
     trainer = trainer_of("lora", "opt")
     (one,) = trainer.prepare([list(range(2, 19))])
-    placed = [Placed(s, s, one) for s in (0, 1, 1, 2, 2, 2, 2)]
+    placed = [Placed(s, one) for s in (0, 1, 1, 2, 2, 2, 2)]
     batches = [batch for batch, _ in batcher.each_adapter(lambda batch: 0, placed)]
     assert [batch.adapters for batch in batches] == [(0, 1, 1), (2, 2, 2), (2,)]
     assert {batch.tokens_RT.shape[1] for batch in batches} == {20}
@@ -149,7 +149,8 @@ def test_shared_openings_are_written_once(rows: list[list[int]]) -> None:
 
 @given(SHORT_ROWS, st.integers(1, 60))
 def test_batches_keep_the_budget_and_every_row(rows: list[list[int]], budget: int) -> None:
-    waiting = longest_first([Placed(7, 0, each) for each in pack(rows, max_tokens=12)])
+    sequences = sorted(pack(rows, max_tokens=12), key=lambda each: -len(each.tokens))
+    waiting = [Placed(7, each) for each in sequences]
     read = []
     while waiting:
         count = fitting(waiting, budget=budget, prompt_length=2)

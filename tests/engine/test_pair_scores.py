@@ -35,7 +35,7 @@ from support import backbones, pair_models, stories
 
 CAUSAL_KINDS = ("gpt2", "llama", "opt", "opt_projected", "mistral", "bloom", "cohere")
 MASKED_KINDS = ("bert", "roberta")
-PAIRS = pair_models.pairs(60, seed=4)
+PAIRS = pair_models.pairs(40, seed=4)
 
 Load = Callable[[str], LoadedBackbone]
 
@@ -126,10 +126,13 @@ def test_decisions_do_not_depend_on_company(kind: str, load: Load) -> None:
     expected = scorer(backbone, kind).prepare(PAIRS)()
     order = np.random.default_rng(0).permutation(len(PAIRS)).tolist()
     twice = [PAIRS[n] for n in [*order, *order[::-1]]]
+    single = scorer(backbone, kind)
+    each_alone = [single.prepare([pair])() for pair in PAIRS[:20]]
+    one_by_one = {rule: [found[rule][0] for found in each_alone] for rule in expected}
     for found, places in (
         (scorer(backbones.with_budget(backbone, 24), kind).prepare(PAIRS)(), range(len(PAIRS))),
         (scorer(backbone, kind).prepare(twice)(), [*order, *order[::-1]]),
-        (_one_by_one(scorer(backbone, kind), PAIRS[:20]), range(20)),
+        (one_by_one, range(20)),
     ):
         for score, each in found.items():
             own = [expected[score][n] for n in places]
@@ -139,11 +142,6 @@ def test_decisions_do_not_depend_on_company(kind: str, load: Load) -> None:
                 assert near(one, two)
                 if not pair_models.inside_tolerance(score, [two]):
                     assert one.preference == two.preference
-
-
-def _one_by_one(own: PairScorer, pairs: Sequence[tuple[str, str]]) -> dict[str, list[PairScore]]:
-    each = [own.prepare([pair])() for pair in pairs]
-    return {score: [found[score][0] for found in each] for score in own.scores}
 
 
 @pytest.mark.parametrize("kind", ["llama", "bert"])
@@ -157,7 +155,7 @@ def test_swapped_sides_turn_k_into_the_rest(kind: str, load: Load) -> None:
         if align(encode(a)["input_ids"], encode(b)["input_ids"])
         == [(x, y) for y, x in align(encode(b)["input_ids"], encode(a)["input_ids"])]
     ]
-    assert len(pairs) > 50
+    assert len(pairs) > 30
     found, swapped = own.prepare(pairs)(), own.prepare([(b, a) for a, b in pairs])()
     for score in found:
         wins = sum(pair.preference == 1 for pair in found[score])
@@ -208,28 +206,6 @@ def reading(module: torch.nn.Module) -> Iterator[list[tuple[int, torch.Size]]]:
         yield read
     finally:
         hook.remove()
-
-
-def test_bfloat16_deviation_is_measured(load: Load, folder: Path) -> None:
-    for kind in ("llama", "bert"):
-        exact = scorer(load(kind), kind).prepare(PAIRS)()
-        spec = pair_models.spec(kind, folder, dtype="bfloat16")
-        rough = scorer(load_backbone(spec, scores_of(kind)), kind).prepare(PAIRS)()
-        for score, each in exact.items():
-            both = [
-                (one, two)
-                for one, two in zip(each, rough[score], strict=True)
-                if one.more and one.less
-            ]
-            gap = max(
-                abs(a / b - 1)
-                for one, two in both
-                for a, b in ((two.more, one.more), (two.less, one.less))
-            )
-            flips = sum(one.preference != two.preference for one, two in both)
-            assert 1e-5 < gap < 0.2
-            # Whatever flips is told beforehand by the tolerance of the measured gap.
-            assert flips <= pair_models.inside_tolerance(score, each, relative=gap)
 
 
 def test_tolerance_and_ties() -> None:

@@ -1,34 +1,36 @@
-"""Batches under way side by side give what one after another gives, to the bit on a CPU."""
+"""Layers split over devices, and batches side by side, compute what the whole model does.
+
+There are two devices only where there are two GPUs (`fake_gpu.py` finds an operation that reads
+from both). Elsewhere the hooks that move hidden states work between one CPU and itself, and what
+goes where is read from the map.
+"""
 
 from __future__ import annotations
 
 import itertools
 import pickle
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from accelerate import dispatch_model
 
 from raybias.config import Backbone
-from raybias.engine.adapters.base import TrainingBatch
-from raybias.engine.backbone import LoadedBackbone, ModelContext, load_backbone
-from raybias.engine.batching import Batcher
+from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
+from raybias.engine.adapters.tuning import PackedTuner, Trial
+from raybias.engine.backbone import LoadedBackbone, ModelContext, blocks, layer_split, load_backbone
+from raybias.engine.batching import Batcher, Pipeline
 from raybias.engine.context import Execution
 from raybias.engine.packing import Batch, Placed, pack
-from raybias.engine.pipelining import Pipeline
-from raybias.engine.sampling import Sampling
-from raybias.engine.scoring.causal import TokenScorer
+from raybias.engine.scoring.causal import LabelScorer, TokenScorer
 from raybias.engine.scoring.masked import MaskedScorer, load_masked
-from raybias.engine.text_generator import TextGenerator
 from raybias.errors import WorkFailed
-from raybias.methods import Lora, SoftPrompt
+from raybias.methods import SoftPrompt
 from raybias.schema import LABELS
-from support import backbones, classifiers, pair_models
-from support.ia3 import Ia3
+from support import backbones, pair_models
 
 PASSES = 3
 ROWS = [tuple(row) for row in backbones.token_rows(24, seed=3)]
@@ -39,16 +41,21 @@ def execution(passes: int) -> Execution:
     return Execution(tokens_per_batch=120, passes=passes)
 
 
-@pytest.fixture
-def both(backbone: Callable[[str], LoadedBackbone]) -> Callable[[str], Iterator[LoadedBackbone]]:
-    """A backbone by architecture, one batch after another and with three under way."""
-
-    def of(kind: str) -> Iterator[LoadedBackbone]:
-        loaded = backbone(kind)
-        for passes in (1, PASSES):
-            yield LoadedBackbone(loaded.encoder, loaded.model, execution(passes))
-
-    return of
+@pytest.mark.parametrize("kind", ["opt", "bloom", "roberta"])
+def test_log_probabilities(kind: str, tmp_path: Path) -> None:
+    found = []
+    for passes in (1, PASSES):
+        if kind == "roberta":
+            spec = Backbone(id=str(pair_models.save(kind, tmp_path)), dtype="float32")
+            scorer: Any = MaskedScorer(load_masked(spec, execution(passes)))
+            asked: Any = [[(row, place) for place in range(1, len(row) - 1)] for row in ROWS]
+        else:
+            loaded = backbones.load(kind, tmp_path)
+            split = LoadedBackbone(loaded.encoder, loaded.model, execution(passes))
+            scorer, asked = TokenScorer(split), [(row, 1) for row in ROWS]
+        assert scorer.batcher.pipeline.depth == passes
+        found.append(scorer.prepare(asked)())
+    assert all(np.array_equal(mine, its) for mine, its in zip(*found, strict=True))
 
 
 def batcher(passes: int = PASSES, tokens: int = 120) -> Batcher:
@@ -59,71 +66,7 @@ def batcher(passes: int = PASSES, tokens: int = 120) -> Batcher:
 
 
 def placed() -> list[Placed]:
-    return [Placed(0, 0, each) for each in pack(ROWS, max_tokens=0)]
-
-
-@pytest.mark.parametrize("method", [SoftPrompt(prompt_length=5), Lora(dropout=0.1), Ia3()])
-def test_gradients_and_logits_of_runs(method: Any, tmp_path: Path) -> None:
-    spec = classifiers.spec_of("llama", tmp_path / "llama")
-    found = []
-    for passes in (1, PASSES):
-        context = ModelContext(spec, LABELS, execution(1)).here()
-        trainer = method.trainer(context)
-        trainer.batcher.pipeline = execution(passes).pipeline
-        weights = [trainer.init_weights(s) for s in range(4)]
-        batches = [
-            TrainingBatch(each, ROWS[s:], [n % 3 for n in range(24 - s)], s, 2, True)
-            for s, each in enumerate(weights)
-        ]
-        logits = trainer.logits(weights, [trainer.prepare(ROWS)] * 4)
-        found.append((*trainer.gradients(batches), torch.stack(logits)))
-    (ours, losses, logits), (theirs, their_losses, their_logits) = found
-    assert torch.equal(losses, their_losses)
-    assert torch.equal(logits, their_logits)
-    for run, other in zip(ours, theirs, strict=True):
-        assert all(torch.equal(run[name], other[name]) for name in other)
-
-
-@pytest.mark.parametrize("kind", ["opt", "qwen2", "bloom"])
-def test_log_probabilities(kind: str, both: Callable[[str], Iterator[LoadedBackbone]]) -> None:
-    one, three = (TokenScorer(each).prepare([(row, 1) for row in ROWS])() for each in both(kind))
-    assert all(np.array_equal(mine, its) for mine, its in zip(one, three, strict=True))
-
-
-def test_log_probabilities_of_masked_tokens(tmp_path: Path) -> None:
-    spec = Backbone(id=str(pair_models.save("roberta", tmp_path)), dtype="float32")
-    requests = [(row, place) for row in ROWS for place in range(1, len(row) - 1)]
-    one, three = (
-        MaskedScorer(load_masked(spec, execution(passes))).prepare(requests)() for passes in (1, 3)
-    )
-    assert np.array_equal(one, three)
-
-
-@pytest.mark.parametrize("kind", ["opt", "llama", "bloom"])
-def test_texts(kind: str, both: Callable[[str], Iterator[LoadedBackbone]]) -> None:
-    keys = [(1, n) for n in range(len(ROWS))]
-    sampled = Sampling(0.9, 20, 0.9, 0.0, 1.2, (1,))
-    ours, theirs = (
-        TextGenerator(model).generate(
-            ROWS, keys, sampling=sampled, max_new_tokens=9, label_ids=(2, 3, 4)
-        )
-        for model in both(kind)
-    )
-    assert [each.tokens for each in ours] == [each.tokens for each in theirs]
-    # Rows of other batches are padded otherwise, which moves the last bits of a logit.
-    assert np.allclose(
-        [each.label_log_probs for each in ours],
-        [each.label_log_probs for each in theirs],
-        atol=1e-5,
-    )
-
-
-def test_a_split_model_has_several_batches_under_way(tmp_path: Path) -> None:
-    spec = backbones.load("opt", tmp_path).spec
-    loaded = load_backbone(spec)
-    split = LoadedBackbone(loaded.encoder, loaded.model, execution(2))
-    assert split.batcher(side_by_side=True).pipeline.depth == 2
-    assert split.batcher().pipeline.depth == 1
+    return [Placed(0, each) for each in pack(ROWS, max_tokens=0)]
 
 
 def test_batches_are_under_way_together_and_results_in_order() -> None:
@@ -194,3 +137,51 @@ def test_a_context_that_was_used_goes_to_another_process() -> None:
     gone = pickle.loads(pickle.dumps(context))
     assert gone == context
     assert gone.execution.pipeline.start(lambda: 1)() == 1
+
+
+METHOD = SoftPrompt(
+    prompt_length=4, batch_size=6, eval_every=5, max_steps=10, seeds=(1, 2), keep=1
+)  # fmt: skip
+
+
+def tuned(model: LoadedBackbone) -> dict[str, torch.Tensor]:
+    trials = [Trial(f"s{seed}", seed, 1e-3, "final", 1e-2, 5) for seed in METHOD.seeds]
+    rows = backbones.token_set(20, seed=5)
+    trainer = SoftPromptTrainer(LabelScorer(model, (2, 3, 4)), METHOD)
+    tuner = PackedTuner(trainer, METHOD.recipe, trials, train=rows, validation=rows)
+    while not tuner.done:
+        tuner.advance()
+    return {each.run_id: tuner.runs[each.run_id].weights["delta"].detach() for each in trials}
+
+
+@pytest.mark.parametrize("kind", ["opt", "opt_projected", "llama"])
+def test_blocks_are_spread_and_all_else_is_on_the_first_device(kind: str, tmp_path: Path) -> None:
+    model = backbones.load(kind, tmp_path).model
+    devices = Execution(device="cuda", devices=2).split()
+    placed = layer_split(model, devices)
+    inside = {id(block): n for n, block in enumerate(blocks(model))}
+    for name, device in placed.items():
+        part = model.get_submodule(name)
+        assert device == torch.device("cuda", inside.get(id(part), 0))
+    covered = [name for name in placed for _ in model.get_submodule(name).named_parameters()]
+    assert len(covered) >= len(list(model.named_parameters()))
+
+
+@pytest.mark.parametrize("kind", ["opt", "llama"])
+def test_split_layers_equal_the_whole(kind: str, tmp_path: Path) -> None:
+    whole = backbones.load(kind, tmp_path)
+    split = load_backbone(whole.spec)
+    dispatch_model(split.model, layer_split(split.model, ["cpu", "cpu"]), force_hooks=True)
+    assert all(block._hf_hook.execution_device == "cpu" for block in blocks(split.model))
+    ours, theirs = tuned(split), tuned(whole)
+    assert all(torch.equal(ours[run], theirs[run]) for run in theirs)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are not two GPUs")
+def test_layers_on_two_gpus_equal_the_whole(tmp_path: Path) -> None:
+    spec = backbones.load("opt", tmp_path).spec
+    whole = load_backbone(spec, Execution(device="cuda"))
+    split = load_backbone(spec, Execution(device="cuda", devices=2))
+    assert [next(block.parameters()).device.index for block in blocks(split.model)] == [0, 1]
+    ours, theirs = tuned(split), tuned(whole)
+    assert all(torch.allclose(ours[run], theirs[run], atol=1e-5) for run in theirs)

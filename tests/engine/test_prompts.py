@@ -145,6 +145,9 @@ def test_shots_of_the_published_pool(shared: Path) -> None:
         (" non-negative", 0, "negated"),
         (" It cannot be said; negative", 0, 0),
         (" positively", 2, "none"),
+        ("<think>positive at first</think> Negative.", 0, 0),
+        ("<think>positive, as it seems", "none", "none"),
+        ("positive <think>negative</think>", 2, 2),
         (" good", "none", "none"),
         ("", "none", "none"),
     ],
@@ -163,16 +166,10 @@ def test_answers_are_read_by_the_papers_rule_and_by_the_strict_one(
     st.text(alphabet="abc .,\n", max_size=9),
 )
 def test_a_negated_label_word_is_never_a_label(label: int, negation: str, after: str) -> None:
+    assert prompts.read_answer("a 2+?", ("0", "1", "2+")).label == 2
     begin = "is" if negation == "n't " else "is "
     answer = f"It {begin}{negation}{WORDS[label]} {after}"
     assert prompts.read_answer(answer, WORDS) == (None, "negated")
-
-
-def test_other_words_are_read_as_they_are() -> None:
-    for rule in ("first", "only"):
-        assert prompts.read_answer("a 2+?", ("0", "1", "2+"), rule).label == 2
-    prompts.check_answer_words(("0", "1", "2"))
-    prompts.check_answer_words(WORDS)
 
 
 def test_calibration_texts_are_drawn_evenly_from_groups() -> None:

@@ -6,14 +6,10 @@ import json
 import warnings
 from pathlib import Path
 
-import numpy as np
-import polars as pl
-import pyarrow as pa
 import pytest
 import torch
 import transformers
 
-import raybias
 from raybias.config import Backbone, parse_study
 from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import ModelContext, load_backbone
@@ -22,11 +18,10 @@ from raybias.engine.model_files import check_trainable
 from raybias.engine.model_shape import model_shape
 from raybias.errors import ModelError
 from raybias.methods import ZeroShot
-from raybias.methods.base import Shard, shard_of
 from raybias.methods.prompted_reader import PromptedRun
 from raybias.planning.inventory import Inventory, Node, decide_dtypes
 from raybias.runtime.workers import keep_ways
-from raybias.schema import LABELS, PREDICTIONS
+from raybias.schema import LABELS
 from raybias.storage import Store
 from support import prompting
 from support.documents import ROOT, blocks
@@ -81,33 +76,6 @@ def test_a_quantised_model_is_read_the_fast_way_and_as_it_computes(
     assert model_shape(spec).weight_bytes < model_shape(Backbone(id=str(models[32]))).weight_bytes
 
 
-def test_what_quantisation_did_is_a_comparison(models: dict[int, Path], tmp_path: Path) -> None:
-    count = 60
-    columns = {
-        "item_id": [f"i{n}" for n in range(count)],
-        "text": prompting.texts(count),
-        "label": [n // 5 % 3 for n in range(count)],
-        "attribute": ["colour"] * count,
-        "group": [("red", "blue", "green")[n % 3] for n in range(count)],
-        "template_id": [f"t{n // 3}" for n in range(count)],
-        "term": ["a"] * count,
-        "family": pa.nulls(count, pa.string()),
-    }
-    method = ZeroShot(temperature=0.8, prompt_format="raw", unparsed="likelihood")
-    for bits in (32, 4):
-        context = ModelContext(Backbone(id=str(models[bits]), name="tiny"), LABELS, Execution(4096))
-        who = method.reader(context, Store("."))
-        for seed in (1, 2, 3):
-            shard = Shard("mine", f"tiny.s{seed}", "tiny", "zero_shot", "none", 0, count, "")
-            run, schema = PromptedRun(f"s{seed}", seed), PREDICTIONS
-            table = shard_of(who, run, shard, pa.table(columns), schema)().table
-            place = tmp_path / str(bits)
-            place.mkdir(exist_ok=True)
-            pl.DataFrame(table).write_parquet(place / f"{seed}.parquet")
-    found = raybias.compare(str(tmp_path / "32"), str(tmp_path / "4"))
-    assert "flip" in str(found)
-
-
 def test_a_study_takes_the_dtype_of_a_quantised_checkpoint(models: dict[int, Path]) -> None:
     study = parse_study(
         {
@@ -128,13 +96,3 @@ def test_what_quantised_weights_cannot_do_is_refused(models: dict[int, Path]) ->
         check_trainable(spec, "full")
     with pytest.raises(ModelError, match="computes in float32, not in bfloat16; leave its dtype"):
         load_backbone(spec.model_copy(update={"dtype": "bfloat16"}))
-
-
-def test_likelihoods_of_quantised_models_differ_from_full_ones(models: dict[int, Path]) -> None:
-    texts = [(text, " positive") for text in prompting.texts(9)]
-    found = {
-        bits: EngineAnswers(load_backbone(Backbone(id=str(folder)))).likelihoods(texts)[0]
-        for bits, folder in models.items()
-    }
-    gaps = {bits: np.abs(np.subtract(found[bits], found[32])).max() for bits in (8, 4)}
-    assert 0 < gaps[8] < gaps[4]

@@ -6,15 +6,13 @@ import importlib
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 import transformers
 
 from raybias.config import Adequacy, Rewriting
 from raybias.engine.context import Execution
-from raybias.engine.judging import AdequacyModel
-from raybias.engine.rewriter import INSTRUCTIONS, Rewriter, check_rewriter
+from raybias.engine.rewriter import INSTRUCTIONS, AdequacyModel, Rewriter, check_rewriter
 from raybias.errors import ConfigError, ModelError
 from support import backbones, prompting
 from support.rewriters import save_judge, save_t5, save_tokenizer
@@ -170,26 +168,3 @@ def test_embeddings_judge_as_sentence_transformers_does() -> None:
         )
         wanted = [float(embedded[0] @ embedded[n]) for n in (1, 2, 3, 4)]
         assert scores == pytest.approx(wanted, abs=1e-5)
-
-
-def test_pairs_are_rewritten_through_the_engine(t5: Path, judge: Path) -> None:
-    from raybias.probes.styles.rewriting import rewritten_pairs
-    from raybias.schema import PAIRS, REWRITTEN_PAIRS
-
-    rows = [
-        (f"p{n}", "age", "stereo", "original", f"w1 w{n} w5", f"w2 w{n} w5", False, f"c{n}")
-        for n in range(6)
-    ]
-    pairs = pl.DataFrame(rows, schema=pl.Schema(PAIRS), orient="row")
-    rewriter = Rewriter(options(t5, judge), style="formal")
-    made = rewritten_pairs(pairs, "formal", rewriter, paired="separate", seed=2)
-    assert made.columns == REWRITTEN_PAIRS.names
-    assert not made["kept"].all()
-    kept = made["kept"] == (made["sent_more"] == pairs["sent_more"])
-    assert kept.all()
-    never = options(t5, judge, adequacy={"model": str(judge), "threshold": 1})
-    strict = rewritten_pairs(
-        pairs, "formal", Rewriter(never, style="formal"), paired="mirror", seed=1
-    )
-    assert strict["kept"].all()
-    assert strict.select(pairs.columns).drop("style", "kept").equals(pairs.drop("style", "kept"))

@@ -1,18 +1,21 @@
-"""Label logits equal the model's own, one row at a time, however they are packed."""
+"""Label logits and gradients equal the model's own, however rows are packed and attended to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from raybias.config import Backbone
+from raybias.engine import attention
 from raybias.engine.backbone import LoadedBackbone, ModelContext, load_backbone
 from raybias.engine.context import Execution
 from raybias.engine.encoder import check_lengths
 from raybias.engine.model_shape import model_shape
+from raybias.engine.packing import Placed, pack, stack
 from raybias.engine.scoring.causal import LabelScorer, TokenScorer
 from raybias.engine.text_generator import TextGenerator
 from raybias.engine.verbalizer import verbalizer_ids
@@ -38,14 +41,12 @@ def test_logits_are_the_models_own(kind: str, backbone: Callable[[str], LoadedBa
     model = backbone(kind)
     rows = backbones.token_rows(23, seed=1)
     torch.manual_seed(1)
-    prompts_SPD = torch.randn(3, 5, model.width)
-    prompt_of_row = [n % 3 for n in range(len(rows))]
-    expected_NL = torch.stack(
-        [own_logits(model, row, prompts_SPD[s]) for row, s in zip(rows, prompt_of_row, strict=True)]
-    )
+    prompts_SPD = torch.randn(2, 5, model.width)
     scorer = LabelScorer(backbones.with_budget(model, 100), LABEL_IDS)
-    found_NL = scorer.score(rows, prompts_SPW=prompts_SPD, prompt_of_row=prompt_of_row)
-    torch.testing.assert_close(found_NL, expected_NL, atol=2e-5, rtol=2e-5)
+    for prompt_PD in prompts_SPD:
+        expected_NL = torch.stack([own_logits(model, row, prompt_PD) for row in rows])
+        found_NL = scorer.score(rows, prompt_PD)
+        torch.testing.assert_close(found_NL, expected_NL, atol=2e-5, rtol=2e-5)
     assert scorer.reader.packs == (kind != "bloom")
     assert scorer.reader.part == (kind != "cohere")
 
@@ -80,6 +81,9 @@ def test_bfloat16_logits_stay_near_float32(
     expected_NL = LabelScorer(full, LABEL_IDS).score(rows)
     found_NL = LabelScorer(half, LABEL_IDS).score(rows)
     assert found_NL.dtype == torch.float32
+    shape = model_shape(full.spec)
+    assert shape.parameters == full.model.num_parameters()
+    assert (shape.width, shape.context) == (full.width, full.context)
     assert (found_NL - expected_NL).abs().mean() < 0.02 * expected_NL.abs().mean()
 
 
@@ -140,16 +144,6 @@ def test_a_backbone_that_cannot_be_read_says_so(tmp_path: Path) -> None:
         load_backbone(Backbone(id=str(tmp_path)))
 
 
-@pytest.mark.parametrize("kind", ["opt_projected", "llama"])
-def test_the_shape_without_weights_is_that_of_the_weights(
-    kind: str, backbone: Callable[[str], LoadedBackbone]
-) -> None:
-    model = backbone(kind)
-    shape = model_shape(model.spec)
-    assert shape.parameters == model.model.num_parameters()
-    assert (shape.width, shape.context) == (model.width, model.context)
-
-
 @pytest.mark.parametrize(("kind", "fast"), [("opt", True), ("bloom", False)])
 def test_ways_stand_in_out(
     kind: str, fast: bool, backbone: Callable[[str], LoadedBackbone], tmp_path: Path
@@ -174,3 +168,52 @@ def test_ways_stand_in_out(
     said = list(slow_ways(store))
     assert len(said) == (0 if fast else 2)
     assert all("each row alone" in line for line in said)
+
+
+def gradient(model: LoadedBackbone, prompts_SPD: torch.Tensor) -> torch.Tensor:
+    rows = backbones.token_rows(9, seed=7)
+    batch = stack([Placed(n % 2, each) for n, each in enumerate(pack(rows, max_tokens=40))])
+    prompts_SPD = prompts_SPD.clone().requires_grad_()
+    logits_NL = LabelScorer(model, (2, 3, 4)).logits(batch, prompts_SPD)
+    return torch.autograd.grad(logits_NL.logsumexp(-1).sum(), prompts_SPD)[0]
+
+
+@pytest.mark.parametrize("kind", backbones.TUNED)
+def test_the_gradient_is_that_of_fused_attention(kind: str, tmp_path: Path) -> None:
+    assert backbones.load("bloom", tmp_path).model.config._attn_implementation != "raybias"
+    model = backbones.load(kind, tmp_path)
+    torch.manual_seed(2)
+    prompts_SPD = torch.randn(2, 5, model.width)
+    assert model.model.config._attn_implementation == "raybias"
+    found_SPD = gradient(model, prompts_SPD)
+    model.model.set_attn_implementation("sdpa")
+    torch.testing.assert_close(found_SPD, gradient(model, prompts_SPD), atol=1e-5, rtol=1e-4)
+
+
+def test_keys_of_grouped_heads_are_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = backbones.load("llama", tmp_path)
+    torch.manual_seed(2)
+    prompts_SPD = torch.randn(2, 5, model.width)
+    model.model.set_attn_implementation("sdpa")
+    expected_SPD = gradient(model, prompts_SPD)
+    # As on a GPU; torch is asked here whether its CPU's kernel takes groups.
+    monkeypatch.setattr(type(model.model), "device", torch.device("meta"))
+    attention.use_fast_attention(model.model)
+    heads: list[tuple[int, int]] = []
+
+    def counted(query: torch.Tensor, key: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
+        heads.append((query.shape[1], key.shape[1]))
+        return torch.nn.functional.scaled_dot_product_attention(query, key, *rest, **options)
+
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", counted)
+    found_SPD = gradient(model, prompts_SPD)
+    assert heads
+    assert set(heads) == {(4, 2)}
+    torch.testing.assert_close(found_SPD, expected_SPD, atol=1e-5, rtol=1e-4)
+    # Where no kernel does, transformers' own call.
+    heads.clear()
+    monkeypatch.setattr(attention, "takes_groups", lambda *_: False)
+    assert torch.equal(gradient(model, prompts_SPD), expected_SPD)
+    assert not heads

@@ -106,7 +106,7 @@ def peer(
     """The model as its users tune it, and its weights by our names, which begin as ours do."""
     if isinstance(trainer, SoftPromptTrainer):
         delta_PD = torch.nn.Parameter(start["delta"].clone())
-        begin = trainer.scorer.backbone.prompt_token_id
+        begin = trainer.scorer.backbone.encoder.prompt_token_id
         return Prompted(base.requires_grad_(False), delta_PD, begin), {"delta": delta_PD}
     if not isinstance(trainer, FullTrainer):
         own = {"modules_to_save": head_modules(trainer.classifier) or None}

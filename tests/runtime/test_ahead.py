@@ -25,8 +25,7 @@ from raybias.errors import ModelError
 from raybias.methods.base import Answered, Compute, Method, Shard, shard_of
 from raybias.methods.label_prompts import ChainOfThought, FewShot
 from raybias.methods.options import OptionLikelihood
-from raybias.methods.pairs import PairScore
-from raybias.methods.sentences import SentenceLikelihood
+from raybias.methods.sentence_scores import PairScore, SentenceLikelihood
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.replica import REQUESTS_PER_REPLICA, Replica
 from raybias.runtime.predict.worker import ShardWorker

@@ -1,10 +1,10 @@
-"""Define what tuning asks of a kind of adapter, so that one loop tunes them all, and its files.
+"""Define a kind of adapter for the one loop that tunes them all, and its files.
 
 A trainer holds a backbone and the options of its method, but no run: a run's weights are a
-dictionary of tensors that is handed in. So runs can share a step, stop, be saved and be taken up
-again without the trainer knowing. Weights are written as PEFT and transformers have them, in
-safetensors; `raybias.json` records how they came about and is written last, so that it marks the
-folder as whole. Shapes: S runs, N rows, L labels.
+dictionary of tensors that is handed in. So runs can share a step, stop, be saved and be resumed
+without the trainer. Weights are written as PEFT and transformers have them, in safetensors;
+`raybias.json`, the record of the run, is written last and marks the folder as whole.
+Shapes: S runs, N rows, L labels.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 import torch
 from safetensors import SafetensorError
@@ -35,9 +35,9 @@ from raybias.storage import Store
 #: Where PEFT keeps an adapter's weights, and transformers a model's.
 ADAPTER: Final = "adapter_model.safetensors"
 MODEL: Final = "model.safetensors"
-#: The first factor of a loss in float16, after how many finite steps it doubles, and how a state
-#: holds its numbers.
-_FIRST: Final = 2.0**16
+#: The first factor of a loss in float16, the finite steps after which it doubles, and the types of
+#: its numbers in a state.
+FIRST_SCALE: Final = 2.0**16
 _GROWS_AFTER: Final = 2000
 _NUMBERS: Final = {"factor": torch.float64, "finite": torch.int64, "skipped": torch.int64}
 
@@ -56,7 +56,7 @@ def write_folder(
     Parameters
     ----------
     file: ADAPTER or MODEL.
-    parts: configurations and tokenizers, which write themselves with `save_pretrained`.
+    parts: configurations and tokenizers with a `save_pretrained`.
     record: the content of `raybias.json`.
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -72,11 +72,10 @@ def write_folder(
 def read_tensors(
     store: Store, folder: str, shapes: Mapping[str, Sequence[int] | None], *, file: str
 ) -> dict[str, Tensor]:
-    """Read the tensors that `shapes` names, float32; None allows any shape.
+    """Load the tensors that `shapes` names, float32; None allows any shape.
 
-    Raises
-    ------
-    ModelError: no such file, no safetensors, or a tensor that it lacks or holds in another shape.
+    Raises ModelError: no such file, no safetensors, or a tensor that it lacks or holds in another
+    shape.
     """
     where = store.uri_of(f"{folder}/{file}")
     if not store.exists(f"{folder}/{file}"):
@@ -109,11 +108,11 @@ class TrainingBatch:
     Attributes
     ----------
     weights: the run's tensors; left unchanged.
-    rows, labels: what the loss is the mean over.
-    seed, step: what its dropout is keyed by.
+    rows, labels: of the mean loss.
+    seed, step: keys of its dropout.
     dropout: whether there is any.
-    loss_scale: power of two that the loss is multiplied with on its way back, and the gradient
-        divided by (see `LossScale`).
+    loss_scale: power of two that the loss is multiplied with before the backward pass, and the
+        gradient divided by (see `LossScale`).
     """
 
     weights: Weights
@@ -135,10 +134,10 @@ class AdapterTrainer(ABC):
     Attributes
     ----------
     max_packed: runs that can share a step; None for any number.
-    prompt_length: vectors that stand before each row.
-    template, append_eos: how it reads a text, and whether EOS stands behind it.
+    prompt_length: vectors before each row.
+    template, append_eos: the form of a text, and whether EOS follows it.
     encoder: the backbone's tokenizer.
-    device: where the backbone is.
+    device: of the backbone.
     batcher: cuts the rows of all runs into forward passes.
     """
 
@@ -152,7 +151,7 @@ class AdapterTrainer(ABC):
 
     @abstractmethod
     def init_weights(self, seed: int) -> dict[str, Tensor]:
-        """Return the weights that a run begins with, keyed by its seed."""
+        """Return a run's initial weights, keyed by its seed."""
 
     @abstractmethod
     def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
@@ -161,7 +160,7 @@ class AdapterTrainer(ABC):
         Parameters
         ----------
         stacked: the weights of all runs by name, [S, ...] each.
-        training: what dropout may fall on.
+        training: the runs' batches of the step, for dropout.
         """
 
     @abstractmethod
@@ -170,28 +169,26 @@ class AdapterTrainer(ABC):
 
     @abstractmethod
     def load(self, store: Store, folder: str) -> dict[str, Tensor]:
-        """Read the weights of an adapter that `save` wrote.
+        """Load the weights of an adapter that `save` wrote.
 
-        Raises
-        ------
-        ModelError: not there, or of another backbone or other options.
+        Raises ModelError: not there, or of another backbone or other options.
         """
 
     @abstractmethod
     def label_metadata(self) -> dict[str, Any]:
-        """Return what a run's record says of the labels: `verbalizer_ids`, `prompt_token_id`."""
+        """Return `verbalizer_ids` and `prompt_token_id` for a run's record."""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts as the method reads them."""
+        """Tokenise texts in the method's template."""
         written = [self.template.replace("{text}", text) for text in texts]
         return self.encoder.encode(written, append_eos=self.append_eos)
 
     def prepare(
         self, rows: Sequence[Sequence[int]], *, dropout: bool = False
     ) -> list[PackedSequence]:
-        """Put rows into the sequences that `forward` reads: here each row by itself.
+        """Put rows into the sequences of `forward`: here each row by itself.
 
-        Rows on which `dropout` falls share no token.
+        Rows with `dropout` share no token.
         """
         return pack(rows, max_tokens=0)
 
@@ -214,7 +211,7 @@ class AdapterTrainer(ABC):
             return parts, torch.zeros_like(loss_S).index_add(0, run_N, loss_N.detach())
 
         placed = [
-            Placed(s, s, sequence)
+            Placed(s, sequence)
             for s, each in enumerate(batches)
             for sequence in self.prepare(each.rows, dropout=each.dropout)
         ]
@@ -232,30 +229,20 @@ class AdapterTrainer(ABC):
         return gradients, self.batcher.sum(loss_S) / scale_S
 
     def shares_passes(self) -> bool:
-        """Check whether runs get the same bits in a shared pass as alone, on a few tokens.
+        """Check on a few tokens whether runs get the same bits in a shared pass as alone.
 
-        Passes hold what linear layers and attention compute alike beside any other rows. A mixture
-        of experts is the exception: an expert multiplies as many rows as were sent to it.
+        Linear layers and attention compute a row alike beside any others. A mixture of experts does
+        not: an expert multiplies as many rows as were sent to it.
         """
         tokens = [(7919 * n) % (self.encoder.rows or 1) for n in range(1, 60)]
-        batches = [
-            TrainingBatch(
-                self.init_weights(s),
-                [tokens[s:][:3], tokens[9 * s :][:20]],
-                (0, 1),
-                s,
-                0,
-                False,
-            )
-            for s in range(3)
-        ]
+        batches = []
+        for s in range(3):
+            rows = [tokens[s:][:3], tokens[9 * s :][:20]]
+            batches.append(TrainingBatch(self.init_weights(s), rows, (0, 1), s, 0, False))
         together, _ = self.gradients(batches)
         alone = [self.gradients([each])[0][0] for each in batches]
-        return all(
-            torch.equal(shared[name], own[name])
-            for shared, own in zip(together, alone, strict=True)
-            for name in own
-        )
+        pairs = zip(together, alone, strict=True)
+        return all(torch.equal(shared[name], own[name]) for shared, own in pairs for name in own)
 
     def logits(
         self, weights: Sequence[Weights], sequences: Sequence[Sequence[PackedSequence]]
@@ -271,13 +258,16 @@ class AdapterTrainer(ABC):
 
 
 class ClassifierTrainer(AdapterTrainer):
-    """Compute gradients and label logits of a classifier's adapters or weights."""
+    """Compute gradients and label logits of a classifier's adapters or weights.
+
+    Attributes
+    ----------
+    side_by_side: whether several passes may be computed at one time, each in a thread.
+    options: the type of the method's options.
+    """
 
     side_by_side: ClassVar[bool] = False
-    """Whether several passes may be computed at one time, each in a thread."""
-
     options: ClassVar[type[ClassifierOptions]] = ClassifierOptions
-    """The method's options that the trainer needs."""
 
     def __init__(self, classifier: Classifier, options: ClassifierOptions) -> None:
         self.classifier, self.template = classifier, options.template
@@ -288,7 +278,7 @@ class ClassifierTrainer(AdapterTrainer):
         )
 
     def label_metadata(self) -> dict[str, Any]:
-        """Return the label tokens, where labels are read from tokens."""
+        """Return the label tokens, if any."""
         return {"verbalizer_ids": list(self.classifier.label_ids), "prompt_token_id": None}
 
 
@@ -297,15 +287,14 @@ class LossScale:
     """The factor of one run's loss where gradients are computed in float16.
 
     float16 has no gradient below 6e-8, so the loss is multiplied with a power of two before the
-    backward pass and the gradient divided by it behind (Micikevicius et al. 2018). What is then too
-    large shows as a gradient that is not finite: that step is left out, and the factor halved. The
-    rule and its numbers are those of `torch.amp.GradScaler`, which has one factor for all
-    parameters that it is given; here each run of a pack has its own, so that no run's step depends
-    on another's.
+    backward pass and the gradient divided by it (Micikevicius et al. 2018). A factor too large
+    shows as a gradient that is not finite: that step is left out, and the factor halved. Rule and
+    numbers are those of `torch.amp.GradScaler`; here each run of a pack has its own factor, so that
+    no run's step depends on another's.
 
     Attributes
     ----------
-    factor: 1 for a run whose gradients are not in float16, and stays so.
+    factor: stays 1 for a run whose gradients are not in float16.
     finite: steps since it was changed.
     skipped: steps that were left out.
     """
@@ -315,18 +304,13 @@ class LossScale:
     skipped: int = 0
     dynamic: bool = False
 
-    @classmethod
-    def of(cls, *, half: bool) -> Self:
-        """Begin a run, whose gradients are in float16 or not."""
-        return cls(_FIRST, dynamic=True) if half else cls()
-
     @property
     def can_shrink(self) -> bool:
         """Whether a smaller factor may give a finite gradient; below 1 there is nothing to gain."""
         return self.dynamic and self.factor >= 1
 
     def update(self, *, finite: bool) -> bool:
-        """Take a step's outcome to the next factor; return whether the step is to be taken."""
+        """Change the factor after a step; return whether the step is to be taken."""
         if not self.dynamic:
             return finite
         if not finite:
@@ -343,7 +327,7 @@ class LossScale:
         return {name: torch.tensor(getattr(self, name), dtype=d) for name, d in kept.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take up what `state` returned."""
+        """Restore the result of `state`."""
         for name, value in state.items():
             setattr(self, name, value.item())
 

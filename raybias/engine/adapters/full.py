@@ -1,7 +1,7 @@
 """Fine-tune a classifier fully (Kohankhaki2024): every weight of a run is its own.
 
-The model's code is run with a run's weights put in its place, so one model serves any
-number of runs; they are stepped one at a time, because each is as large as the model.
+The model's code runs with a run's weights in place, so one model serves any number of runs; they
+are stepped one at a time, because each is as large as the model.
 Shapes: R rows, T tokens, N rows, L labels.
 """
 
@@ -37,9 +37,9 @@ from raybias.storage import Store
 class FullTrainer(ClassifierTrainer):
     """Tune whole models; the weights of a run are all the model's, float32.
 
-    A backbone in half precision computes in it where autocast allows that. The token budget is
-    that of an evaluation's forward pass; a training step is one pass over its batch, padded as a
-    textbook has it, since dropout falls on it.
+    A backbone in half precision computes in it where autocast allows that. The token budget is for
+    an evaluation's forward pass; a training step is one pass over its batch, padded as a textbook
+    has it, since dropout acts on it.
     """
 
     max_packed = 1
@@ -81,7 +81,7 @@ class FullTrainer(ClassifierTrainer):
         return logits_RL.float()
 
     def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
-        """Write a checkpoint that transformers opens with `from_pretrained`."""
+        """Write a checkpoint for transformers' `from_pretrained`."""
         # Not the model's own save_pretrained, which writes on the first rank alone, and here
         # every rank has runs of its own.
         model = self.classifier.model
@@ -97,14 +97,14 @@ class FullTrainer(ClassifierTrainer):
         files.write_folder(store, folder, tensors, file=files.MODEL, parts=parts, record=record)
 
     def load(self, store: Store, folder: str) -> dict[str, Tensor]:
-        """Read the weights of a checkpoint that `save` wrote."""
+        """Load the weights of a checkpoint that `save` wrote."""
         shapes = {name: each.shape for name, each in self.classifier.model.named_parameters()}
         tensors = files.read_tensors(store, folder, shapes, file=files.MODEL)
         return {name: tensor.to(self.device) for name, tensor in tensors.items()}
 
     def _gradient(self, training: TrainingBatch) -> tuple[dict[str, Tensor], Tensor]:
         in_order = sorted(self.prepare(training.rows), key=lambda each: each.members)
-        batch = stack([Placed(0, 0, each) for each in in_order])
+        batch = stack([Placed(0, each) for each in in_order])
         target_N = to_device([training.labels[row] for _, row in batch.rows], self.device)
         leaves = {name: each.detach().requires_grad_() for name, each in training.weights.items()}
         with KeyedDropout(training.seed, "dropout", training.step), torch.enable_grad():

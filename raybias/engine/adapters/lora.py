@@ -1,7 +1,6 @@
 """Tune low-rank adapters of many runs on one frozen classifier (Kohankhaki2024; Hu et al. 2022).
 
-Every target layer adds scaling * B A x to its output, with the factors of the run that a row
-belongs to.
+Every target layer adds scaling * B A x to its output, with the factors of its row's run.
 
 Shapes: R rows, T tokens, I and O layer widths, K rank.
 """
@@ -35,7 +34,7 @@ from raybias.seeding import generator, key
 
 @dataclass(frozen=True, kw_only=True)
 class LoraOptions(LayerOptions):
-    """What low-rank adapters are; `methods.Lora` says what each option means."""
+    """Options of low-rank adapters; `methods.Lora` describes them."""
 
     rank: int = 8
     alpha: float = 32
@@ -61,7 +60,7 @@ class _LoraLayer(PackedLayer):
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute the layer's output, with each run's product of factors added to its rows.
 
-        In the model's dtype, as far as the products' sums allow: these are float32.
+        It is in the model's dtype, but the products' sums are float32.
         """
         output: Tensor = self.base(inputs)
         adapters, scaling = self.adapters, self.scaling
@@ -85,12 +84,10 @@ class _LoraLayer(PackedLayer):
 class LoraTrainer(PackedLayerTrainer):
     """Tune LoRA factors and heads: `PATH.lora_A`, `PATH.lora_B`, `PATH.weight`.
 
-    The frozen backbone runs without dropout; LoRA's own falls before the factors, keyed by
-    (seed, step, row, place, layer), so it does not depend on what shares a pass.
+    The frozen backbone runs without dropout; LoRA's own is applied before the factors, keyed by
+    (seed, step, row, place, layer), so it does not depend on the rest of a pass.
 
-    Raises
-    ------
-    ModelError: a target that matches no layer, or a model whose rows are padded at the left.
+    Raises ModelError: a target that matches no layer, or a model whose rows are padded at the left.
     """
 
     suffix = ".weight"
@@ -99,13 +96,8 @@ class LoraTrainer(PackedLayerTrainer):
     options = LoraOptions
 
     def __init__(self, classifier: Classifier, options: LoraOptions) -> None:
-        self.lora = options
+        self.lora, self.drops_out = options, options.dropout > 0
         super().__init__(classifier, options)
-
-    @property
-    def drops_out(self) -> bool:
-        """Whether dropout falls on the layers' inputs."""
-        return self.lora.dropout > 0
 
     def packed_layer(self, base: torch.nn.Module, path: str) -> PackedLayer:
         """Wrap a layer of the frozen model."""

@@ -1,10 +1,9 @@
 """Adapt layers of a frozen classifier for many runs in shared passes.
 
-Each adapted layer looks up the tensors of the run that a sequence belongs to, so rows of all runs
-share each pass over the frozen weights, and rows of one run share sequences where the model takes
-them packed. A classification head is tuned whole, and each run has
-its own. Adapters are written as PEFT writes them. What an adapted layer computes is its
-kind's affair (see `lora`).
+Each adapted layer looks up the tensors of a sequence's run, so rows of all runs share each pass
+over the frozen weights, and rows of one run share sequences where the model takes them packed. A
+classification head is tuned whole, per run. Adapters are written as PEFT writes them. Each kind of
+adapter (see `lora`) defines its layers.
 
 Shapes: S runs, R sequences, N rows, T tokens, H hidden, I and O layer widths, L labels.
 """
@@ -34,7 +33,7 @@ from raybias.engine.adapters.base import (
     stack_weights,
 )
 from raybias.engine.attention import attention_window
-from raybias.engine.backbone import empty_model, is_encoder
+from raybias.engine.backbone import is_encoder
 from raybias.engine.classifier import Classifier, ClassifierOptions
 from raybias.engine.context import Way
 from raybias.engine.devices import to_device
@@ -51,20 +50,9 @@ _PREFIX: Final = "base_model.model."
 
 @dataclass(frozen=True, kw_only=True)
 class LayerOptions(ClassifierOptions):
-    """Which linear layers are adapted: all, PEFT's choice, or those whose paths end with names."""
+    """The linear layers to adapt: all, PEFT's choice, or those whose paths end with names."""
 
     target: Literal["all_linear", "peft_default"] | tuple[str, ...] = "all_linear"
-
-    def target_names(self, architecture: str) -> Sequence[str] | None:
-        """Return how the paths of adapted layers end; None for all linear layers.
-
-        Parameters
-        ----------
-        architecture: transformers' `model_type`, such as "opt".
-        """
-        if self.target == "all_linear":
-            return None
-        return self.peft_names(architecture) if self.target == "peft_default" else self.target
 
     def peft_names(self, architecture: str) -> Sequence[str]:
         """Return PEFT's choice of layers for an architecture; none where it makes none."""
@@ -77,14 +65,14 @@ Masks = Callable[[str, Tensor], Tensor]
 
 @dataclass
 class RowAdapters(threading.local):
-    """Look up each row's adapter in the forward pass at hand, of which each thread has its own.
+    """Look up each row's adapter in the current forward pass, of which each thread has its own.
 
     Attributes
     ----------
-    run_R: which run each sequence belongs to; those of one run stand together, and so do runs
-        with equally many.
-    groups: how many sequences runs with equally many have, and which runs these are; None where
-        it is all of them.
+    run_R: the run of each sequence; those of one run are neighbours, and so are runs with equally
+        many.
+    groups: per number of sequences, how many the runs with that number have, and which runs these
+        are; None for all of them.
     stacked: all runs' tensors by name, [S, ...] each.
     masks: dropout of the layers' inputs.
     """
@@ -95,7 +83,7 @@ class RowAdapters(threading.local):
     groups: list[tuple[int, Tensor | None]] = field(default_factory=list)
 
     def begin(self, batch: Batch, stacked: Weights, device: torch.device) -> None:
-        """Take the tensors of all runs, and a batch of sequences."""
+        """Set the tensors of all runs, and a batch of sequences."""
         self.stacked = stacked
         self.run_R = to_device(batch.adapters, device)
         self.groups = []
@@ -110,10 +98,10 @@ class RowAdapters(threading.local):
         return self.stacked[name][self.run_R].to(device)
 
     def by_run(self, rows_RTI: Tensor, *names: str) -> Iterator[tuple[Tensor, ...]]:
-        """Yield what runs with equally many sequences have of a layer's input, and of tensors.
+        """Yield the part of a layer's input of runs with equally many sequences, and of tensors.
 
         U runs of N tokens each, [U, N, I], so that a product with the tensors `names` of these
-        runs, [U, ...] each, is one of a batch.
+        runs, [U, ...], is batched.
         """
         tensors, device = [self.stacked[name] for name in names], rows_RTI.device
         sizes = [size for size, _ in self.groups]
@@ -126,23 +114,18 @@ class RowAdapters(threading.local):
             yield part_RTI.reshape(count, -1, part_RTI.shape[-1]), *there
 
     def by_row(self, inputs: Tensor) -> Tensor:
-        """View as [R, T, I] what some models hand on as [R * T, I], and heads as [R, I]."""
+        """View as [R, T, I] what some models flatten to [R * T, I], and heads to [R, I]."""
         return inputs.reshape(len(self.run_R), -1, inputs.shape[-1])
 
 
 def together(parts: Sequence[Tensor]) -> Tensor:
-    """Put what `RowAdapters.by_run` parted together again, [R * T, O]."""
+    """Join the parts of `RowAdapters.by_run` again, [R * T, O]."""
     flat = [part.flatten(0, 1) for part in parts]
     return flat[0] if len(flat) == 1 else torch.cat(flat)
 
 
 class PackedLayer(torch.nn.Module):
-    """A frozen linear layer with the adapters of many runs.
-
-    Parameters
-    ----------
-    path: its name in the model.
-    """
+    """A frozen linear layer at `path` of the model, with the adapters of many runs."""
 
     def __init__(self, base: torch.nn.Module, path: str, adapters: RowAdapters) -> None:
         super().__init__()
@@ -150,7 +133,7 @@ class PackedLayer(torch.nn.Module):
 
 
 class _PackedHead(torch.nn.Module):
-    """A layer of a head, of which each run has its own."""
+    """A layer of a head, one per run."""
 
     def __init__(self, path: str, adapters: RowAdapters) -> None:
         super().__init__()
@@ -171,27 +154,25 @@ class _PackedHead(torch.nn.Module):
 class PackedLayerTrainer(ClassifierTrainer):
     """Tune adapters of layers, and heads; a weight's name is its layer's path and its own.
 
-    Parameters
-    ----------
-    classifier: its target layers are replaced.
+    `classifier`: its target layers are replaced.
+
+    Raises ModelError: a target that matches no layer, or a model whose rows are padded at the left
+    where the adapters cannot be.
 
     Attributes
     ----------
     widths: input and output width of each adapted layer, by path.
+    heads: paths of the layers of a classification head.
     packs: whether rows share sequences (see `packing`).
-
-    Raises
-    ------
-    ModelError: a target that matches no layer, or a model whose rows are padded at the left
-        where the adapters cannot be.
+    suffix: PEFT's ending of an adapter's weights.
+    pads_left: whether rows may be padded at the left.
+    drops_out: whether the layers' inputs have dropout.
     """
 
     side_by_side = True
     suffix: ClassVar[str] = ""
-    """What PEFT puts behind the name of an adapter's weight."""
     pads_left: ClassVar[bool] = True
-    """Whether rows may be padded at the left."""
-
+    drops_out: bool = False
     options: ClassVar[type[LayerOptions]] = LayerOptions
 
     def __init__(self, classifier: Classifier, options: LayerOptions) -> None:
@@ -202,21 +183,17 @@ class PackedLayerTrainer(ClassifierTrainer):
                 where=self.encoder.spec.id,
                 cure="use full",
             )
-        self.adapters = RowAdapters()
-        model = classifier.model
-        layers = {path: model.get_submodule(path) for path in target_layers(classifier, options)}
+        self.adapters, model = RowAdapters(), classifier.model
+        self.heads = sorted({name.rpartition(".")[0] for name in classifier.head})
+        targets = target_layers(model, options, self.encoder.spec, self.heads)
+        layers = {path: model.get_submodule(path) for path in targets}
         self.widths = {path: _widths(layer) for path, layer in layers.items()}
         for path, layer in layers.items():
             model.set_submodule(path, self.packed_layer(layer, path))
-        for path in self._heads():
+        for path in self.heads:
             model.set_submodule(path, _PackedHead(path, self.adapters))
         self.packs = False
         self.packs = self._can_pack()
-
-    @property
-    def drops_out(self) -> bool:
-        """Whether dropout falls on the layers' inputs."""
-        return False
 
     @abstractmethod
     def packed_layer(self, base: torch.nn.Module, path: str) -> PackedLayer:
@@ -228,7 +205,7 @@ class PackedLayerTrainer(ClassifierTrainer):
 
     @abstractmethod
     def peft_config(self, **options: Any) -> Any:
-        """Build PEFT's configuration of the adapter; `options` are what all kinds have."""
+        """Build PEFT's configuration of the adapter; `options` are those of all kinds."""
 
     def masks(self, training: Sequence[TrainingBatch], batch: Batch) -> Masks | None:
         """Return the dropout of the layers' inputs, or None without one."""
@@ -244,7 +221,7 @@ class PackedLayerTrainer(ClassifierTrainer):
         hidden_NH = self.classifier.hidden(batch)
         if self.classifier.label_ids:
             return self.classifier.label_logits(hidden_NH)
-        (path,) = self._heads()
+        (path,) = self.heads
         run_N = self.adapters.run_R[to_device(batch.at_R, self.device)]
         # Not as a matrix product, whose bits depend on how many rows it has.
         logits_NL = (hidden_NH.float()[:, None] * stacked[f"{path}.weight"][run_N]).sum(-1)
@@ -254,19 +231,19 @@ class PackedLayerTrainer(ClassifierTrainer):
     def prepare(
         self, rows: Sequence[Sequence[int]], *, dropout: bool = False
     ) -> list[PackedSequence]:
-        """Pack rows where the model takes it, as prefix trees unless dropout falls on them."""
+        """Pack rows where the model takes it, as prefix trees unless they have dropout."""
         if not self.packs:
             return super().prepare(rows)
         return pack(rows, share=not (dropout and self.drops_out))
 
     def _can_pack(self) -> bool:
-        """Check whether packed rows have the logits that each has alone, on a few tokens.
+        """Check on a few tokens whether packed rows have the logits that each has alone.
 
-        Of causal models that see all of a row, where one linear layer reads the labels from its
-        last token. A sharded model is called as a whole.
+        It holds for causal models that see all of a row, where one linear layer maps its last token
+        to the labels. A sharded model is called as a whole.
         """
         classifier, spec = self.classifier, self.encoder.spec
-        reads_last = classifier.short if classifier.label_ids else len(self._heads()) == 1
+        reads_last = classifier.short if classifier.label_ids else len(self.heads) == 1
         seen = attention_window(classifier.model.config)
         if not reads_last or is_encoder(spec) or seen < math.inf or classifier.execution.sharding:
             return False
@@ -284,12 +261,8 @@ class PackedLayerTrainer(ClassifierTrainer):
         classifier.execution.ways["classifier"] = Way(how, holds)
         return holds
 
-    def _heads(self) -> list[str]:
-        """Return the paths of the layers of a classification head."""
-        return sorted({name.rpartition(".")[0] for name in self.classifier.head})
-
     def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
-        """Write the adapter as `PeftModel.from_pretrained` opens it."""
+        """Write the adapter for `PeftModel.from_pretrained`."""
         spec, head = self.encoder.spec, head_modules(self.classifier)
         config = self.peft_config(
             task_type="SEQ_CLS" if head else "CAUSAL_LM",
@@ -305,7 +278,7 @@ class PackedLayerTrainer(ClassifierTrainer):
         )
 
     def load(self, store: Store, folder: str) -> dict[str, Tensor]:
-        """Read the weights of an adapter that `save` wrote."""
+        """Load the weights of an adapter that `save` wrote."""
         shapes = self.adapter_shapes() | self.classifier.head
         names = {name: self._peft_name(name) for name in shapes}
         wanted = {names[name]: shape for name, shape in shapes.items()}
@@ -317,7 +290,7 @@ class PackedLayerTrainer(ClassifierTrainer):
 
 
 def head_modules(classifier: Classifier) -> list[str]:
-    """Name what PEFT's `modules_to_save` needs: whole heads, and new layers in the base model."""
+    """List PEFT's `modules_to_save`: whole heads, and new layers in the base model."""
     base = f"{classifier.model.base_model_prefix}."
     return sorted(
         {
@@ -327,52 +300,26 @@ def head_modules(classifier: Classifier) -> list[str]:
     )
 
 
-def target_layers(classifier: Classifier, options: LayerOptions) -> list[str]:
-    """Return the paths of the linear layers that a method adapts, heads aside.
+def target_layers(
+    model: PreTrainedModel, options: LayerOptions, spec: Backbone, heads: Sequence[str] = ()
+) -> list[str]:
+    """Return the paths of the linear layers to adapt, without those of heads.
 
-    Raises
-    ------
-    ModelError: a target name that matches none.
+    Raises ModelError: a target name that matches none.
     """
-    head = {name.rpartition(".")[0] for name in classifier.head}
-    layers = [path for path in _linear_layers(classifier.model) if path not in head]
-    return _matching(layers, options, classifier.model.config.model_type, classifier.encoder.spec)
-
-
-def check_targets(spec: Backbone, options: LayerOptions) -> None:
-    """Refuse target names that match no layer of a backbone; no weights are read.
-
-    Raises
-    ------
-    ModelError: a target name that matches none.
-    """
-    model = empty_model(spec)
-    _matching(_linear_layers(model), options, model.config.model_type, spec)
-
-
-def names_layer(path: str, name: str) -> bool:
-    """Check whether a layer's path ends with a name, as PEFT matches them."""
-    return path == name or path.endswith(f".{name}")
-
-
-def _linear_layers(model: PreTrainedModel) -> list[str]:
     from transformers.pytorch_utils import Conv1D
 
-    base = model.base_model
+    base, architecture = model.base_model, model.config.model_type
     prefix = model.base_model_prefix if base is not model else ""
-    return [
+    layers = [
         path
         for path, module in base.named_modules(prefix=prefix)
-        if isinstance(module, torch.nn.Linear | Conv1D)
+        if isinstance(module, torch.nn.Linear | Conv1D) and path not in heads
     ]
-
-
-def _matching(
-    layers: Sequence[str], options: LayerOptions, architecture: str, spec: Backbone
-) -> list[str]:
-    names = options.target_names(architecture)
-    if names is None:
-        return list(layers)
+    if options.target == "all_linear":
+        return layers
+    peft = options.target == "peft_default"
+    names = options.peft_names(architecture) if peft else options.target
     known = sorted({path.rpartition(".")[2] for path in layers})
     for name in names or ("",):
         if not any(names_layer(path, name) for path in layers):
@@ -384,6 +331,11 @@ def _matching(
                 cure=f"choose among {', '.join(known)} as the method's target",
             )
     return [path for path in layers if any(names_layer(path, name) for name in names)]
+
+
+def names_layer(path: str, name: str) -> bool:
+    """Check whether a layer's path ends with a name, as PEFT matches them."""
+    return path == name or path.endswith(f".{name}")
 
 
 def _widths(layer: torch.nn.Module) -> tuple[int, int]:

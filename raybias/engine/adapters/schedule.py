@@ -1,4 +1,4 @@
-"""Say how runs are tuned: which rows a step takes, at which rate, and when a run stops.
+"""Decide how runs are tuned: the rows of a step, its learning rate, and when a run stops.
 
 Pure functions of a run's seed, step and losses (Tian2023 section 3, Kohankhaki2024).
 """
@@ -11,28 +11,37 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from pydantic import Field
+
+from raybias.config.section import Amount, Count, Section
 from raybias.seeding import generator
 
 
-@dataclass(frozen=True, kw_only=True)
-class StopRule:
-    """When a run stops before its last step; `methods.EarlyStop` says what each option means."""
+class EarlyStop(Section):
+    """When tuning stops before its last step."""
 
     rule: Literal["exceeds_max_of_last", "patience"] = "exceeds_max_of_last"
-    after_step: int = 2500
-    window: int = 5
+    """exceeds_max_of_last: the newest evaluation loss exceeds each of the last `window` before
+    it; patience: none of the last `window` losses is below the lowest before them."""
+    after_step: Amount = Field(2500, ge=0)
+    """Nothing stops at or before this step (soft prompts 2500, others 0)."""
+    window: Count = Field(5, ge=1)
+    """How many evaluation losses the rule looks back on (full 7, others 5)."""
     count_early: bool = True
-    stored: int = 5
+    """Whether losses seen before `after_step` belong to the window."""
+    stored: Count = Field(default_factory=lambda fields: int(fields["window"]), ge=1)
+    """How many losses must have been seen before the newest; `window`, and one more in the
+    paper profile of full and lora, as the paper's code has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How the runs of a method are tuned, whatever it is that they tune."""
+    """How the runs of a method are tuned, whatever the adapter."""
 
     batch_size: int
     eval_every: int
     validation_rows: int
-    early_stop: StopRule
+    early_stop: EarlyStop
     restore_best: bool
     max_steps: int | None
     epochs: int | None = None
@@ -44,14 +53,14 @@ class Recipe:
     dropout_after_first_eval: bool = True
 
     def last_step(self, rows: int) -> int | None:
-        """Return the step after which tuning on so many rows ends; None where nothing says."""
+        """Return the last step of tuning on `rows` rows; None without one."""
         ends = [] if self.max_steps is None else [self.max_steps]
         if self.epochs is not None:
             ends.append(self.epochs * -(-rows // self.batch_size))
         return min(ends, default=None)
 
     def rate_share(self, step: int, end: int | None) -> float:
-        """Return the share of the learning rate that `step` (from 0) takes of `end` steps."""
+        """Return the share of the learning rate at `step` (from 0) of `end` steps."""
         if end is None:
             return 1.0
         rising = round(self.warmup * end)
@@ -71,13 +80,13 @@ class Recipe:
         return every * max(after // every + 1, counted + stored + 1)
 
 
-def should_stop(losses: Sequence[float], steps: Sequence[int], rule: StopRule) -> bool:
+def should_stop(losses: Sequence[float], steps: Sequence[int], rule: EarlyStop) -> bool:
     """Decide from the evaluation losses whether tuning ends (Tian2023, Kohankhaki2024).
 
-    exceeds_max_of_last: it exceeds every one of the `window` before it, strictly. patience:
-    none of the last `window`, itself counted, is below the lowest of those before. Only after
-    step `after_step`, and with `stored` losses before it; with `count_early` off, only losses
-    seen after that step count.
+    exceeds_max_of_last: the newest exceeds every one of the `window` before it, strictly. patience:
+    none of the last `window`, itself counted, is below the lowest of those before. Only after step
+    `after_step`, and with `stored` losses before it; with `count_early` off, only losses after that
+    step count.
     """
     after_step, window = rule.after_step, rule.window
     if not steps or steps[-1] <= after_step:

@@ -1,8 +1,7 @@
-"""Read and tune soft prompts of many runs together on one frozen backbone (Tian2023 section 3).
+"""Tune soft prompts of many runs together on one frozen backbone (Tian2023 section 3).
 
-What is tuned is a run's delta; the prompt that precedes a text is the embedding of BOS plus it,
-and is stored as such, in PEFT's format. Shapes: S runs, P prompt vectors, D input width, N rows,
-L labels.
+A run's weights are a delta; the prompt before a text is the embedding of BOS plus it, and is stored
+as such, in PEFT's format. Shapes: S runs, P prompt vectors, D input width, N rows, L labels.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _KEY: Final = "prompt_embeddings"
 
 @dataclass(frozen=True, kw_only=True)
 class PromptOptions:
-    """What a soft prompt is; `methods.SoftPrompt` says what each option means."""
+    """Options of a soft prompt; `methods.SoftPrompt` describes them."""
 
     prompt_length: int
     init: Literal["normal", "zeros"]
@@ -47,7 +46,7 @@ class SoftPromptTrainer(AdapterTrainer):
         self.device = scorer.backbone.device
         self.batcher = scorer.batcher
         self.prompt_length = options.prompt_length
-        token = torch.tensor([[scorer.backbone.prompt_token_id]], device=self.device)
+        token = torch.tensor([[scorer.backbone.encoder.prompt_token_id]], device=self.device)
         with torch.no_grad():
             self._start_D = scorer.backbone.embed(token)[0, 0].float()
 
@@ -57,7 +56,7 @@ class SoftPromptTrainer(AdapterTrainer):
         return {"delta": delta_PD.to(self.device)}
 
     def prompt(self, weights: Weights) -> Tensor:
-        """Return what precedes a text: BOS embedding + delta [P, D], float32."""
+        """Return the prompt before a text: BOS embedding + delta [P, D], float32."""
         return self._start_D + weights["delta"].detach()
 
     def prepare(
@@ -67,16 +66,16 @@ class SoftPromptTrainer(AdapterTrainer):
         return self.scorer.pack(rows)
 
     def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
-        """Compute the label logits [N, L] of a batch's rows behind their runs' prompts."""
+        """Compute the label logits [N, L] of a batch's rows after their runs' prompts."""
         return self.scorer.logits(batch, self._start_D + stacked["delta"])
 
     def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
-        """Write the prompt as `PeftModel.from_pretrained` opens it."""
+        """Write the prompt for `PeftModel.from_pretrained`."""
         spec = self.scorer.backbone.spec
         save_soft_prompt(store, folder, self.prompt(weights), spec=spec, record=record)
 
     def load(self, store: Store, folder: str) -> dict[str, Tensor]:
-        """Read the delta of a prompt that `save` wrote."""
+        """Load the delta of a prompt that `save` wrote."""
         width, length = self.scorer.backbone.width, self.prompt_length
         prompt_PD = load_soft_prompt(store, folder, width=width, length=length)
         return {"delta": prompt_PD.to(self.device) - self._start_D}
@@ -85,12 +84,12 @@ class SoftPromptTrainer(AdapterTrainer):
         """Return the label tokens, and the token that prompts start from."""
         return {
             "verbalizer_ids": list(self.scorer.label_ids),
-            "prompt_token_id": self.scorer.backbone.prompt_token_id,
+            "prompt_token_id": self.scorer.backbone.encoder.prompt_token_id,
         }
 
 
 def initial_delta(seed: int, options: PromptOptions, width: int) -> Tensor:
-    """Draw the delta [P, D] that a run starts from, float32, the same on every device."""
+    """Draw the initial delta [P, D] of a run, float32, the same on every device."""
     shape = (options.prompt_length, width)
     if options.init == "zeros":
         return torch.zeros(shape)
@@ -101,7 +100,7 @@ def initial_delta(seed: int, options: PromptOptions, width: int) -> Tensor:
 def save_soft_prompt(
     store: Store, folder: str, prompt_PD: Tensor, *, spec: Backbone, record: Mapping[str, object]
 ) -> None:
-    """Write a soft prompt as `PeftModel.from_pretrained` opens it."""
+    """Write a soft prompt for `PeftModel.from_pretrained`."""
     from peft import PromptTuningConfig
 
     length, width = prompt_PD.shape
@@ -119,11 +118,9 @@ def save_soft_prompt(
 
 
 def load_soft_prompt(store: Store, folder: str, *, width: int, length: int | None = None) -> Tensor:
-    """Read a soft prompt [P, D] float32.
+    """Load a soft prompt [P, D] float32.
 
-    Raises
-    ------
-    ModelError: not there, not a prompt, or of another width or length.
+    Raises ModelError: not there, not a prompt, or of another width or length.
     """
     prompt_PD = files.read_tensors(store, folder, {_KEY: None}, file=files.ADAPTER)[_KEY]
     shape = tuple(prompt_PD.shape)

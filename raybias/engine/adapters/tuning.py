@@ -1,26 +1,25 @@
 """Tune many runs of one kind of adapter on one backbone in one step (Tian2023, Kohankhaki2024).
 
-Rows of all runs share each forward and backward pass, and AdamW works element by
-element, so a pack of runs equals the same runs alone. Every run has its own learning
-rate, data order, evaluations and early stop, and leaves the pack when it stops. What a
-run does depends on its seed, options, data and backbone; never on its pack.
-
-What is tuned is the trainer's affair (`trainer`). Shapes: S runs, N rows, L labels.
+Rows of all runs share each forward and backward pass, and AdamW works element by element, so a pack
+of runs equals the same runs alone. Every run has its own learning rate, data order, evaluations and
+early stop, and leaves the pack when it stops; it depends on its seed, options, data and backbone,
+never on its pack. Shapes: S runs, N rows, L labels.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.adapters.base import AdapterTrainer, LossScale, TrainingBatch
+from raybias.engine.adapters.base import FIRST_SCALE, AdapterTrainer, LossScale, TrainingBatch
 from raybias.engine.adapters.schedule import Recipe, batch_of_step, should_stop
 from raybias.engine.model_files import dtype_of
 from raybias.engine.packing import PackedSequence
@@ -73,13 +72,12 @@ class Run:
 
     Attributes
     ----------
-    weights: float32, by name; once it has stopped, those that it keeps.
+    weights: float32, by name; of a stopped run those to keep.
     best: the weights of the evaluation with the lowest loss.
     steps: optimizer steps so far.
     weights_step: the step of the kept weights.
     stop_reason: empty while it goes on.
-    evaluated, losses, accuracies: of each evaluation; the first is of step 0, of weights not yet
-        tuned.
+    evaluated, losses, accuracies: of each evaluation; the first is of step 0, of untuned weights.
     tokens, seconds: of its batches, and its share of the time.
     """
 
@@ -99,7 +97,7 @@ class Run:
 
     @property
     def kept(self) -> int:
-        """The place of the evaluation whose weights it has."""
+        """The place of the evaluation of its weights."""
         return self.evaluated.index(self.weights_step) if self.weights_step else -1
 
 
@@ -108,16 +106,13 @@ class PackedTuner:
 
     Parameters
     ----------
-    trainer: what is tuned; it may hold fewer runs at once than there are trials.
-    recipe: how they are tuned.
+    trainer: may hold fewer runs at once than there are trials.
     trials: the runs of the pack, with distinct run ids.
-    train, validation: what is tuned and evaluated on.
 
     Attributes
     ----------
     runs: those that have begun, by run id.
-    steps: optimizer steps that were taken here, one for each run.
-    tokens: tokens of their batches.
+    steps, tokens: optimizer steps taken here, one for each run, and tokens of their batches.
     """
 
     def __init__(
@@ -152,37 +147,31 @@ class PackedTuner:
         return not self._active()
 
     def advance(self, leaving: Callable[[], bool] = lambda: False) -> list[Evaluation]:
-        """Step the runs at work to their next evaluation, evaluate, and apply the stop rule.
+        """Step the active runs to their next evaluation, evaluate, and apply the stop rule.
 
         A run that begins is evaluated at step 0 too.
 
-        Parameters
-        ----------
-        leaving: asked between two steps; where it is true, runs stay where they are, from where
-            their state goes on.
+        `leaving`: called between two steps; True leaves the runs there, to be resumed by their
+        state.
         """
         active = self._active()
-        evaluations = self._timed_evaluation([run for run in active if not run.evaluated])
+        evaluations = self._evaluate([run for run in active if not run.evaluated])
         targets = {run.trial.run_id: self._next_evaluation(run) for run in active}
         while behind := [
             run for run in active if run.steps < targets[run.trial.run_id] and not run.stop_reason
         ]:
             if leaving():
                 return evaluations
-            begun = time.perf_counter()
-            self._step(behind)
-            _share_time(behind, time.perf_counter() - begun)
-        return evaluations + self._timed_evaluation(active)
+            with _timed(behind):
+                self._step(behind)
+        return evaluations + self._evaluate(active)
 
     def drop(self, run_id: str) -> None:
         """Forget a trial that has stopped, and free its weights."""
         del self._trials[run_id], self.runs[run_id]
 
     def state(self, run_id: str) -> dict[str, Tensor]:
-        """Return all that a trial needs to go on elsewhere, in any pack, as plain tensors.
-
-        Empty for a trial that has not begun.
-        """
+        """Return a trial's state as plain tensors, for any pack; empty before the trial begins."""
         if run_id not in self.runs:
             return {}
         run = self.runs[run_id]
@@ -201,7 +190,7 @@ class PackedTuner:
         return {name: tensor.cpu().clone() for name, tensor in tensors.items()}
 
     def load_state(self, run_id: str, state: Mapping[str, Tensor]) -> bool:
-        """Take a trial up where `state` left it; returns whether it had stopped."""
+        """Resume a trial from its state; return whether it had stopped."""
         run = self._begin(self._trials[run_id], _named(state, "weights"))
         self.runs[run_id] = run
         device = next(iter(run.weights.values())).device
@@ -231,10 +220,11 @@ class PackedTuner:
             eps=self.recipe.eps,
             fused=True,
         )
-        return Run(trial, parameters, optimizer, LossScale.of(half=self._half))
+        scale = LossScale(FIRST_SCALE, dynamic=True) if self._half else LossScale()
+        return Run(trial, parameters, optimizer, scale)
 
     def _active(self) -> list[Run]:
-        """Return the runs at work, begun where need be, as many as the trainer packs."""
+        """Return the active runs, begun where need be, as many as the trainer packs."""
         active: list[Run] = []
         for run_id, trial in self._trials.items():
             if self.trainer.max_packed is not None and len(active) == self.trainer.max_packed:
@@ -293,26 +283,20 @@ class PackedTuner:
         run.optimizer.step()
         run.optimizer.zero_grad()
 
-    def _timed_evaluation(self, runs: Sequence[Run]) -> list[Evaluation]:
-        begun = time.perf_counter()
-        evaluations = self._evaluate(runs)
-        _share_time(runs, time.perf_counter() - begun)
-        return evaluations
-
     def _evaluate(self, runs: Sequence[Run]) -> list[Evaluation]:
-        sound = [run for run in runs if run.stop_reason != "diverged"]
-        measured = {run.trial.run_id: (float("nan"), float("nan")) for run in runs}
-        drawn = [self._drawn(run) for run in sound]
-        if sound:
+        with _timed(runs):
+            sound = [run for run in runs if run.stop_reason != "diverged"]
+            measured = {run.trial.run_id: (float("nan"), float("nan")) for run in runs}
+            drawn = [self._drawn(run) for run in sound]
             logits = self.trainer.logits(
                 [run.weights for run in sound], [sequences for sequences, _ in drawn]
-            )
+            ) if sound else []  # fmt: skip
             for run, logits_NL, (_, labels) in zip(sound, logits, drawn, strict=True):
                 targets_N = torch.tensor(labels)
                 loss = float(cross_entropy(logits_NL.double(), targets_N))
                 right_N = logits_NL.argmax(-1) == targets_N
                 measured[run.trial.run_id] = loss, float(right_N.double().mean())
-        return [self._record(run, *measured[run.trial.run_id]) for run in runs]
+            return [self._record(run, *measured[run.trial.run_id]) for run in runs]
 
     def _drawn(self, run: Run) -> tuple[list[PackedSequence], Sequence[int]]:
         """Draw the rows of a run's next evaluation; return them packed, and their labels.
@@ -337,7 +321,8 @@ class PackedTuner:
             return Evaluation(run.trial.run_id, 0, loss, accuracy, None)
         tuned_losses = run.losses[1:]
         rule, window = self.recipe.early_stop, run.trial.stop_window
-        rule = replace(rule, window=window, stored=rule.stored + window - rule.window)
+        stored = rule.stored + window - rule.window
+        rule = rule.model_copy(update={"window": window, "stored": stored})
         if not math.isfinite(loss):
             run.stop_reason = "diverged"
         elif should_stop(tuned_losses, run.evaluated[1:], rule):
@@ -372,6 +357,11 @@ def _named(state: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
     }
 
 
-def _share_time(runs: Sequence[Run], seconds: float) -> None:
+@contextmanager
+def _timed(runs: Sequence[Run]) -> Iterator[None]:
+    """Share the time of the body among runs."""
+    begun = time.perf_counter()
+    yield
+    seconds = time.perf_counter() - begun
     for run in runs:
         run.seconds += seconds / len(runs)

@@ -1,13 +1,12 @@
-"""Read rows with a causal model: label logits behind them, log-probabilities of their tokens.
+"""Compute label logits after rows, and log-probabilities of their tokens, with a causal model.
 
-Rows are packed as prefix trees, so what some of them begin with is computed once, and
-one token after one prefix has one value wherever it stands. Of the LM head labels take their rows
-alone, in float32, and tokens a few places at a time, so no [batch, tokens, vocabulary] tensor
-exists.
+Rows are packed as prefix trees, so shared beginnings are computed once, and one token after one
+prefix has one value wherever it stands. Labels take their rows of the LM head alone, in float32,
+and tokens a few places at a time, so no [batch, tokens, vocabulary] tensor exists.
 
 Both short cuts (packed rows, the head at a few places) are compared with the model's own forward
-pass when a backbone is taken into use; a model that reads masks otherwise, or does more after its
-LM head, is read the plain way instead.
+pass when a backbone is taken into use; a model that treats masks otherwise, or does more after its
+LM head, is called the plain way instead.
 
 Shapes: R sequences, T tokens, S prompts of P vectors, W input width, N places, A requested tokens,
 H hidden, L labels, V vocabulary.
@@ -49,7 +48,7 @@ CHUNK: Final = 256
 
 @dataclass(frozen=True)
 class LabelRows:
-    """The rows of the LM head that belong to the labels, in float32."""
+    """The labels' rows of the LM head, in float32."""
 
     weight_LH: Tensor
     bias_L: Tensor | None
@@ -66,7 +65,7 @@ class LabelRows:
 
 
 def gathered(parameter: Tensor | None) -> Any:
-    """Return a context in which a parameter that ZeRO-3 has sharded is whole on every rank."""
+    """Return a context in which every rank holds a parameter that ZeRO-3 has sharded."""
     status = getattr(parameter, "ds_status", None)
     if status is None or status.name == "AVAILABLE":
         return nullcontext()
@@ -77,13 +76,12 @@ def gathered(parameter: Tensor | None) -> Any:
 
 @dataclass(frozen=True)
 class CausalReader:
-    """Read a causal model at some places of a batch.
+    """Compute a causal model at some places of a batch.
 
     Attributes
     ----------
-    packs: whether rows share sequences (see `packing`); otherwise each row is a sequence
-        of its own under an ordinary padding mask.
-    part: whether the head is applied to the wanted positions only, not to all.
+    packs: whether rows share sequences (see `packing`).
+    part: whether the head is applied to the wanted places only.
     """
 
     backbone: LoadedBackbone
@@ -98,10 +96,9 @@ class CausalReader:
     def labels(
         self, batch: Batch, prompts_SPW: Tensor, label_ids: Sequence[int], label_rows: LabelRows
     ) -> Tensor:
-        """Compute the label logits [N, L] float32 of a batch's rows, in the order of `batch.rows`.
+        """Compute the label logits [N, L] float32 of a batch's rows, differentiable in the prompts.
 
-        `prompts_SPW` are the prompts that `batch.adapters` numbers; P may be 0. The result
-        is differentiable with respect to them.
+        `prompts_SPW` are the prompts that `batch.adapters` numbers; P may be 0.
         """
         device = self.backbone.device
         prompts_RPW = prompts_SPW[to_device(batch.adapters, device)]
@@ -119,7 +116,7 @@ class CausalReader:
 
         Parameters
         ----------
-        at: each place's sequence [N], and its place there [N].
+        at: each place's sequence [N] and its place there [N].
         of_A: the place that each token follows, ascending.
         """
         device = self.backbone.device
@@ -138,7 +135,7 @@ class CausalReader:
     def _places(
         self, batch: Batch, at: tuple[Tensor, Tensor], prompts_RPW: Tensor | None = None
     ) -> Tensor:
-        """Read the hidden states [N, H] at places, or the logits [N, V] of the whole model."""
+        """Compute the hidden states [N, H] at places, or the logits [N, V] of the whole model."""
         tokens_RT = to_device(batch.tokens_RT, self.backbone.device)
         given = {"input_ids": tokens_RT}
         if prompts_RPW is not None:
@@ -150,7 +147,7 @@ class CausalReader:
 
 
 def make_reader(backbone: LoadedBackbone, purpose: str) -> CausalReader:
-    """Make the fastest reader that gives what the model's own forward pass gives."""
+    """Choose the fastest reader that gives the values of the model's own forward pass."""
     ways = [
         CausalReader(backbone, packs=packs, part=part)
         for packs in (True, False)
@@ -163,7 +160,7 @@ def make_reader(backbone: LoadedBackbone, purpose: str) -> CausalReader:
 
 
 def _sample(reader: CausalReader) -> Tensor:
-    """Read labels of a few rows behind two prompt vectors, and log-probabilities after them."""
+    """Compute label logits of a few rows after two prompt vectors, and log-probabilities too."""
     backbone = reader.backbone
     token = sample_tokens(backbone.model, 6)
     prompt_1PW = backbone.embed(torch.tensor([token[4:6]], device=backbone.device)).float()
@@ -181,7 +178,7 @@ def _sample(reader: CausalReader) -> Tensor:
 
 
 def log_probs_of(logits_NV: Tensor, of_A: Tensor, tokens_A: Tensor) -> Tensor:
-    """Compute log-probabilities [A] float32 of tokens, each under the logits that `of_A` names."""
+    """Compute log-probabilities [A] float32 of tokens, each under the logits numbered by `of_A`."""
     # On a CPU the fused kernel is faster than a sum of exponentials, though it writes them all.
     return logits_NV.float().log_softmax(-1)[of_A, tokens_A]
 
@@ -189,65 +186,44 @@ def log_probs_of(logits_NV: Tensor, of_A: Tensor, tokens_A: Tensor) -> Tensor:
 class LabelScorer:
     """Compute label logits of token rows with one backbone, with or without soft prompts.
 
-    Parameters
-    ----------
-    label_ids: the verbalizer's token ids, in label order.
+    `label_ids`: the verbalizer's token ids, in label order.
     """
 
     def __init__(self, backbone: LoadedBackbone, label_ids: Sequence[int]) -> None:
         self.backbone = backbone
         self.label_ids = tuple(label_ids)
         self.label_rows = LabelRows.of(backbone, self.label_ids)
-        self.batcher = backbone.batcher(side_by_side=True)
+        self.batcher = backbone.batcher()
         self.reader = make_reader(backbone, "labels")
 
     def pack(self, rows: Sequence[Row]) -> list[PackedSequence]:
-        """Pack rows into the sequences that this backbone reads."""
+        """Pack rows into sequences for this backbone."""
         return pack(rows, max_tokens=self.reader.max_tokens)
 
     def logits(self, batch: Batch, prompts_SPW: Tensor) -> Tensor:
         """Compute the label logits [N, L] of a batch's rows; see `CausalReader.labels`."""
         return self.reader.labels(batch, prompts_SPW, self.label_ids, self.label_rows)
 
-    def score(
-        self,
-        rows: Sequence[Row],
-        *,
-        prompts_SPW: Tensor | None = None,
-        prompt_of_row: Sequence[int] | None = None,
-    ) -> Tensor:
-        """Compute the label logits [N, L], float32 on the CPU, in the order of `rows`.
+    def score(self, rows: Sequence[Row], prompt_PW: Tensor | None = None) -> Tensor:
+        """Compute the label logits [N, L] of rows after a prompt, float32 on the CPU.
 
-        Parameters
-        ----------
-        rows: token ids.
-        prompts_SPW: soft prompts, or None for none.
-        prompt_of_row: which prompt precedes each row; the first by default.
-
-        Raises
-        ------
-        WorkFailed: a single sequence does not fit the device's memory.
+        Raises WorkFailed: a single sequence does not fit the device's memory.
         """
-        if prompts_SPW is None:
-            prompts_SPW = torch.empty(1, 0, self.backbone.width)
-        adapters = prompt_of_row or [0] * len(rows)
-        members = [[n for n, s in enumerate(adapters) if s == p] for p in range(len(prompts_SPW))]
-        prompts_SPW = to_device(prompts_SPW, self.backbone.device)
-        each = self.batcher.logits(
+        if prompt_PW is None:
+            prompt_PW = torch.empty(0, self.backbone.width)
+        prompts_SPW = to_device(prompt_PW[None], self.backbone.device)
+        (logits_NL,) = self.batcher.logits(
             lambda batch: self.logits(batch, prompts_SPW),
-            [self.pack([rows[n] for n in numbers]) for numbers in members],
+            [self.pack(rows)],
             labels=len(self.label_ids),
-            prompt_length=prompts_SPW.shape[1],
+            prompt_length=len(prompt_PW),
         )
-        logits_NL = torch.zeros(len(rows), len(self.label_ids))
-        for numbers, found_NL in zip(members, each, strict=True):
-            logits_NL[numbers] = found_NL
         return logits_NL
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A packed prefix tree with the tokens that its rows go on with.
+    """A packed prefix tree, with the tokens that its rows go on with.
 
     Attributes
     ----------
@@ -264,7 +240,7 @@ class Tree:
 
     @classmethod
     def of(cls, sequence: PackedSequence, rows: Sequence[Row], since: Sequence[int]) -> Tree:
-        """List the tokens to score in a sequence of all but the last token of its `rows`.
+        """List the tokens to score of a sequence, which has all but the last token of its `rows`.
 
         `since` is the place in each row of the first of them.
         """
@@ -285,20 +261,19 @@ class TokenScorer:
 
     def __init__(self, backbone: LoadedBackbone) -> None:
         self.reader = make_reader(backbone, "log-probabilities")
-        most = None if self.reader.part else CHUNK
-        self.batcher = backbone.batcher(most=most, side_by_side=True)
+        self.batcher = backbone.batcher()
+        if not self.reader.part:
+            self.batcher.tokens_per_batch = min(CHUNK, self.batcher.tokens_per_batch)
 
     def prepare(self, requests: Sequence[tuple[Row, int]]) -> Callable[[], list[Values]]:
-        """Pack rows, which needs no device; return what scores their tokens from a place on.
+        """Pack rows, without a device; return the call that scores their tokens from a place on.
 
-        Parameters
-        ----------
-        requests: rows, each with the place, at least 1, of the first token that is wanted.
+        `requests`: rows, each with the place, at least 1, of the first wanted token.
 
         Returns
         -------
-        When called, the natural log-probabilities [length - place] of each row's tokens. It raises
-        WorkFailed where a single row does not fit the device's memory.
+        The call returns the natural log-probabilities [length - place] of each row's tokens. It
+        raises WorkFailed where a single row does not fit the device's memory.
         """
         begins: dict[tuple[int, ...], int] = {}
         for row, first in requests:
@@ -317,7 +292,7 @@ class TokenScorer:
         return read
 
     def _trees(self, rows: Sequence[Row], since: Sequence[int]) -> list[Tree]:
-        """Pack the rows; those of one token, which nothing follows, are in no tree."""
+        """Pack the rows; a row of one token, which nothing precedes, is in no tree."""
         # The last token is scored, never read.
         stems = [row[:-1] for row in rows]
         whole = max(map(len, stems), default=0) <= attention_window(
@@ -331,8 +306,8 @@ class TokenScorer:
         ]
 
     def _read(self, trees: Sequence[Tree], count: int) -> list[Values]:
-        """Read the values of so many rows; those in no tree have none."""
-        placed = [Placed(i, i, tree.sequence) for i, tree in enumerate(trees)]
+        """Compute the values of `count` rows; those in no tree have none."""
+        placed = [Placed(i, tree.sequence) for i, tree in enumerate(trees)]
         values: list[Values] = [np.empty(0, np.float32)] * count
 
         def work(batch: Batch) -> Tensor:

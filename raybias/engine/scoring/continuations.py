@@ -1,20 +1,18 @@
-"""Compute the log-likelihood of texts that follow a text, as a question's options follow it.
+"""Compute log-likelihoods of texts after texts, and score the sentences of triples.
 
-All rows are packed as prefix trees (`causal`), so what questions and their options begin
-with is computed once, and only the options' tokens are looked up in the vocabulary.
+Rows are packed as prefix trees (`causal`), so shared beginnings of questions and options are
+computed once, and only the options' tokens are looked up in the vocabulary.
 
 The sentences of a triple are scored as StereoSet's authors do (Nadeem et al. 2021). Causal models:
-the mean log-probability of a sentence's tokens behind the begin token, or behind its context where
-it follows one. (The published ratio of two means for sentences that follow a context has no such
-reading, and is not taken.) Masked models: the mean log-probability of the tokens of the word that
-stands for BLANK in the context, each with the mask in its place, those before it shown and those
-behind it left out.
+the mean log-probability of a sentence's tokens after the begin token, or after its context where it
+follows one. (Their published ratio of two means for such sentences is not computed.) Masked models:
+the mean log-probability of the tokens of the word that stands for BLANK in the context, each
+masked, those before it shown and those after it left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -34,19 +32,15 @@ Continued = tuple[str, str]
 def continuation_rows(
     encoder: TextEncoder, texts: Sequence[Continued], *, begin: bool = False
 ) -> list[tuple[Row, int]]:
-    """Tokenise texts together with what follows them; return the rows, and where that begins.
+    """Tokenise each text with its continuation; return the rows, and the places where those begin.
 
-    What follows are the tokens behind as many as the text has alone, as lm-evaluation-harness
-    counts them; blanks at the end of a text go to what follows, where tokenizers have them.
+    A continuation is the tokens beyond as many as the text has alone, as lm-evaluation-harness
+    counts them; it takes blanks from the end of the text, as tokenizers do.
 
-    Parameters
-    ----------
-    begin: put the begin token first instead of what the backbone's policy says, so that the first
-        token of a text has a likelihood too.
+    `begin`: put the begin token first instead of following the backbone's policy, so that the first
+    token of a text has a likelihood too.
 
-    Raises
-    ------
-    ModelError: a text without any token.
+    Raises ModelError: a text without any token.
     """
     moved = [(text.rstrip(), text[len(text.rstrip()) :] + after) for text, after in texts]
 
@@ -80,13 +74,9 @@ Said = tuple[str, str]
 def check_sentences(spec: Backbone, sentences: Sequence[tuple[str, str, str]]) -> None:
     """Refuse for a masked model sentences that fill in no word; no weights are read.
 
-    Parameters
-    ----------
-    sentences: item, context and text.
+    `sentences`: item, context and text.
 
-    Raises
-    ------
-    ModelError: names the first item, or says that the tokenizer cannot mask.
+    Raises ModelError: names the first item, or says that the tokenizer cannot mask.
     """
     if not is_encoder(spec):
         return
@@ -110,16 +100,17 @@ class SentenceScorer:
         self._scorer = MaskedScorer(backbone) if masked else TokenScorer(backbone)
 
     def prepare(self, sentences: Sequence[Said]) -> Callable[[], tuple[list[float], int]]:
-        """Do what needs no device; return what computes the scores.
+        """Tokenise and pack (context, sentence) pairs; return the call that scores them.
 
-        When called, it returns the score of each sentence, and how many tokens were read. It raises
+        The call returns the score of each sentence, and how many tokens were read. It raises
         WorkFailed where a single sentence does not fit the device's memory.
         """
-        read: Callable[[], Sequence[Values | list[float]]]
         if isinstance(self._scorer, MaskedScorer):
-            asks = [self._masked(context, filled_in(context, said)) for context, said in sentences]
-            requests = [ask for each in asks for ask in each]
-            read = partial(_by_word, self._scorer.prepare(requests), [*map(len, asks)])
+            groups = [
+                self._masked(context, filled_in(context, said)) for context, said in sentences
+            ]
+            read = self._scorer.prepare(groups)
+            rows = [row for group in groups for row, _ in group]
         else:
             # A blank is filled in by the sentence; any other context comes before it.
             texts = [
@@ -128,7 +119,8 @@ class SentenceScorer:
             ]
             requests = continuation_rows(self.backbone.encoder, texts, begin=True)
             read = self._scorer.prepare(requests)
-        tokens = sum(len(row) for row, _ in requests)
+            rows = [row for row, _ in requests]
+        tokens = sum(map(len, rows))
         return lambda: ([_mean(values) for values in read()], tokens)
 
     def _masked(self, context: str, word: str) -> list[tuple[Row, int]]:
@@ -161,11 +153,5 @@ def filled_in(context: str, sentence: str) -> str:
     return found.removesuffix(tail) if tail else found.rstrip(".,!?;:")
 
 
-def _by_word(read: Callable[[], list[float]], counts: Sequence[int]) -> list[list[float]]:
-    """Read the values of all words, and cut them into those of each."""
-    values = iter(read())
-    return [[next(values) for _ in range(count)] for count in counts]
-
-
-def _mean(values: Values | list[float]) -> float:
+def _mean(values: Values) -> float:
     return float(np.mean(values, dtype=np.float64)) if len(values) else float("nan")

@@ -1,8 +1,7 @@
 """Compute log-probabilities of masked tokens with a masked language model.
 
-Every masked copy of every sentence is one row; equal copies are computed once, and all of
-them are walked in one order of length. The model's own head sees the masked places only. It
-knows nothing of pairs or of which tokens a score masks.
+Every masked copy of a sentence is one row; equal copies are computed once, in order of length, and
+the model's own head sees the masked places only.
 
 Shapes: R copies, T tokens, H hidden, V vocabulary.
 """
@@ -31,7 +30,7 @@ from raybias.engine.context import ON_CPU, Execution, Way
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.packing import Batch, PackedSequence, Placed, Row, padded
-from raybias.engine.scoring.causal import log_probs_of
+from raybias.engine.scoring.causal import Values, log_probs_of
 from raybias.engine.self_check import fastest, in_words, read_samples
 from raybias.errors import ModelError
 
@@ -45,12 +44,9 @@ MaskedReader = Callable[[dict[str, Tensor], tuple[Tensor, Tensor]], Tensor]
 def load_masked(spec: Backbone, execution: Execution = ON_CPU) -> LoadedBackbone:
     """Load, freeze and place a masked language model.
 
-    Its context is what its positions hold: RoBERTa's begin behind the padding token's id.
+    Its context is what its positions hold: RoBERTa's begin after the padding token's id.
 
-    Raises
-    ------
-    ModelError: not found, no safetensors weights, no mask token, or a checkpoint that lacks
-        weights of a masked language model, such as its head.
+    Raises ModelError: as `load_pretrained` says, or a tokenizer that cannot mask.
     """
     from transformers import AutoModelForMaskedLM
 
@@ -74,9 +70,7 @@ def scored_loader(spec: Backbone) -> Callable[..., LoadedBackbone]:
 def check_tokenizer(encoder: TextEncoder) -> None:
     """Refuse a tokenizer that cannot mask, or that puts nothing around a sentence.
 
-    Raises
-    ------
-    ModelError: says which.
+    Raises ModelError: says which.
     """
     tokenizer = encoder.tokenizer
     if tokenizer.mask_token_id is None:
@@ -103,51 +97,46 @@ class MaskedScorer:
         self.mask = int(backbone.tokenizer.mask_token_id)
         self.pad = int(backbone.tokenizer.pad_token_id or 0)
         self.read = self._fastest()
-        self.batcher = backbone.batcher(side_by_side=True)
+        self.batcher = backbone.batcher()
 
-    def prepare(self, requests: Sequence[tuple[Row, int]]) -> Callable[[], list[float]]:
-        """Mask rows, which needs no device; return what scores a token of each.
+    def prepare(self, requests: Sequence[Sequence[tuple[Row, int]]]) -> Callable[[], list[Values]]:
+        """Mask rows, without a device; return the call that scores their tokens.
 
-        Parameters
-        ----------
-        requests: token ids with the specials around them, and the place of the masked token.
+        `requests`: groups of token ids, with the specials around them, each with a place to mask.
 
         Returns
         -------
-        When called, the natural log-probability of each row's token at its place, with the mask
-        there. It raises WorkFailed where a single row does not fit the device's memory.
+        The call returns, by group, the natural log-probability of each row's token at its place.
+        It raises WorkFailed where a single row does not fit the device's memory.
         """
+        flat = [each for group in requests for each in group]
         asked: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-        for a, (row, place) in enumerate(requests):
+        for a, (row, place) in enumerate(flat):
             copy = (place, (*row[:place], self.mask, *row[place + 1 :]))
             asked.setdefault(copy, []).append(a)
-        numbers = list(asked.values())
-        placed = [Placed(n, 0, _sequence(row, place)) for n, (place, row) in enumerate(asked)]
+        numbers, device = list(asked.values()), self.backbone.device
+        placed = [Placed(0, _sequence(n, row, place)) for n, (place, row) in enumerate(asked)]
 
         def work(batch: Batch) -> tuple[list[int], Tensor]:
-            by_row = [numbers[n] for n, _ in batch.rows]
+            by_row = [numbers[n] for _, n in batch.rows]
             mine = [a for each in by_row for a in each]
-            of_A = [r for r, each in enumerate(by_row) for _ in each]
-            tokens_A = [requests[a][0][requests[a][1]] for a in mine]
-            return mine, self._read(batch, torch.tensor(of_A), torch.tensor(tokens_A))
+            with torch.no_grad():
+                logits_RV = self.read(*self._inputs(batch))
+                of_A = to_device([r for r, each in enumerate(by_row) for _ in each], device)
+                tokens_A = to_device([flat[a][0][flat[a][1]] for a in mine], device)
+                return mine, log_probs_of(logits_RV, of_A, tokens_A)
 
-        def read() -> list[float]:
-            log_probs_A = np.empty(len(requests), np.float32)
-            # A device is asked once it has all batches, since that is to wait for it.
+        def read() -> list[Values]:
+            log_probs_A = np.empty(len(flat), np.float32)
+            # Fetching waits for the device, so it comes after all batches.
             for _, (mine, values_A) in [*self.batcher.each(work, placed)]:
                 log_probs_A[mine] = values_A.cpu().numpy()
-            return list(map(float, log_probs_A))
+            return np.split(log_probs_A, np.cumsum([*map(len, requests)]))[:-1]
 
         return read
 
-    def _read(self, batch: Batch, of_A: Tensor, tokens_A: Tensor) -> Tensor:
-        device = self.backbone.device
-        with torch.no_grad():
-            logits_RV = self.read(*self._inputs(batch))
-            return log_probs_of(logits_RV, to_device(of_A, device), to_device(tokens_A, device))
-
     def _inputs(self, batch: Batch) -> tuple[dict[str, Tensor], tuple[Tensor, Tensor]]:
-        """Return what the model is given of a batch of single rows, and the places to read."""
+        """Return a batch of single rows as the model takes it, and the places to read."""
         device = self.backbone.device
         tokens_RT, mask_RT = padded(batch, self.pad)
         inputs = {
@@ -157,8 +146,8 @@ class MaskedScorer:
         return inputs, (to_device(batch.at_R, device), to_device(batch.at_T, device))
 
     def _fastest(self) -> MaskedReader:
-        """Choose the fastest reader that gives what the model's head gives on all places."""
-        model, execution = self.backbone.model, self.backbone.execution
+        """Choose the fastest reader that gives the logits of the model's head on all places."""
+        model = self.backbone.model
 
         def whole(inputs: dict[str, Tensor], at: tuple[Tensor, Tensor]) -> Tensor:
             logits_NV: Tensor = model(**inputs).logits[at]
@@ -173,9 +162,9 @@ class MaskedScorer:
         ways: list[MaskedReader] = [places]
         chosen = fastest(ways, whole, sample, dtype=model.dtype)
         if chosen is not places:
-            places.remove()
+            places.hook.remove()
         how = in_words(packs=False, part=chosen is places)
-        execution.ways["masked tokens"] = Way(how, chosen is places)
+        self.backbone.execution.ways["masked tokens"] = Way(how, chosen is places)
         return chosen
 
 
@@ -185,7 +174,7 @@ class PlacesReader:
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         self._wanted = threading.local()
-        self._hook = model.base_model.register_forward_hook(self._keep)
+        self.hook = model.base_model.register_forward_hook(self._keep)
 
     def __call__(self, inputs: dict[str, Tensor], at: tuple[Tensor, Tensor]) -> Tensor:
         """Compute the logits [N, V] at the places `at`."""
@@ -196,20 +185,16 @@ class PlacesReader:
             del self._wanted.at
         return logits_NV
 
-    def remove(self) -> None:
-        """Leave the model as it was."""
-        self._hook.remove()
-
     def _keep(self, _module: torch.nn.Module, _given: Any, output: Any) -> Any:
         if hasattr(self._wanted, "at"):
             output.last_hidden_state = output.last_hidden_state[self._wanted.at][None]
         return output
 
 
-def _sequence(row: Row, place: int) -> PackedSequence:
-    """Make a sequence of one masked copy, read at its masked place."""
+def _sequence(n: int, row: Row, place: int) -> PackedSequence:
+    """Make a sequence of one masked copy, the row `n`, read at its masked place."""
     depths, ends = _flat(len(row))
-    return PackedSequence(np.array(row, np.int64), depths, ends, (0,), (place,))
+    return PackedSequence(np.array(row, np.int64), depths, ends, (n,), (place,))
 
 
 @cache

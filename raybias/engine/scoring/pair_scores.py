@@ -2,27 +2,26 @@
 
 Causal models:
 
-- bias_bench: geometric mean probability of a sentence's tokens. The first token's is read
-  after BOS (or EOS) alone, the others' from a pass over the sentence without BOS.
+- bias_bench: geometric mean probability of a sentence's tokens. The first token's is computed after
+  BOS (or EOS) alone, the others' in a pass over the sentence without BOS.
 - prepend: the same mean from one pass that begins with BOS.
 - sum: the log-likelihood of all tokens after BOS (EleutherAI), with an optional tolerance.
-- perplexity: minus the perplexity of the tokens after the first, specials as the tokenizer
-  adds them (BigScience).
+- perplexity: minus the perplexity of the tokens after the first, specials as the tokenizer adds
+  them (BigScience).
 - shared: the log-likelihood after BOS of only the tokens that both sentences have.
 
-Masked models: the pseudo-log-likelihood of shared tokens (`masked`, nyu-mll), and the mean
-over differing ones (`masked_differing`, Bias-Bench), each rounded to 3 decimals to compare.
+Masked models: the pseudo-log-likelihood of shared tokens (`masked`, nyu-mll), and the mean over
+differing ones (`masked_differing`, Bias-Bench), each rounded to 3 decimals to compare.
 
-A higher score is what the model prefers. Where a tokenizer leaves a doubt as to which token begins
-sentences (`TextEncoder.other_begin_id`), the rules that read one are computed with both, and tell
-which preferences turn.
-
-Ties are exact after each rule's own rounding, and stay in the denominator as no preference.
+A model prefers the higher score. Ties are exact after each rule's own rounding, and stay in the
+denominator as no preference. Where a tokenizer leaves in doubt which token begins sentences
+(`TextEncoder.other_begin_id`), rules with a begin token are computed with both.
 """
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,12 +51,11 @@ Places = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class PairScore:
-    """Scores of a pair's sentences, unrounded, and which the model prefers.
+    """Scores of a pair's sentences, unrounded, and the one that the model prefers.
 
-    `preference` is 1 for the first sentence, 0 for the second, None for a tie. `turned` tells
-    whether it is another with the tokenizer's other begin token, and is None where there is none
-    or the rule reads none. Scores are None where the rule has nothing to score (`masked_differing`:
-    a side without a token that the other lacks).
+    `preference` is 1 for the first sentence, 0 for the second, None for a tie. `turned` says
+    whether the tokenizer's other begin token changes it; None without one. Scores are None where
+    the rule has nothing to score (`masked_differing`: a side without a token that the other lacks).
     """
 
     more: float | None
@@ -69,9 +67,9 @@ class PairScore:
 def preference(
     score: str, more: float | None, less: float | None, *, eps: float = 0.0
 ) -> int | None:
-    """1 where `more` is higher, 0 where `less` is, None for a tie or for no scores.
+    """Return 1 where `more` is higher, 0 where `less` is, None for a tie or no scores.
 
-    `eps` is how far apart log-likelihoods of `sum` may be and still tie.
+    `eps`: log-likelihoods of `sum` at most this far apart are a tie.
     """
     if more is None or less is None:
         return None
@@ -83,13 +81,13 @@ def preference(
 
 
 def align(one: Row, other: Row) -> list[tuple[int, int]]:
-    """Match the tokens that two rows share, as difflib does in this order; return their places."""
+    """Return the places of the tokens that two rows share, as difflib finds them in this order."""
     blocks = difflib.SequenceMatcher(None, list(one), list(other)).get_matching_blocks()
     return [(a + n, b + n) for a, b, size in blocks for n in range(size)]
 
 
 def masked_places(score: str, more: Row, less: Row) -> Places:
-    """Choose the tokens of two rows that a masked score masks; specials stand first and last."""
+    """Choose the places to mask in two rows, whose first and last tokens are specials."""
     same = align(more, less)
     if score == "masked":
         inner = same[1:-1]
@@ -101,16 +99,16 @@ def masked_places(score: str, more: Row, less: Row) -> Places:
     return (differing_more, differing_less) if differing_more and differing_less else ((), ())
 
 
-def masked_score(score: str, values: Sequence[float]) -> float | None:
+def masked_score(score: str, values: Values) -> float | None:
     """Reduce the log-probabilities of one side's tokens to its score."""
     if score == "masked":
         return math.fsum(values)
-    return math.fsum(values) / len(values) if values else None
+    return mean(values) if len(values) else None
 
 
 def mean(values: Iterable[float]) -> float:
     """Average log-probabilities."""
-    every = [float(value) for value in values]
+    every = [*values]
     return math.fsum(every) / len(every)
 
 
@@ -151,25 +149,22 @@ class PairScorer:
         else:
             self.scorer = TokenScorer(backbone)
             other = backbone.encoder.other_begin_id
-            self.begins = (backbone.prompt_token_id, *([] if other is None else [other]))
+            self.begins = (backbone.encoder.prompt_token_id, *([] if other is None else [other]))
 
     def prepare(
         self, pairs: Sequence[Pair], names: Sequence[str] | None = None
     ) -> Callable[[], dict[str, list[PairScore]]]:
-        """Tokenise, check and pack pairs, which needs no device; return what scores them.
+        """Tokenise, check and pack pairs; return the call that scores them by each rule, in order.
 
-        When called, it returns the scores by each rule, in the order of `pairs`. It raises
-        WorkFailed for a score that is no number, or a sentence that does not fit the memory. All
-        styles of a probe in one call share the most.
+        The call raises WorkFailed for a score that is no number, or a sentence that does not fit
+        the memory. All styles of a probe in one call share the most.
+
+        Raises ModelError: sentences without tokens or longer than the context.
 
         Parameters
         ----------
         pairs: sent_more and sent_less.
         names: of the pairs, for messages; their numbers by default.
-
-        Raises
-        ------
-        ModelError: sentences without tokens or longer than the context.
         """
         names = names or [f"pair {n}" for n in range(len(pairs))]
         sides = _sides(pairs, names)
@@ -194,14 +189,25 @@ class PairScorer:
         return score
 
     def _judged(self, rule: str, values: Sequence[Scores], names: Sequence[str]) -> list[PairScore]:
-        _check_numbers(values, rule, names, where=self.backbone.spec.id)
+        wrong = [
+            name
+            for name, pair in zip(names, values, strict=True)
+            if any(side is not None and not math.isfinite(side) for side in pair)
+        ]
+        if wrong:
+            raise WorkFailed(
+                f"score {rule} of {len(wrong)} of {len(names)} pairs is no finite number "
+                f"(first: {wrong[0]})",
+                where=self.backbone.spec.id,
+                cure="load the model in bfloat16 or float32",
+            )
         return [
             PairScore(more, less, preference(rule, more, less, eps=self.eps))
             for more, less in values
         ]
 
     def _causal(self, scorer: TokenScorer, pairs: Sequence[Pair], sides: Mapping[str, str]) -> Read:
-        """Return what computes each rule's two scores of each pair, for each begin token."""
+        """Return the call that computes each rule's scores of each pair, per begin token."""
         rows = self._rows(sides)
         bare = rows["bare"]
         read = {k: each for k, each in rows.items() if k != "bare" or "bias_bench" in self.scores}
@@ -226,7 +232,7 @@ class PairScorer:
         return score
 
     def _rows(self, sides: Mapping[str, str]) -> dict[str, list[list[int]]]:
-        """Tokenise sentences by what they are for; `bare` ones are read for `bias_bench` only."""
+        """Tokenise sentences by purpose; `bare` ones are computed for `bias_bench` only."""
         texts = list(sides)
         bare = _tokens(self.backbone, texts, specials=False)
         _check_rows(bare, sides, self.backbone, least=1, taken=1)
@@ -237,34 +243,30 @@ class PairScorer:
             if {"prepend", "sum", "shared"} & set(self.scores):
                 rows[f"begun {begin}"] = [[begin, *row] for row in bare]
         if "perplexity" in self.scores:
-            rows["whole"] = self.backbone.encode(texts)
+            rows["whole"] = self.backbone.encoder.encode(texts)
             _check_rows(rows["whole"], sides, self.backbone, least=2)
         return rows
 
     def _masked(
         self, scorer: MaskedScorer, pairs: Sequence[Pair], sides: Mapping[str, str]
     ) -> Read:
-        """Return what computes each rule's two scores of each pair."""
+        """Return the call that computes each rule's scores of each pair."""
         rows = _tokens(self.backbone, list(sides), specials=True)
         _check_rows(rows, sides, self.backbone, least=3)
         row_of = dict(zip(sides, rows, strict=True))
-        # A request is one side of a pair under one rule.
-        requests = [
-            (row_of[text], places)
-            for rule in self.scores
-            for pair in pairs
-            for text, places in zip(
-                pair, masked_places(rule, *(row_of[each] for each in pair)), strict=True
-            )
-        ]
-        log_probs = scorer.prepare([(row, place) for row, places in requests for place in places])
+        # A group is one side of a pair under one rule.
+        requests = []
+        for rule, pair in itertools.product(self.scores, pairs):
+            both = [row_of[text] for text in pair]
+            for row, places in zip(both, masked_places(rule, *both), strict=True):
+                requests.append([(row, place) for place in places])
+        log_probs = scorer.prepare(requests)
 
         def score() -> list[dict[str, list[Scores]]]:
             values = iter(log_probs())
-            taken = iter([[next(values) for _ in places] for _, places in requests])
             by_rule: dict[str, list[Scores]] = {
                 rule: [
-                    (masked_score(rule, next(taken)), masked_score(rule, next(taken)))
+                    (masked_score(rule, next(values)), masked_score(rule, next(values)))
                     for _ in pairs
                 ]
                 for rule in self.scores
@@ -302,7 +304,7 @@ def check_scores(spec: Backbone, scores: Sequence[str]) -> None:
 
 
 def _of_sentence(score: str, values: Mapping[str, Sequence[Values]], n: int, begin: int) -> float:
-    """Reduce the log-probabilities of sentence `n` behind a begin token to its causal score."""
+    """Reduce the log-probabilities of sentence `n` after a begin token to its causal score."""
     if score == "bias_bench":
         return float(np.exp(mean([*values[f"first {begin}"][n], *values["bare"][n]])))
     if score == "perplexity":
@@ -320,7 +322,7 @@ def _shared(bare: Sequence[Row], begun: Sequence[Values], more: int, less: int) 
 
 
 def _sides(pairs: Sequence[Pair], names: Sequence[str]) -> dict[str, str]:
-    """List every distinct sentence, and where it stands first."""
+    """Map each distinct sentence to the first side that it is."""
     sides: dict[str, str] = {}
     for pair, name in zip(pairs, names, strict=True):
         for text, side in zip(pair, ("sent_more", "sent_less"), strict=True):
@@ -355,20 +357,3 @@ def _check_rows(
     check_lengths(
         [*map(len, rows)], context=backbone.context, taken=taken, by="begin token", names=names
     )
-
-
-def _check_numbers(
-    values: Sequence[Scores], score: str, names: Sequence[str], *, where: str
-) -> None:
-    wrong = [
-        name
-        for name, pair in zip(names, values, strict=True)
-        if any(side is not None and not math.isfinite(side) for side in pair)
-    ]
-    if wrong:
-        raise WorkFailed(
-            f"score {score} of {len(wrong)} of {len(names)} pairs is no finite number "
-            f"(first: {wrong[0]})",
-            where=where,
-            cure="load the model in bfloat16 or float32",
-        )
