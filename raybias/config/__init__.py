@@ -4,15 +4,19 @@ Every field has a line of documentation; every class checks itself where it is
 built. It knows nothing of torch, Ray or the data itself.
 """
 
-from raybias.config.data import (
+from raybias.config.parts import (
+    Adequacy,
     Backbone,
+    MethodFields,
     PairProbe,
     Probe,
     QuestionProbe,
+    Rewriting,
+    StyleOptions,
+    Styles,
     TrainingSet,
     Verbalizer,
 )
-from raybias.config.method import MethodFields
 from raybias.config.reading import parse_yaml, to_yaml
 from raybias.config.section import Location, Profile, Section
 from raybias.config.study import (
@@ -26,7 +30,6 @@ from raybias.config.study import (
     parse_study,
     study_schema,
 )
-from raybias.config.styles import Adequacy, Rewriting, StyleOptions, Styles
 
 __all__ = [
     "Adequacy",

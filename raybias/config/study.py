@@ -12,21 +12,24 @@ from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, model_validat
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from raybias.config.data import (
+from raybias.config.parts import (
     DEFAULT_API,
+    DEFAULT_KIND,
     WEIGHTS,
     AnyBackbone,
+    AnyMethod,
     Backbone,
+    MethodFields,
     PairProbe,
     Probe,
     QuestionProbe,
+    Styles,
     TrainingSet,
     Verbalizer,
+    default_methods,
 )
-from raybias.config.method import DEFAULT_KIND, AnyMethod, MethodFields, default_methods
 from raybias.config.reading import override, parse_section, to_yaml, yaml_mapping
 from raybias.config.section import Amount, Count, Name, Profile, Section, by_profile, defaults_of
-from raybias.config.styles import Styles
 from raybias.errors import ConfigError
 from raybias.registry import registry_of
 

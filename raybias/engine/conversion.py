@@ -24,7 +24,7 @@ import torch
 from safetensors import SafetensorError
 
 from raybias.config import Backbone
-from raybias.config.data import CONVERTED
+from raybias.config.parts import CONVERTED
 from raybias.engine import unpickle
 from raybias.engine.checkpoint import (
     DECIDING,

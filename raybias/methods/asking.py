@@ -18,7 +18,7 @@ import pyarrow as pa
 from pydantic import model_validator
 
 from raybias.config import Backbone
-from raybias.config.data import Ability
+from raybias.config.parts import Ability
 from raybias.config.section import Profile, by_profile
 from raybias.engine.answers import Answers, Writing
 from raybias.errors import ConfigError

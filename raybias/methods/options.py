@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from raybias.config.method import Reads
+from raybias.config.parts import Reads
 from raybias.config.section import Count, Name, Section, by_profile
 from raybias.formats.questions import plain_answer
 from raybias.methods.asking import Asked, Item, ItemMethod, taken

@@ -16,7 +16,7 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from raybias.config import Backbone, MethodFields
-from raybias.config.data import Ability
+from raybias.config.parts import Ability
 from raybias.config.section import Count, Profile, by_profile
 from raybias.methods import prompts
 from raybias.methods.asking import AskingMethod, Message, PromptFormat

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from raybias.config import Backbone
-from raybias.config.method import Reads
+from raybias.config.parts import Reads
 from raybias.config.section import Profile
 from raybias.methods.asking import Item, taken
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, method, rows_table

@@ -17,7 +17,7 @@ from raybias.config import (
     QuestionProbe,
     Study,
 )
-from raybias.config.data import Ability
+from raybias.config.parts import Ability
 from raybias.errors import ConfigError
 from raybias.methods.base import Inputs, methods
 from raybias.methods.work import TokenCounts

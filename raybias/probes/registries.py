@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from raybias.config.data import TrainingSet
-    from raybias.config.styles import StyleOptions
+    from raybias.config.parts import StyleOptions, TrainingSet
     from raybias.probes.templates import Slotted
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from raybias.config import Location
-from raybias.config.data import Ability
+from raybias.config.parts import Ability
 from raybias.engine.answers import Key, Writing, Written
 from raybias.errors import ConfigError
 from raybias.providers.base import Prices, Provider, provider

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field
 
-from raybias.config.data import Ability
+from raybias.config.parts import Ability
 from raybias.engine.answers import Answers, Key, Writing, Written
 from raybias.errors import ConfigError
 from raybias.providers.base import Engine, provider
