@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import BinaryIO, Final
 
@@ -137,13 +137,19 @@ def csv_text(frame: pl.DataFrame) -> str:
     return safe.rename(lambda name: re.sub(_FORMULA, r"'\1", name)).write_csv()
 
 
-def refuse(bad: pl.Series, column: pl.Series, problem: str, where: str, cure: str) -> None:
-    """Raise a `DataError` with the first bad value of a column and its row, counted from 1."""
+def refuse(
+    bad: pl.Series, column: pl.Series, problem: str | Callable[[int], str], where: str, cure: str
+) -> None:
+    """Raise a `DataError` with the first bad value of a column and its row, counted from 1.
+
+    A function of the row's index from 0 says all in place of the value and its problem.
+    """
     if bad.any():
         row = int(bad.arg_max() or 0)
         value = column[row]
         named = column.name if value is None else f"{column.name} {value!r}"
-        raise DataError(f"{named} {problem}", where=f"{where}, row {row + 1}", cure=cure)
+        said = f"{named} {problem}" if isinstance(problem, str) else problem(row)
+        raise DataError(said, where=f"{where} row {row + 1}", cure=cure)
 
 
 def output_suffix(uri: str) -> str:

@@ -13,10 +13,10 @@ import polars as pl
 from raybias.config import Study, parse_yaml, to_yaml
 from raybias.config.card import SEVERAL, Card, CardKind, Validity, names_of, parse_card
 from raybias.errors import ConfigError, DataError
-from raybias.probes.checks import among, as_text, column, refuse
+from raybias.probes.checks import among, as_text, column
 from raybias.probes.published.training import load_splits
 from raybias.storage import split_uri
-from raybias.table_files import read_frame
+from raybias.table_files import read_frame, refuse
 
 #: By kind of card, the source of a study that reads it.
 SOURCES: Final[dict[CardKind, str]] = {
@@ -162,12 +162,8 @@ def _parts(values: pl.Series, pattern: str, where: str) -> dict[str, pl.Series]:
             f"parts.{values.name} cannot be matched ({error})", where=where, cure="write it plainer"
         ) from error
     parts = {name: taken[name] for name in re.compile(pattern).groupindex}
-    refuse(
-        next(iter(parts.values())).is_null(),
-        lambda row: f"{values.name} {text[row]!r} does not match {pattern!r} of `parts`",
-        where=where,
-        cure="mend the expression",
-    )
+    unmatched = next(iter(parts.values())).is_null()
+    refuse(unmatched, text, f"does not match {pattern!r} of `parts`", where, "mend the expression")
     return parts
 
 
@@ -216,12 +212,8 @@ def _decoded(values: pl.Series, codes: dict[str, str], where: str) -> pl.Series:
     """Map the values that a card maps; others are refused, since they may mean anything."""
     text = as_text(values, where=where)
     decoded = text.replace_strict(codes, default=None, return_dtype=pl.String)
-    refuse(
-        decoded.is_null() & text.is_not_null(),
-        lambda row: f"{values.name} {text[row]!r} has no code",
-        where=where,
-        cure=f"codes are of {', '.join(codes)}; add it to the card",
-    )
+    cure = f"codes are of {', '.join(codes)}; add it to the card"
+    refuse(decoded.is_null() & text.is_not_null(), text, "has no code", where, cure)
     return decoded
 
 

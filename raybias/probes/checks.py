@@ -7,7 +7,7 @@ header.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -17,26 +17,13 @@ from raybias.config.card import Column
 from raybias.errors import DataError
 from raybias.schema import LABELS, Label
 from raybias.storage import Store
-from raybias.table_files import read_frame
+from raybias.table_files import read_frame, refuse
 
 #: How labels are written where a user does not map them: names or the papers' numbers.
 DEFAULT_LABELS: Final = {
     **{name: name for name in LABELS},
     **{str(label.value): label.name.lower() for label in Label},
 }
-
-
-def refuse(wrong: pl.Series, problem: Callable[[int], str], *, where: str, cure: str) -> None:
-    """Raise a `DataError` that names the first row that is marked.
-
-    Parameters
-    ----------
-    wrong: Boolean, a value per row.
-    problem: describes a row, given its index from 0.
-    """
-    rows = wrong.arg_true()
-    if len(rows):
-        raise DataError(problem(rows[0]), where=f"{where} row {rows[0] + 1}", cure=cure)
 
 
 def column(frame: pl.DataFrame, name: str, *, where: str) -> pl.Series:
@@ -62,7 +49,7 @@ def filled(values: pl.Series, *, where: str) -> pl.Series:
     """Cast a column to text as it is; an empty or blank value is a `DataError`."""
     text = as_text(values, where=where)
     blank = text.is_null() | (text.str.strip_chars() == "")
-    refuse(blank, lambda row: f"{values.name} is empty", where=where, cure="fill it in")
+    refuse(blank, text.set(blank, None), "is empty", where, "fill it in")
     return text
 
 
@@ -84,37 +71,27 @@ def label_numbers(
         default=None,
         return_dtype=pl.Int8,
     )
-    refuse(
-        numbers.is_null(),
-        lambda row: f"{values.name} {written[row]!r} is none of {', '.join(names)}",
-        where=where,
-        cure="mend it, or map it with `labels` if this is a training set",
-    )
+    cure = "mend it, or map it with `labels` if this is a training set"
+    refuse(numbers.is_null(), written, f"is none of {', '.join(names)}", where, cure)
     return numbers
 
 
 def distinct(values: pl.Series, *, where: str) -> pl.Series:
     """Return the same column; a repeated value is a `DataError` naming both rows."""
-    refuse(
-        ~values.is_first_distinct(),
-        lambda row: (
-            f"{values.name} {values[row]!r} is already in row"
-            f" {(values == values[row]).arg_true()[0] + 1}"
-        ),
-        where=where,
-        cure="give every row its own, or leave the column out",
-    )
+
+    def repeated(row: int) -> str:
+        first = (values == values[row]).arg_true()[0] + 1
+        return f"{values.name} {values[row]!r} is already in row {first}"
+
+    cure = "give every row its own, or leave the column out"
+    refuse(~values.is_first_distinct(), values, repeated, where, cure)
     return values
 
 
 def among(values: pl.Series, known: Sequence[str], *, where: str, cure: str) -> None:
     """Refuse a column of text with a value that is not known."""
-    refuse(
-        ~values.is_in(known).fill_null(False),
-        lambda row: f"{values.name} {values[row]!r} is none of {', '.join(known)}",
-        where=where,
-        cure=cure,
-    )
+    unknown = ~values.is_in(known).fill_null(False)
+    refuse(unknown, values, f"is none of {', '.join(known)}", where, cure)
 
 
 def checked(

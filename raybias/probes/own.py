@@ -14,11 +14,12 @@ import polars as pl
 from raybias.config.card import OWN, Column, names_of
 from raybias.errors import DataError
 from raybias.probes.cards import is_card, own_table, read_card
-from raybias.probes.checks import as_text, checked, column, completed, refuse
+from raybias.probes.checks import as_text, checked, column, completed
 from raybias.probes.published.crows_pairs import ORIGINAL, pair_table
 from raybias.probes.published.questions import person_of, written
 from raybias.probes.registries import probe
 from raybias.schema import CONDITIONS, COREFERENCES, DECISIONS, ITEMS, OPTION_ITEMS, PAIRS, TRIPLES
+from raybias.table_files import refuse
 
 _DATA: Final = "one .csv, .tsv, .jsonl or .parquet file, or a card"
 
@@ -142,18 +143,15 @@ def own_options(uri: str) -> pl.DataFrame:
     """
     items = checked(own_table(uri, "options"), OWN["options"], where=uri)
     options = items["options"]
-    refuse(
-        (options.list.len() < 2) | options.list.eval(pl.element().is_null()).list.any(),
-        lambda row: f"question has the options {options[row].to_list()}",
-        where=uri,
-        cure="give at least two, none of them empty",
-    )
+    few = (options.list.len() < 2) | options.list.eval(pl.element().is_null()).list.any()
+    cure = "give at least two, none of them empty"
+    refuse(few, options, lambda n: f"question has the options {options[n].to_list()}", uri, cure)
     label = _places(items["label"], options, where=uri)
     unknown, target, follows = (
         _places(items[name], options, where=uri) if name in items.columns else None
         for name in ("unknown", "target", "follows")
     )
-    refuse(label.is_null(), lambda row: "label is empty", where=uri, cure="fill it in")
+    refuse(label.is_null(), label, "is empty", uri, "fill it in")
     if unknown is None:
         unknown = label.set(items["context"] != "ambig", None)
         if unknown.null_count():
@@ -173,12 +171,9 @@ def _places(values: pl.Series, options: pl.Series, *, where: str) -> pl.Series:
     text = as_text(values, where=where).str.strip_chars()
     found = [_place(word, among) for word, among in zip(text, options.to_list(), strict=True)]
     places = pl.Series(values.name, found, pl.Int8)
-    refuse(
-        places.is_null() & text.is_not_null() & (text != ""),
-        lambda row: f"{values.name} {text[row]!r} is none of the options",
-        where=where,
-        cure="write an option as it stands, or its place from 0",
-    )
+    unknown = places.is_null() & text.is_not_null() & (text != "")
+    cure = "write an option as it stands, or its place from 0"
+    refuse(unknown, text, "is none of the options", where, cure)
     return places
 
 
@@ -200,11 +195,13 @@ def _of_groups(
 
     Of `people, old` the group is what stands behind the last comma.
     """
+    counts = options.list.len()
     refuse(
-        named.list.len() != options.list.len(),
-        lambda row: f"{options.list.len()[row]} options, but `named` has {named[row].to_list()}",
-        where=where,
-        cure="name the group of every option",
+        named.list.len() != counts,
+        named,
+        lambda row: f"{counts[row]} options, but `named` has {named[row].to_list()}",
+        where,
+        "name the group of every option",
     )
     wanted = stereotyped.list.eval(pl.element().str.strip_chars().str.to_lowercase())
     found = []

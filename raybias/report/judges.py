@@ -14,7 +14,7 @@ import polars as pl
 from raybias import schema
 from raybias.config import Study
 from raybias.errors import DataError, OutputError
-from raybias.probes.checks import column, distinct, filled, label_numbers, refuse
+from raybias.probes.checks import column, distinct, filled, label_numbers
 from raybias.report import wording
 from raybias.report.outs import prediction_files, read_items
 from raybias.report.table import Row, TextTable, same, table, worded
@@ -23,7 +23,7 @@ from raybias.stats import without_extras
 from raybias.stats.predictions import pieces
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store, split_uri
-from raybias.table_files import csv_text, read_frame
+from raybias.table_files import csv_text, read_frame, refuse
 
 #: The sample of an OUT (schema.LABELLED).
 LABELS: Final = "labels/judged.parquet"
@@ -89,12 +89,8 @@ def add_labels(store: Store, sheet: str) -> pl.DataFrame:
     drawn = pl.DataFrame(store.read_table(LABELS, schema=schema.LABELLED))
     given = read_frame(*split_uri(sheet))
     rows = distinct(filled(column(given, "row", where=sheet), where=sheet), where=sheet)
-    refuse(
-        ~rows.is_in(drawn["row"].to_list()),
-        lambda row: f"row {rows[row]!r} was not drawn",
-        where=sheet,
-        cure="give the sheet that was drawn of this OUT",
-    )
+    others = ~rows.is_in(drawn["row"].to_list())
+    refuse(others, rows, "was not drawn", sheet, "give the sheet that was drawn of this OUT")
     labels = label_numbers(column(given, "label", where=sheet), where=sheet)
     if missing := [row for row in drawn["row"].sort() if row not in set(rows)]:
         raise DataError(

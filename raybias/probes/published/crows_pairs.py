@@ -12,11 +12,11 @@ from typing import Final
 import polars as pl
 
 from raybias.config.card import OWN
-from raybias.probes.checks import checked, column, completed, refuse
+from raybias.probes.checks import checked, column, completed
 from raybias.probes.registries import probe
 from raybias.schema import PAIRS
 from raybias.storage import Store
-from raybias.table_files import read_frame
+from raybias.table_files import read_frame, refuse
 
 ORIGINAL: Final = "original"
 #: The types of CrowS-Pairs, in the order of Zhao2025's tables.
@@ -40,12 +40,11 @@ def check_sides(pairs: pl.DataFrame, *, where: str) -> None:
     more, less = (pairs[side].str.strip_chars() for side in SIDES)
     same = more == less
     others = f" ({same.sum()} pairs are such)" if same.sum() > 1 else ""
-    refuse(
-        same,
-        lambda row: f"both sides of pair {pairs['pair_id'][row]!r} are {more[row]!r}{others}",
-        where=where,
-        cure="mend or remove it",
-    )
+
+    def alike(row: int) -> str:
+        return f"both sides of pair {pairs['pair_id'][row]!r} are {more[row]!r}{others}"
+
+    refuse(same, more, alike, where, "mend or remove it")
 
 
 def pair_table(frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
