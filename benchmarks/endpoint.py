@@ -11,13 +11,13 @@ import asyncio
 import multiprocessing
 import os
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 from aiohttp import web
 from comparison import CLOCK, Comparison, Size
 from openai import AsyncOpenAI
+from workload import timed
 
 from raybias.methods import ZeroShot
 from raybias.methods.base import Shard, shard_of
@@ -90,13 +90,6 @@ def shard(reader: PromptedReader, texts: list[str]) -> None:
         raise SystemExit("rows are missing")
 
 
-def timed(work: Callable[[], None]) -> float:
-    """Return the seconds of some work."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 def comparisons(size: Size) -> Iterator[Comparison]:
     """Compare a study's requests with the bare client's, at a server that pauses."""
     os.environ[_KEY] = "none"
@@ -113,7 +106,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
         prompts = [reader.form.first(text, LABELS) for text in texts]
         bare(spec, prompts[:AT_ONCE])
         ratios = tuple(
-            timed(lambda: bare(spec, prompts)) / timed(lambda: shard(reader, texts))
+            timed(lambda: bare(spec, prompts), "cpu") / timed(lambda: shard(reader, texts), "cpu")
             for _ in range(size.rounds)
         )
     server.terminate()
