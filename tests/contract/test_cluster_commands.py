@@ -16,8 +16,7 @@ from ray.scripts.scripts import cli as ray_commands
 
 from raybias.cli import app
 from raybias.runtime.metrics import Counted, Measured
-from support.cluster_files import CLUSTER, ROOT
-from support.documents import blocks
+from support.documents import CLUSTER, ROOT, blocks
 
 README = (CLUSTER / "README.md").read_text()
 PARSED = {"raybias": typer.main.get_command(app), "ray": ray_commands}

@@ -17,7 +17,7 @@ from ray.autoscaler._private.kuberay.autoscaling_config import (
 from ray.serve.schema import ServeDeploySchema
 
 from raybias.runtime.serve.app import TOKEN_VARIABLE, Serving
-from support.cluster_files import CLUSTER, KUBERAY, documents
+from support.documents import CLUSTER, KUBERAY, documents
 
 SCHEMA = yaml.safe_load((Path(__file__).parent / "kuberay_1_7_1.yaml").read_text())
 SPECS = {"RayCluster": "spec", "RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}

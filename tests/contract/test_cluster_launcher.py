@@ -14,7 +14,7 @@ import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from raybias.config import load_study
-from support.cluster_files import CLUSTER, KUBERAY, ROOT, documents, pins
+from support.documents import CLUSTER, KUBERAY, ROOT, documents, pins
 
 LAUNCHERS = ["aws.yaml", "gcp.yaml"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

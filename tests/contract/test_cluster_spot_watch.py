@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from support.cluster_files import CLUSTER
+from support.documents import CLUSTER
 
 LEFT_S = 100
 LOOKS = 2

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from tokenizers import Tokenizer, processors
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
+from tokenizers import processors
 
 from raybias.config import Backbone
 from raybias.engine.scoring.pair_scores import PairScore, preference
 from support import backbones, classifiers
+from support.words import word_tokenizer
 
 #: Their tokenizers add a begin token by themselves.
 BEGINNING = ("opt", "llama")
@@ -47,16 +46,19 @@ def save(kind: str, folder: Path) -> Path:
 
 def tokenizer(kind: str) -> transformers.PreTrainedTokenizerFast:
     """One word a token; specials as models of `kind` have them."""
-    core = Tokenizer(WordLevel({word: i for i, word in enumerate(VOCABULARY)}, "<pad>"))
-    core.pre_tokenizer = Whitespace()
     specials = {"bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>"}
-    ids = [(word, VOCABULARY.index(word)) for word in ("<s>", "</s>")]
+    ids, frame = [(word, VOCABULARY.index(word)) for word in ("<s>", "</s>")], "$A"
     if kind in classifiers.ENCODERS:
         specials |= {"cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"}
-        core.post_processor = processors.TemplateProcessing("<s> $A </s>", special_tokens=ids)
+        frame = "<s> $A </s>"
     elif kind in BEGINNING:
-        core.post_processor = processors.TemplateProcessing("</s> $A", special_tokens=ids)
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, **specials)
+        frame = "</s> $A"
+    made = word_tokenizer(VOCABULARY, **specials)
+    if frame != "$A":
+        made.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            frame, special_tokens=ids
+        )
+    return made
 
 
 def spec(kind: str, folder: Path, *, dtype: str = "float32") -> Backbone:

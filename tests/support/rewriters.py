@@ -7,7 +7,9 @@ from pathlib import Path
 import polars as pl
 import torch
 import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import processors
+
+from support.words import word_tokenizer
 
 WORDS = ["<pad>", "</s>", "<unk>", *(f"w{n}" for n in range(90))]
 
@@ -61,20 +63,17 @@ def save_judge(folder: Path) -> Path:
 
 def save_tokenizer(folder: Path, *, pairs: bool) -> None:
     """The words' tokenizer, which may join two sentences."""
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, "<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
+    inputs = ["input_ids", "attention_mask"] + ["token_type_ids"] * pairs
+    made = word_tokenizer(
+        WORDS, unknown="<unk>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>",
+        model_input_names=inputs,
+    )  # fmt: skip
+    made.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="$A </s>",
         pair="$A </s> $B:1 </s>:1" if pairs else "$A </s> $B </s>",
         special_tokens=[("</s>", 1)],
     )
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="</s>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        model_input_names=["input_ids", "attention_mask"] + ["token_type_ids"] * pairs,
-    ).save_pretrained(folder)
+    made.save_pretrained(folder)
 
 
 def save_pairs(folder: Path) -> Path:

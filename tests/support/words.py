@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -11,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 
 def word_tokenizer(
-    words: Sequence[str], *, unknown: str = "<pad>", **specials: str
+    words: Sequence[str], *, unknown: str = "<pad>", **specials: Any
 ) -> PreTrainedTokenizerFast:
     """Ids are places in `words`, `unknown` is read for all others; `specials` as transformers'."""
     ids = {word: place for place, word in enumerate(words)}
