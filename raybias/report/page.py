@@ -227,7 +227,6 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
     write_evidence(store, texts)
     runs = tables["cells"].group_by(schema.KEYS).agg(pl.col("run_id").n_unique())["run_id"]
     counts = runs.unique().sort().to_list()
-    tested = gaps["significant"].count()
     judged = gaps.filter(pl.col("survives").is_not_null())
     withheld = estimates.filter(score=WITHHELD)
     kind = kinds[KIND]
@@ -255,19 +254,15 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
             estimates.filter(pl.col("score").str.starts_with("meaningless_"), scope=scope)
             .select("score", "value").iter_rows()
         ),
-        "expected": 1 - level,
-        "scope": scope,
+        "rules": options,
         "design": designed(tables["design"], options.margin or TARGET),
         "chosen_by": sorted(
             {str(m.select) for m in tuned_methods(study.methods) if m.keep < len(m.seeds)}
         ),
         "n_runs": str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}",
-        "n_tested": tested,
-        "by_chance": f"{tested * (1 - level):.1f}",
+        "n_tested": gaps["significant"].count(),
         "percent": f"{100 * level:g}%",
         "alpha": f"{100 * (1 - level):g}%",
-        "interval": options.interval,
-        "draws": f"{options.bootstrap_draws:,}",
         "redrawn": [REDRAWN[scope] for scope in SCOPES if (gaps["scope"] == scope).any()],
         "adjusted": options.adjust == "benjamini_hochberg",
     }  # fmt: skip
