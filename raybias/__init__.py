@@ -13,17 +13,7 @@ from raybias.api.files import (
     pair_items,
     samples,
 )
-from raybias.api.studies import (
-    audit,
-    convert,
-    demo,
-    doctor,
-    open,
-    plan,
-    run,
-    serve,
-    write_report,
-)
+from raybias.api.studies import audit, convert, demo, doctor, open, plan, run, serve, write_report
 from raybias.config import (
     Backbone,
     PairProbe,

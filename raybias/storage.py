@@ -20,14 +20,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from raybias.errors import (
-    BadInput,
-    DataError,
-    MissingFile,
-    OutputError,
-    StorageError,
-    of_library,
-)
+from raybias.errors import BadInput, DataError, MissingFile, OutputError, StorageError, of_library
 from raybias.redaction import holds_secret
 
 #: Attempts of an S3 request where AWS_MAX_ATTEMPTS is not set. The pauses double up to 20 s, so

@@ -10,12 +10,7 @@ import typer
 
 from raybias.api import files as api
 from raybias.api import studies
-from raybias.cli.options import (
-    ProfileOption,
-    command_line,
-    documented_by,
-    printed_warnings,
-)
+from raybias.cli.options import ProfileOption, command_line, documented_by, printed_warnings
 from raybias.config import Interval, Profile, Scope
 from raybias.errors import ConfigError
 
