@@ -109,7 +109,11 @@ class Comparison:
             "base": worded(wording.signed, "base"),
             "candidate": worded(wording.signed, "candidate"),
             "change": worded(wording.signed, "value"),
-            "band": worded(_band, "at_most", "low", "high"),
+            "band": lambda row: (
+                "no answer differs"
+                if row["at_most"] == 0
+                else wording.span(row["low"], row["high"])
+            ),
             "flips up, down": worded("{}, {}".format, "flips_up", "flips_down"),
             "p of flips": worded(wording.probability, "p_flips"),
             "verdict": "verdict",
@@ -206,10 +210,6 @@ class Comparison:
 
 def _from_to(base: float | None, candidate: float | None) -> str:
     return f"{wording.percent(base)} → {wording.percent(candidate)}"
-
-
-def _band(at_most: float | None, low: float | None, high: float | None) -> str:
-    return "no answer differs" if at_most == 0 else wording.span(low, high)
 
 
 def compare(

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,7 @@ import polars as pl
 
 from raybias import schema, stats
 from raybias.config import Backbone, Study
-from raybias.config.card import Card, parse_card
+from raybias.config.card import parse_card
 from raybias.measures.prediction_rows import gap_rows, under
 from raybias.methods import prompted_methods
 from raybias.probes import sources
@@ -245,9 +246,7 @@ def accuracies(estimates: pl.DataFrame, composition: pl.DataFrame) -> TextTable:
         under(found, SCOPES, "widest"),
         {
             **same(*wording.naming_keys(found), "probe", "attribute"),
-            "accuracy": lambda row: wording.estimate(
-                row["value"], (row["low"], row["high"]), plus=False
-            ),
+            "accuracy": worded(partial(wording.interval, plus=False), "value", "low", "high"),
             "chance": guessing,
             "items": count("n"),
         },
@@ -358,21 +357,16 @@ def cards(store: Store, study: Study, composition: pl.DataFrame | None) -> Itera
     for probe_name, name in own.items():
         card = parse_card(store.read_text(name), where=store.uri_of(name))
         title = f"{probe_name}, by its author's card"
-        yield TextTable(title, ("question", "answer"), tuple(_of_card(card)))
-
-
-def _of_card(card: Card) -> Iterator[tuple[str, str]]:
-    for field, title in _ABOUT.items():
-        if text := getattr(card, field):
-            yield title, text
-    for group, people in card.groups.items():
-        yield f"group {group}", people
-    if card.facets:
-        yield "what else varies", ", ".join(card.facets)
-    if card.hub:
-        yield "data", f"{card.hub} at {card.revision}"
-    for field, title in _VALIDITY.items():
-        yield title, getattr(card.validity, field) or "not said"
+        rows = [(what, text) for field, what in _ABOUT.items() if (text := getattr(card, field))]
+        rows += [(f"group {group}", people) for group, people in card.groups.items()]
+        if card.facets:
+            rows.append(("what else varies", ", ".join(card.facets)))
+        if card.hub:
+            rows.append(("data", f"{card.hub} at {card.revision}"))
+        rows += [
+            (what, getattr(card.validity, field) or "not said") for field, what in _VALIDITY.items()
+        ]
+        yield TextTable(title, ("question", "answer"), tuple(rows))
 
 
 def made_from(paths: Sequence[str], *, command: str = "") -> TextTable:

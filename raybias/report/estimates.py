@@ -175,10 +175,10 @@ def _estimate(row: Mapping[str, Any] | None, kind: Kind, shown: Table) -> str:
     if row["value"] is None:
         return str(row["reason"] or "")
     digits = kind.digits if shown.digits is None else shown.digits
-    refuse = is_refused(row["reason"])
-    why = "not judged" if refuse else row["reason"]
-    ends = () if refuse else sentences.ends(row, kind)
-    value = wording.estimate(row["value"] * kind.scale, ends, digits, plus=shown.signed)
+    why = row["reason"]
+    if is_refused(why):
+        row, why = {**row, "low": None}, "not judged"
+    value = wording.interval(*sentences.scaled(row, kind), digits=digits, plus=shown.signed)
     return f"{value} ({why})" if why else value
 
 

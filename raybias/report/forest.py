@@ -234,8 +234,9 @@ def _row(
     ]
     value, truth = scale * row["value"], row.get("truth")
     spans = tuple((low, high) for _, low, high in ends)
-    text = wording.estimate(value, spans[0] if spans else (), digits, plus=signed)
-    told = [wording.estimate(value, (), digits, plus=signed)]
+    widest = spans[0] if spans else (None, None)
+    text = wording.interval(value, *widest, digits=digits, plus=signed)
+    told = [wording.interval(value, None, None, digits=digits, plus=signed)]
     told += [
         f"{wording.SCOPES.get(scope, scope)} {wording.span(low, high, digits)}"
         for scope, low, high in reversed(ends)

@@ -90,9 +90,7 @@ def _counted(kind: Kind, part: pl.DataFrame, shown: Table) -> Iterator[str]:
     far = (pl.col("value") - shown.neutral).abs()
     clearest = found.sort("p", far, descending=[False, True]).row(0, named=True)
     keys = [key for key in _KEYS if part[key].n_unique() > 1]
-    value = wording.estimate(
-        kind.scale * clearest["value"], ends(clearest, kind), kind.digits, plus=shown.signed
-    )
+    value = wording.interval(*scaled(clearest, kind), digits=kind.digits, plus=shown.signed)
     said = (wording.bias_type(str(clearest[key])) for key in keys or ["model"] if clearest[key])
     yield f"The clearest: {wording.spaced(', '.join(said))} {value}."
 
@@ -106,9 +104,10 @@ def once(part: pl.DataFrame) -> pl.DataFrame:
     return part.filter(~(signed & (twins & second).over(by)).fill_null(value=False))
 
 
-def ends(row: Mapping[str, Any], kind: Kind) -> list[float | None]:
-    """Return low and high in the unit of a kind's tables."""
-    return [None if row[name] is None else kind.scale * row[name] for name in ("low", "high")]
+def scaled(row: Mapping[str, Any], kind: Kind) -> tuple[float | None, ...]:
+    """Return value, low and high in the unit of a kind's tables."""
+    ends = (row["value"], row["low"], row["high"])
+    return tuple(None if end is None else kind.scale * end for end in ends)
 
 
 def refusals(estimates: pl.DataFrame, what: str = "score") -> list[str]:

@@ -102,24 +102,26 @@ def span(low: float | None, high: float | None, digits: int = 3) -> str:
     return f"[{signed(low, digits)}, {signed(high, digits)}]"
 
 
-def interval(value: float | None, low: float | None, high: float | None, digits: int = 3) -> str:
-    """Format as `+0.412 [+0.353, +0.471]`, without what is missing."""
-    return f"{signed(value, digits)} {span(low, high, digits)}".strip()
-
-
 def number(value: float | None, digits: int = 3) -> str:
     """Format as `0.412`; empty for a missing value."""
-    return "" if value is None else f"{value:.{digits}f}"
-
-
-def estimate(
-    value: float, ends: Sequence[float | None], digits: int = 3, *, plus: bool = True
-) -> str:
-    """Format a value with its interval, if it has both ends: `+57.2 [+54.7, +59.7]`."""
-    form = signed if plus else number
     # Zero is added for what rounds to -0.0.
-    text, *others = (form(round(x, digits) + 0.0, digits) for x in (value, *ends) if x is not None)
-    return f"{text} [{', '.join(others)}]" if len(others) == 2 else text
+    return "" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"
+
+
+def interval(
+    value: float | None,
+    low: float | None,
+    high: float | None,
+    *,
+    digits: int = 3,
+    plus: bool = True,
+) -> str:
+    """Format as `+0.412 [+0.353, +0.471]`, or without `plus`, and without what is missing."""
+    form = signed if plus else number
+    text = form(value, digits)
+    if low is None or high is None:
+        return text
+    return f"{text} [{form(low, digits)}, {form(high, digits)}]"
 
 
 def percent(value: float | None) -> str:
