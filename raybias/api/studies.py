@@ -1,7 +1,6 @@
 """Study a model: plan, run, open, report and serve, as the command line does.
 
-Each function imports what it needs when it is called, so that importing the package loads neither
-torch nor Ray.
+Functions import what they need when they are called, so importing them loads neither torch nor Ray.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
 def convert(model: str, out: str | Path, *, revision: str | None = None) -> Converted:
     """Convert a GGUF file, or a checkpoint with pickled weights, into a folder with safetensors.
 
-    transformers reads a GGUF file (extra `gguf`) and dequantises its weights to float32. A pickle
-    is read in a process of its own, without network and secrets, by torch's unpickler of weights
-    alone. OUT/converted.json has the sha256 of each file, and the quantisation of a GGUF file,
-    which becomes part of the backbone's default name.
+    transformers reads a GGUF file (extra `gguf`) and dequantises it to float32. torch's unpickler
+    of weights reads a pickle in a process of its own, without network and secrets.
+    OUT/converted.json has the sha256 of each file, and a quantisation, which the backbone's default
+    name includes.
 
     Parameters
     ----------
@@ -59,7 +58,7 @@ def run(
     command: str = "raybias.run",
     skip_unfit: bool = False,
 ) -> Results:
-    """Run a study, or what OUT lacks of it, and write its tables and report.
+    """Run a study, or the rest of it, and write its tables and report; return them.
 
     Parameters
     ----------
@@ -70,8 +69,6 @@ def run(
     command: recorded in OUT/study.yaml.
     skip_unfit: leave out backbones and methods that do not fit, instead of refusing the study;
         the same call on a larger cluster does them.
-
-    Returns the results, which are read from OUT.
 
     Raises
     ------
@@ -177,11 +174,9 @@ def audit(
 ) -> Results:
     """Ask whether a model treats groups differently, by the most telling study that fits a budget.
 
-    First a pilot asks the model for the labels of a few training sentences, raw and in its chat
-    template; its result decides how the model is asked, or that it is tuned. What is chosen, and
-    how wide its intervals are expected to be, is told before it starts, and at the end what was
-    reached. The study is one like any other: it stands in OUT/study.yaml, and the same call resumes
-    it.
+    A pilot asks the model for the labels of a few training sentences, raw and in its chat template,
+    and decides how the study asks the model, or that it tunes it. The study stands in
+    OUT/study.yaml, and the same call resumes it.
 
     Parameters
     ----------
@@ -193,7 +188,7 @@ def audit(
     budget: time on this machine or cluster: 90s, 10m or 2h; starting Ray is not counted.
     out: folder or URI of the results; by default out/audit-MODEL-PROBE, with the method if given.
     address: as for `run`.
-    tell: is given what was found and chosen, in lines.
+    tell: is given the choice and the expected width of its intervals, and at the end the result.
 
     Raises
     ------
