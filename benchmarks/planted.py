@@ -30,8 +30,8 @@ from raybias.config import load_study, parse_study
 from raybias.engine.checkpoint import PLANTED
 from raybias.measures.prediction_rows import gap_rows
 from raybias.probes.published.planted import ASSETS, plant
-from raybias.report import rules_of_files
 from raybias.report.calibration import truths
+from raybias.report.files import rules_of_files
 from raybias.schema import LABELS, PREDICTIONS, Label
 from raybias.seeding import generator
 from raybias.stats import gap_analysis, read_counts

@@ -51,10 +51,10 @@ class Results:
     """
 
     def __init__(self, out: str | Path) -> None:
-        from raybias.report import load_record
+        from raybias.study_record import read_record
 
         self.store = Store(out)
-        self._record = load_record(self.store)
+        self._record = read_record(self.store)
 
     @property
     def study(self) -> Study:
@@ -91,7 +91,7 @@ class Results:
     def gaps(self) -> Gaps:
         """Read the gaps with intervals and verdicts, one row each (`schema.ESTIMATES`)."""
         from raybias.measures.prediction_rows import gap_rows
-        from raybias.report import as_reported
+        from raybias.report.outs import as_reported
 
         scope = as_reported(self.store, self.study).statistics.scope
         return Gaps(gap_rows(self._of_probes().collect(), scope))
@@ -183,8 +183,8 @@ class Results:
 
     def __str__(self) -> str:
         from raybias.measures.prediction_rows import KIND, gap_rows
-        from raybias.report import by_scope, verdict
         from raybias.report.estimates import parts_of
+        from raybias.report.sentences import by_scope, verdict
 
         lines = [self.study.name]
         if "estimates" in self.tables:

@@ -15,7 +15,7 @@ from raybias.storage import Store
 if TYPE_CHECKING:
     import polars as pl
 
-    from raybias.report import Comparison
+    from raybias.report.compare import Comparison
     from raybias.results import Results
 
 #: One file, folder or URI, or several.
@@ -179,12 +179,10 @@ def compare(
         the other.
     ConfigError: studies with other profiles, templates, label words or rules.
     """
-    from raybias import report
+    from raybias.report.compare import compare
 
     arms = [[arm] if isinstance(arm, str | Path) else arm for arm in (base, candidate)]
-    found = report.compare(
-        *arms, base_is=base_is, candidate_is=candidate_is, scope=scope, margin=margin
-    )
+    found = compare(*arms, base_is=base_is, candidate_is=candidate_is, scope=scope, margin=margin)
     if out is not None:
         found.write(Store(out))
     return found
@@ -210,11 +208,11 @@ def design(
     DataError: as for `measure`, or predictions without template ids.
     ConfigError: as for `measure`.
     """
-    from raybias import report
+    from raybias.report.files import design_of_files
 
     # A text is one path, and not a sequence of letters.
     paths = [files] if isinstance(files, str | Path) else [*files]
-    return report.design_of_files(paths, target=target, profile=profile, scope=scope)[0]
+    return design_of_files(paths, target=target, profile=profile, scope=scope)[0]
 
 
 def samples(study: str | Path, out: str | Path) -> list[str]:

@@ -283,15 +283,18 @@ def write_report(
     OutputError: OUT holds no study.
     DataError: with `verify`, a file that was changed, deleted or added, or no OUT/seal.json.
     """
-    from raybias import report, seal
+    from raybias import seal
+    from raybias.report import page
+    from raybias.report.outs import restated
+    from raybias.study_record import read_record
 
     store = Store(out)
     if verify:
         seal.verify(store)
-    study = report.load_record(store).study
+    study = read_record(store).study
     if profile is not None:
-        study = report.restated(study, profile)
-    report.write_report(store, study)
+        study = restated(study, profile)
+    page.write_report(store, study)
     return Results(out)
 
 

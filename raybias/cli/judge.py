@@ -103,8 +103,10 @@ def measure(
 
     Intervals resample what answers were made from: seeds, templates, words, pairs or items.
     """
-    from raybias import report, stats
+    from raybias import stats
+    from raybias.report.design import design_text
     from raybias.report.estimates import text
+    from raybias.report.files import design_of_files
     from raybias.report.table import markdown
     from raybias.stats.metric_table import listed_metrics
     from raybias.storage import Store
@@ -118,13 +120,11 @@ def measure(
     given = [standard_input(sys.stdin.buffer) if file == "-" else file for file in files]
     if target is not None:
         with printed_warnings(stats.StatisticsWarning):
-            designs, width = report.design_of_files(
-                files, target=target, profile=profile, scope=scope
-            )
+            designs, width = design_of_files(files, target=target, profile=profile, scope=scope)
         if as_json:
             print(designs.write_ndjson(), end="")
         elif not quiet:
-            print(report.design_text(designs, width))
+            print(design_text(designs, width))
         return
     number = int(positive) if positive is not None and positive.isdigit() else positive
     with printed_warnings(stats.StatisticsWarning):
@@ -255,25 +255,26 @@ def report(
 
 def show(results: Results) -> None:
     """Print the estimates of a study with their intervals, and where its page is."""
-    from raybias import report
     from raybias.measures.prediction_rows import KIND, gap_rows
     from raybias.report.estimates import gaps_table, text
     from raybias.report.judges import judged_text
+    from raybias.report.outs import as_reported, read_notes
+    from raybias.report.sentences import by_scope, verdict
 
     store = results.store
-    study = report.as_reported(store, results.study)
+    study = as_reported(store, results.study)
     found = results.estimates.collect()
     if study.pairs or study.questions:
         asked = found.filter(found["kind"] != KIND)
         print(*text(asked, level=study.statistics.level), sep="\n\n")
     if study.probes:
-        for note in report.read_notes(store):
+        for note in read_notes(store):
             print(f"raybias: warning: {note}", file=sys.stderr)
         scope = study.statistics.scope
         components = results.table("components").collect()
         said = (
-            report.verdict(gap_rows(found, scope)),
-            report.by_scope(gap_rows(found), components),
+            verdict(gap_rows(found, scope)),
+            by_scope(gap_rows(found), components),
         )
         print(gaps_table(found, scope), "", *filter(None, said), sep="\n")
         if "judged" in results.tables:

@@ -99,7 +99,7 @@ def demo(
 
 def verdict(estimates: pl.DataFrame, planted: Plant) -> str:
     """Tell how the calibration ended; `WorkFailed` where only the planted bias should be found."""
-    from raybias.report import calibration
+    from raybias.report.calibration import calibration
 
     judged = calibration(planted, estimates)
     if judged is None or not judged.detected:

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 
 from raybias.methods.base import Shard
 from raybias.planning.shards import shards_of
-from raybias.report import load_record
 from raybias.storage import Store
+from raybias.study_record import read_record
 
 #: How long something took, by table: in `design` the price of more of it; all else is a result.
 TIMES = {"runs": "seconds", "design": "cost"}
@@ -19,7 +19,7 @@ TIMES = {"runs": "seconds", "design": "cost"}
 def planned(out: Path) -> list[Shard]:
     """Every run that an OUT must hold, each a shard of all rows of a probe."""
     store = Store(out)
-    study = load_record(store).study
+    study = read_record(store).study
     items = {
         probe.name: pq.read_metadata(out / "items" / f"{probe.name}.parquet").num_rows
         for probe in study.probes

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from raybias.report import write_report
+from raybias.report.page import write_report
 from raybias.report.run_figures import COLOURS
 from support.report_outs import make_study, write_out
 

@@ -10,7 +10,8 @@ import pytest
 
 from raybias import schema
 from raybias.measures.prediction_rows import gap_rows
-from raybias.report import marked, write_tables
+from raybias.report import marked
+from raybias.report.tables import write_tables
 from raybias.storage import Store
 from support.pages import command, page_of
 from support.report_outs import MARKED, marked_study, write_marked

@@ -15,7 +15,7 @@ from raybias.errors import ConfigError
 from raybias.measures.prediction_rows import gap_rows
 from raybias.planning.preflight import check_inputs
 from raybias.planning.prepared import PreparedStudy
-from raybias.report import write_report
+from raybias.report.page import write_report
 from raybias.report.tables import write_tables
 from raybias.stats.cells import RUN_KEYS
 from raybias.stats.metric import Share, metric, metrics

@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 from raybias import schema
-from raybias.report import sentences, write_report
+from raybias.report import sentences
+from raybias.report.page import write_report
 from raybias.storage import Store
 from support.pages import Page, command, files_of, page_of
 from support.report_outs import GROUPS, make_study, write_out

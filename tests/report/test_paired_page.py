@@ -12,7 +12,7 @@ import pytest
 import raybias
 from raybias.measures import read
 from raybias.measures.prediction_rows import gap_rows
-from raybias.report import write_report
+from raybias.report.page import write_report
 from raybias.storage import Store
 from support.pages import command, files_of, page_of
 from support.pair_data import pair_scores

@@ -9,16 +9,17 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import raybias
-from raybias import report, schema
+from raybias import schema
 from raybias.measures.prediction_rows import gap_rows
-from raybias.report import by_scope
+from raybias.report.page import write_report
+from raybias.report.sentences import by_scope
 from support.report_outs import make_study, pair_study, write_out, write_pair_out
 
 
 @pytest.mark.long
 def test_results_are_what_the_report_wrote(tmp_path: Path) -> None:
     store = write_out(tmp_path / "out", make_study())
-    gaps = gap_rows(report.write_report(store, make_study()), "widest")
+    gaps = gap_rows(write_report(store, make_study()), "widest")
     results = raybias.write_report(store.uri)
     assert raybias.open(store.uri).tables == results.tables
     assert results.study == make_study()

@@ -14,9 +14,10 @@ import raybias
 from raybias import schema
 from raybias.errors import ConfigError, DataError
 from raybias.measures.prediction_rows import gap_rows
-from raybias.report import verdict, write_tables
 from raybias.report.estimates import gaps_table
+from raybias.report.sentences import verdict
 from raybias.report.table import TextTable, markdown, write_frame
+from raybias.report.tables import write_tables
 from raybias.storage import Store
 from support.pages import command
 from support.report_outs import GROUPS, make_study, write_out

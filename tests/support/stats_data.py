@@ -9,7 +9,7 @@ import polars as pl
 
 from raybias import schema, stats
 from raybias.config import Profile, Statistics
-from raybias.report import rules_of_files
+from raybias.report.files import rules_of_files
 from raybias.stats.metric import VALUES
 
 
