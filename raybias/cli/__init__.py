@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import gc
 import inspect
-import logging
 import os
 import sys
 import traceback
@@ -73,9 +72,6 @@ def _unwrap(group: typer.Typer) -> None:
 
 _unwrap(app)
 
-#: Libraries that warn, when transformers imports them, of what a user cannot act on.
-_TALKATIVE: Final = ("torchao", "torch.utils._pytree")
-
 
 def _version(asked: bool) -> None:
     if asked:
@@ -101,8 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ----------
     arguments: what follows the program's name; `sys.argv[1:]` by default.
     """
-    for name in _TALKATIVE:
-        logging.getLogger(name).setLevel(logging.ERROR)
     # Looking for cycles among all that torch made takes an ending process two seconds.
     atexit.register(gc.freeze)
     try:

@@ -3,3 +3,9 @@
 It runs in one process, or in one process group when a backbone is sharded. It knows
 nothing of Ray, probes, groups or statistics.
 """
+
+import logging
+
+# These libraries warn, when transformers imports them, of what a user cannot act on.
+for _name in ("torchao", "torch.utils._pytree"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
