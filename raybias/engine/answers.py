@@ -60,9 +60,7 @@ class Answers(ABC):
     A `begin_...` method does the part that needs no device, such as tokenising, and returns a call
     that does the rest.
 
-    Attributes
-    ----------
-    encoder: writes prompts as the backbone reads them.
+    `encoder`: writes prompts as the backbone reads them.
     """
 
     encoder: TextEncoder

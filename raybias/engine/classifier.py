@@ -19,12 +19,12 @@ from torch.nn.functional import pad
 
 from raybias.config import Backbone
 from raybias.engine.backbone import empty_model, load_pretrained
-from raybias.engine.context import ON_CPU, Execution, Way
+from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.model_shape import ModelShape, shape_of
 from raybias.engine.packing import BLOCK, Batch, pack
-from raybias.engine.self_check import TOLERANCE, agrees, distance, in_words, sample_tokens
+from raybias.engine.self_check import TOLERANCE, agrees, distance, sample_tokens
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError
 from raybias.schema import LABELS
@@ -76,8 +76,7 @@ class Classifier(torch.nn.Module):
         self.short = bool(label_ids) and self._short_cut_holds()
         self.pads_left = self._reads_right_padding()
         if label_ids:
-            how = in_words(packs=False, part=self.short)
-            execution.ways["classifier"] = Way(how, self.short)
+            execution.note("classifier", packs=False, part=self.short, fastest=self.short)
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Pad a batch of single rows to the inputs of `forward`."""
@@ -273,9 +272,7 @@ class TextJudge:
 
     Raises ModelError: as `load_pretrained` says, or not of one label a text.
 
-    Attributes
-    ----------
-    context: the longest text in tokens; None without a limit.
+    `context`: the longest text in tokens; None without a limit.
     """
 
     def __init__(self, spec: Backbone, execution: Execution = ON_CPU) -> None:
@@ -287,14 +284,9 @@ class TextJudge:
         )
         class_names(model.config, spec)
         execution.begin(model, whole=True)
-        self.context = encoder.context
-        self._tokenizer = encoder.tokenizer
+        self.encoder, self.context = encoder, encoder.context
         self._classifier = Classifier(encoder, model, execution, head={}, label_ids=())
         self._batcher = execution.batcher(spec.id, context=self.context)
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts for the classifier."""
-        return [[*row] for row in self._tokenizer([*texts])["input_ids"]] if texts else []
 
     def probabilities(self, rows: Sequence[Sequence[int]]) -> npt.NDArray[np.float64]:
         """Compute the probability of every class [N, C] for tokens that fit the context."""

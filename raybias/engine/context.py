@@ -94,6 +94,12 @@ class Execution:
         if self.sharding is not None:
             self.sharding.begin(model, whole=whole)
 
+    def note(self, purpose: str, *, packs: bool, part: bool, fastest: bool) -> None:
+        """Record how a model is computed: rows that share sequences, the head on a part of them."""
+        rows = "packed rows" if packs else "each row alone"
+        head = "the head where it is needed" if part else "the whole model with its head"
+        self.ways[purpose] = Way(f"{rows}, {head}", fastest)
+
     @cached_property
     def pipeline(self) -> Pipeline:
         """The batches that are under way at one time."""

@@ -230,17 +230,21 @@ class TextEncoder:
                 )
             )
 
+    def ids(self, texts: Sequence[str], *, specials: bool = True) -> list[list[int]]:
+        """Tokenise texts as the tokenizer does by itself; return the token ids of each."""
+        if not texts:
+            return []
+        rows = self.tokenizer([*texts], add_special_tokens=specials)["input_ids"]
+        return [list(row) for row in rows]
+
     def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
         """Tokenise texts; return the token ids of each.
 
         Raises ModelError: a text without any token or with one that the model does not have, or no
         EOS to append.
         """
-        specials = self.spec.bos == "tokenizer"
-        if not texts:
-            return []
         with reading_model(self.spec, "tokenizer"):
-            rows = self.tokenizer(list(texts), add_special_tokens=specials)["input_ids"]
+            rows = self.ids(texts, specials=self.spec.bos == "tokenizer")
         if self.spec.bos not in ("tokenizer", "none"):
             rows = [[self.prompt_token_id, *row] for row in rows]
         if append_eos:
@@ -258,7 +262,7 @@ class TextEncoder:
                 raise ModelError(
                     f"text {text!r} has no tokens", where=self.spec.id, cure="set bos: prepend"
                 )
-        return [list(row) for row in rows]
+        return rows
 
 
 @dataclass(frozen=True)

@@ -63,13 +63,13 @@ class Rewriter:
         self.options = options
         self.instruction = _instruction(options, style)
         spec = options.spec()
-        self._tokenizer = load_tokenizer(spec).tokenizer
+        self._encoder = load_tokenizer(spec)
         model, _ = load_pretrained(AutoModelForSeq2SeqLM, spec, execution, dtype=options.dtype)
         self._model: Any = model
         self._sampler = Sampler(
             Sampling(options.temperature, options.top_k, options.top_p, 0.0, 1.0, ())
         )
-        self._generation = _generation(self._model, self._tokenizer, options)
+        self._generation = _generation(self._model, self._encoder.tokenizer, options)
         self.adequacy = AdequacyModel(options.adequacy, execution)
         self._batcher = execution.batcher(spec.id)
 
@@ -104,9 +104,9 @@ class Rewriter:
         none.
         """
         # An instruction is the task's, not the sentence's: the limit is on the sentence.
-        lengths = [len(row) for row in self._encode(list(texts))]
+        lengths = [len(row) for row in self._encoder.ids(texts)]
         short = [n for n, length in enumerate(lengths) if length <= self.options.max_length]
-        rows = self._encode([self.instruction + texts[n] for n in short])
+        rows = self._encoder.ids([self.instruction + texts[n] for n in short])
 
         def work(batch: Batch) -> list[list[str]]:
             return self._draw(batch, [keys[short[n]] for _, n in batch.rows])
@@ -118,10 +118,6 @@ class Rewriter:
                 text = texts[short[n]].strip()
                 rewritings[short[n]] = [each for each in unlike if each not in ("", text)]
         return rewritings
-
-    def _encode(self, texts: list[str]) -> list[list[int]]:
-        rows: list[list[int]] = self._tokenizer(texts)["input_ids"] if texts else []
-        return rows
 
     def _draw(self, batch: Batch, keys: Sequence[tuple[str | int, ...]]) -> list[list[str]]:
         from transformers import LogitsProcessorList
@@ -149,7 +145,7 @@ class Rewriter:
             logits_processor=LogitsProcessorList([draw]),
         )
         ended_N = (made_NT[:, 1:] == self._generation.eos_token_id).any(-1).tolist()
-        texts = self._tokenizer.batch_decode(made_NT, skip_special_tokens=True)
+        texts = self._encoder.tokenizer.batch_decode(made_NT, skip_special_tokens=True)
         whole = [text if ended else "" for text, ended in zip(texts, ended_N, strict=True)]
         return [whole[r : r + count] for r in range(0, len(whole), count)]
 
@@ -193,9 +189,7 @@ class AdequacyModel:
 
     Raises ModelError: as `load_pretrained` says, or a classifier without a label 1.
 
-    Attributes
-    ----------
-    threshold: the least score of an adequate rewriting.
+    `threshold`: the least score of an adequate rewriting.
     """
 
     def __init__(self, options: Adequacy, execution: Execution = ON_CPU) -> None:

@@ -179,15 +179,13 @@ class KeyedDraw(LogitsProcessor):  # type: ignore[misc]
 
     Token t of a row is drawn by number t of its key. It serves one call of `generate`.
 
+    `labels_NL`: natural log-probabilities [N, L] after the prompts, float32.
+
     Parameters
     ----------
     keys: of each row.
     length: most tokens of a row.
     label_ids: tokens whose log-probabilities are kept at the first step.
-
-    Attributes
-    ----------
-    labels_NL: natural log-probabilities [N, L] after the prompts, float32.
     """
 
     def __init__(

@@ -65,12 +65,6 @@ def agrees(fast: Callable[[], Tensor], expected: Tensor, *, tolerance: float) ->
     return values.shape == expected.shape and distance(values, expected) <= tolerance
 
 
-def in_words(*, packs: bool, part: bool) -> str:
-    """Describe a way: whether rows share sequences, and whether the head sees a part of them."""
-    rows = "packed rows" if packs else "each row alone"
-    return f"{rows}, {'the head where it is needed' if part else 'the whole model with its head'}"
-
-
 def fastest(
     ways: Iterable[Way], plain: Way, sample: Callable[[Way], Tensor], *, dtype: torch.dtype
 ) -> Way:

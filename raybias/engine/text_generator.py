@@ -64,9 +64,7 @@ class TextGenerator:
     The token budget bounds the rests of the prompts in a batch. Keys and values of the opening and
     of new tokens come on top (`methods.work.Work.held_tokens`).
 
-    Attributes
-    ----------
-    shares: whether padded rows share an opening.
+    `shares`: whether padded rows share an opening.
     """
 
     def __init__(self, backbone: LoadedBackbone) -> None:

@@ -79,9 +79,7 @@ class Message(TypedDict):
 class PromptFormat:
     """The form of a method's prompts on one backbone.
 
-    Attributes
-    ----------
-    own: the backbone's tokenizer under its begin-of-sequence policy.
+    `own`: the backbone's tokenizer under its begin-of-sequence policy.
     """
 
     method: AskingMethod

@@ -177,7 +177,7 @@ class _Classifier:
 
     def verdicts(self, ids: Sequence[str], texts: Sequence[str]) -> list[Verdict]:
         """Judge the texts that fit the context, by the likeliest class."""
-        rows = self.judge.encode(texts)
+        rows = self.judge.encoder.ids(texts)
         most = self.judge.context or max(map(len, rows), default=0)
         fit = [n for n, row in enumerate(rows) if row and len(row) <= most and texts[n].strip()]
         found = [_UNREAD] * len(texts)

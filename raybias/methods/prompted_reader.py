@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 class PromptedRun:
     """A run of a prompted method, from `OUT/prompts/<run_id>.json`.
 
-    Attributes
-    ----------
-    calibration: sentences whose mean scores `read: calibrated` subtracts.
+    `calibration`: sentences whose mean scores `read: calibrated` subtracts.
     """
 
     run_id: str

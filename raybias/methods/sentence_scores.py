@@ -124,7 +124,7 @@ class PairReader(Reader):
             names=[f"{pair['pair_id']} ({pair['style']})" for pair in pairs],
         )
         sentences = [pair[side] for pair in pairs for side in ("sent_more", "sent_less")]
-        tokens = self.scorer.backbone.tokenizer(sentences)["input_ids"] if pairs else []
+        tokens = self.scorer.backbone.encoder.ids(sentences)
 
         def read() -> Answered:
             rows = [

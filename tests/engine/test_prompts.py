@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raybias.config import TrainingSet, Verbalizer
+from raybias.config import Verbalizer
 from raybias.errors import ConfigError, DataError
 from raybias.methods import ChainOfThought, FewShot, ZeroShot, prompts
-from raybias.probes import training_sentences
 from raybias.schema import SENTENCES
 from support.prompting import plain
 
@@ -107,26 +104,6 @@ def test_shots_are_whole_distinct_and_ordered(labels: list[int], seed: int, coun
     shuffled = prompts.draw_shots(pool, order="shuffled", **options)
     assert sorted(shuffled) == sorted(shots)
     assert prompts.draw_shots(pool, order="shuffled", **options) == shuffled
-
-
-def test_shots_of_the_published_pool(shared: Path) -> None:
-    path = shared / "data" / "sst5" / "processed_sst5_500.tsv"
-    training = TrainingSet(
-        source="file", data=str(path), text_column="Text", label_column="Valence"
-    )
-    pool = training_sentences(training)["train"]
-    drawn = {}
-    for order in ("pool", "shuffled"):
-        for seed in range(2024, 2029):
-            drawn[order, seed] = prompts.draw_shots(
-                pool, seed=seed, shots_per_label=3, order=order, where="pool"
-            )
-            assert len(drawn[order, seed]) == 9
-    assert len({tuple(shots) for shots in drawn.values()}) == 10
-    # Keyed draws: the same on every machine.
-    assert [label for _, label in drawn["shuffled", 2024]] != sorted(
-        label for _, label in drawn["shuffled", 2024]
-    )
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,9 @@ from raybias.engine.adapters.base import (
 from raybias.engine.attention import attention_window
 from raybias.engine.backbone import is_encoder
 from raybias.engine.classifier import Classifier, ClassifierOptions
-from raybias.engine.context import Way
 from raybias.engine.devices import to_device
 from raybias.engine.packing import Batch, PackedSequence, pack
-from raybias.engine.self_check import TOLERANCE, agrees, in_words, read_samples
+from raybias.engine.self_check import TOLERANCE, agrees, read_samples
 from raybias.errors import ModelError
 from raybias.storage import Store
 
@@ -257,8 +256,8 @@ class PackedLayerTrainer(ClassifierTrainer):
             expected_NL = read()
         self.packs = True
         holds = agrees(read, expected_NL, tolerance=TOLERANCE[classifier.model.dtype])
-        how = in_words(packs=holds, part=holds or classifier.short)
-        classifier.execution.ways["classifier"] = Way(how, holds)
+        part = holds or classifier.short
+        classifier.execution.note("classifier", packs=holds, part=part, fastest=holds)
         return holds
 
     def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from raybias.engine.attention import attention_window, states_at
 from raybias.engine.backbone import LoadedBackbone
-from raybias.engine.context import Way
 from raybias.engine.devices import to_device
 from raybias.engine.packing import (
     MAX_TOKENS,
@@ -37,7 +36,7 @@ from raybias.engine.packing import (
     common_length,
     pack,
 )
-from raybias.engine.self_check import fastest, in_words, read_samples, sample_tokens
+from raybias.engine.self_check import fastest, read_samples, sample_tokens
 
 Values = NDArray[np.float32]
 Numbers = NDArray[np.int64]
@@ -154,8 +153,8 @@ def make_reader(backbone: LoadedBackbone, purpose: str) -> CausalReader:
         for part in (True, False)
     ]
     chosen = fastest(ways[:3], ways[3], _sample, dtype=backbone.model.dtype)
-    how = in_words(packs=chosen.packs, part=chosen.part)
-    backbone.execution.ways[purpose] = Way(how, chosen is ways[0])
+    best = chosen is ways[0]
+    backbone.execution.note(purpose, packs=chosen.packs, part=chosen.part, fastest=best)
     return chosen
 
 

@@ -47,8 +47,7 @@ def continuation_rows(
     def encode(each: list[str]) -> list[list[int]]:
         if not begin:
             return encoder.encode(each)
-        rows = encoder.tokenizer(each, add_special_tokens=False)["input_ids"] if each else []
-        return [[encoder.prompt_token_id, *row] for row in rows]
+        return [[encoder.prompt_token_id, *row] for row in encoder.ids(each, specials=False)]
 
     wholes = encode([text + after for text, after in moved])
     heads = list(dict.fromkeys(text for text, _ in moved if text))

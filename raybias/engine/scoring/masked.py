@@ -26,12 +26,12 @@ from raybias.engine.backbone import (
     load_backbone,
     load_pretrained,
 )
-from raybias.engine.context import ON_CPU, Execution, Way
+from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.packing import Batch, PackedSequence, Placed, Row, padded
 from raybias.engine.scoring.causal import Values, log_probs_of
-from raybias.engine.self_check import fastest, in_words, read_samples
+from raybias.engine.self_check import fastest, read_samples
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
@@ -163,8 +163,8 @@ class MaskedScorer:
         chosen = fastest(ways, whole, sample, dtype=model.dtype)
         if chosen is not places:
             places.hook.remove()
-        how = in_words(packs=False, part=chosen is places)
-        self.backbone.execution.ways["masked tokens"] = Way(how, chosen is places)
+        best, note = chosen is places, self.backbone.execution.note
+        note("masked tokens", packs=False, part=best, fastest=best)
         return chosen
 
 

@@ -122,14 +122,12 @@ Read = Callable[[], list[dict[str, list[Scores]]]]
 class PairScorer:
     """Score pairs of sentences with one model, by any rules that fit it, in one pass.
 
+    `begins`: the tokens that sentences may begin with under a causal model.
+
     Parameters
     ----------
     backbone: of `scored_loader`.
     eps: log-likelihoods of `sum` at most this far apart are a tie.
-
-    Attributes
-    ----------
-    begins: the tokens that sentences may begin with under a causal model.
 
     Raises
     ------
@@ -234,7 +232,7 @@ class PairScorer:
     def _rows(self, sides: Mapping[str, str]) -> dict[str, list[list[int]]]:
         """Tokenise sentences by purpose; `bare` ones are computed for `bias_bench` only."""
         texts = list(sides)
-        bare = _tokens(self.backbone, texts, specials=False)
+        bare = self.backbone.encoder.ids(texts, specials=False)
         _check_rows(bare, sides, self.backbone, least=1, taken=1)
         rows: dict[str, list[list[int]]] = {"bare": bare}
         for begin in self.begins:
@@ -251,7 +249,7 @@ class PairScorer:
         self, scorer: MaskedScorer, pairs: Sequence[Pair], sides: Mapping[str, str]
     ) -> Read:
         """Return the call that computes each rule's scores of each pair."""
-        rows = _tokens(self.backbone, list(sides), specials=True)
+        rows = self.backbone.encoder.ids(list(sides))
         _check_rows(rows, sides, self.backbone, least=3)
         row_of = dict(zip(sides, rows, strict=True))
         # A group is one side of a pair under one rule.
@@ -328,13 +326,6 @@ def _sides(pairs: Sequence[Pair], names: Sequence[str]) -> dict[str, str]:
         for text, side in zip(pair, ("sent_more", "sent_less"), strict=True):
             sides.setdefault(text, f"{name} {side}")
     return sides
-
-
-def _tokens(backbone: LoadedBackbone, texts: list[str], *, specials: bool) -> list[list[int]]:
-    if not texts:
-        return []
-    rows: list[list[int]] = backbone.tokenizer(texts, add_special_tokens=specials)["input_ids"]
-    return rows
 
 
 def _check_rows(
