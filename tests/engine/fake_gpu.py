@@ -1,4 +1,4 @@
-"""The engine's passes on a GPU that is not there, for tests/engine/test_on_device.py. Not a test.
+"""The engine's passes on a GPU that is not there, for tests/engine/test_determinism.py. Not a test.
 
 Torch's fake tensors have a device and a shape and no values: to mix devices, and to ask for a
 value, is an error. So is a copy from the host that would wait for a GPU, as all but `to_device` do.

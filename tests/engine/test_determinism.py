@@ -1,7 +1,14 @@
-"""Settings under which a GPU repeats its bits: in force where asked for, and given back."""
+"""GPUs without a GPU: settings under which its bits repeat, and passes that leave nothing behind.
+
+No tensor is left on the CPU that a GPU needs; no copy or step waits for it (`fake_gpu.py`).
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +19,7 @@ from raybias.engine.devices import SumsOnCpu, as_found
 from raybias.engine.sampling import Sampler, Sampling
 from support.deterministic import settings
 
+HERE = Path(__file__).parent
 IN_FORCE = {
     "strict": True, "warns": False, "fills": False, "cudnn": True, "cudnn_tries": False,
     "cudnn_tf32": False, "tf32": False, "workspace": ":4096:8",
@@ -77,3 +85,18 @@ def test_running_sums_of_filters_and_draws_are_those_of_a_cpu(
         found = sampler.choose(logits_NV, history_NT=None, uniforms_N=uniforms_N)
     assert summed == [(7, 300), (7, 300)]
     assert torch.equal(found, expected)
+
+
+@pytest.mark.long
+def test_every_tensor_of_a_pass_is_made_on_the_device() -> None:
+    done = subprocess.run(
+        [sys.executable, HERE / "fake_gpu.py"],
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
+        capture_output=True, text=True, check=True, timeout=300,
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if ": " in line and not line.startswith("[")]
+    *sound, waits, misplaced = lines
+    assert len(sound) == 11
+    assert all(line.endswith(": ok") for line in sound), sound
+    assert waits.startswith("waits: Waits")
+    assert misplaced.startswith("misplaced: FakeTensorDeviceMismatchError")
