@@ -16,12 +16,12 @@ from raybias.errors import ConfigError, ModelError, OutputError
 from raybias.methods.base import Method, Reader, methods_of, text_items
 from raybias.schema import Label
 from raybias.storage import Store
-from raybias.study_record import Record, read_record, read_runs, refuse_other
 
 if TYPE_CHECKING:
     from raybias.engine.classifier import TextJudge
     from raybias.engine.context import Execution
     from raybias.engine.model_shape import ModelShape
+    from raybias.study_record import Record
 
 #: Labels that classes can be named for; all others are neutral.
 _NAMED: Final = (Label.NEGATIVE, Label.POSITIVE)
@@ -235,6 +235,9 @@ class _StudyRun:
 
         Raises OutputError: no OUT of a study, or no such run in it.
         """
+        # Its classes know every method, this module's too.
+        from raybias.study_record import read_record, read_runs
+
         store = Store(judge.model)
         record, runs = read_record(store), read_runs(store)
         row = next(iter(runs.filter(run_id=judge.run).iter_rows(named=True)), None)
@@ -272,6 +275,7 @@ class _StudyRun:
     def check(self) -> None:
         """Refuse other weights than the run's."""
         from raybias.engine.checkpoint import file_hashes, folder_of
+        from raybias.study_record import refuse_other
 
         held = self.record.models.get(self.backbone.name)
         folder = folder_of(self.backbone.id)
