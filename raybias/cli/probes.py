@@ -13,7 +13,7 @@ from raybias.errors import ConfigError
 if TYPE_CHECKING:
     import polars as pl
 
-    from raybias.config import Probe, StyleOptions
+    from raybias.config import Probe
 
 Name = Annotated[str, typer.Argument(help="A probe of `raybias probes list`, or your file.")]
 Data = Annotated[str | None, typer.Option(help="Folder with the published files, or your file.")]
@@ -152,8 +152,8 @@ def write(
         raise ConfigError(f"probe {name} has no {other}", cure="see `raybias probes list`")
     if in_pairs:
         pairs = chosen_pairs(
-            name, data, attribute, style or ["original"], files=styled or (),
-            options=style_options(evidential, question), seed=seed,
+            name, data, attribute, style or ["original"], files=styled, evidential=evidential,
+            question=question, seed=seed,
         )  # fmt: skip
         write_frame(pairs, out, pair_probes[name].schema)
         types = pair_probes[name].kind
@@ -216,24 +216,20 @@ def chosen_pairs(
     kinds: Sequence[str] | None,
     styles: Sequence[str],
     *,
-    files: Sequence[str],
-    options: StyleOptions,
+    files: Sequence[str] | None,
+    evidential: Evidential,
+    question: Question,
     seed: int,
 ) -> pl.DataFrame:
     """Read the pairs that a command names, style after style, and print warnings."""
+    from raybias.config import StyleOptions
     from raybias.probes import in_styles, pair_items
     from raybias.probes.published.crows_pairs import PairWarning
 
+    options = StyleOptions(evidential=evidential, question=question)
     with printed_warnings(PairWarning):
         items = pair_items(name, data, kinds=kinds or None)
-        return in_styles(name, items, styles, files=files, options=options, seed=seed)
-
-
-def style_options(evidential: Evidential, question: Question) -> StyleOptions:
-    """Return what the rule styles leave open."""
-    from raybias.config import StyleOptions
-
-    return StyleOptions(evidential=evidential, question=question)
+        return in_styles(name, items, styles, files=files or (), options=options, seed=seed)
 
 
 @annotate.command()
@@ -288,8 +284,8 @@ def export(
             "--style original is no style to judge", cure="originals stand beside every style"
         )
     pairs = chosen_pairs(
-        what, data, attribute, ["original", *style], files=styled or (),
-        options=style_options(evidential, question), seed=seed,
+        what, data, attribute, ["original", *style], files=styled, evidential=evidential,
+        question=question, seed=seed,
     )  # fmt: skip
     n = len(export_annotation(pairs, out))
     print(f"{n} rows in {Store(out).uri_of('sheet.csv')}, with guidelines.md")
