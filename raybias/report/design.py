@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import polars as pl
-import pyarrow as pa
 
 from raybias.config import Study
 from raybias.methods import tuned_methods
 from raybias.report import wording
+from raybias.report.outs import read_items
 from raybias.report.table import TextTable, count, same, table, worded
 from raybias.stats.design import TUNING, Costs
 from raybias.stats.scopes import REDRAWN
@@ -24,7 +24,6 @@ _ASSUMED: Final = (
     "from few runs or words are rough, and so is the prediction: it has a range. A new run is one "
     "that counts: what tuning those that were not kept took is part of its price."
 )
-_TEXT: Final = pa.schema([("text", pa.string())])
 _PLACE: Final = ("probe", "attribute", "score")
 _PLANS: Final = {
     "now": "as it is",
@@ -54,9 +53,8 @@ def study_costs(store: Store, study: Study, items: int) -> Costs:
     timed = runs.group_by(by).agg(
         pl.col("seconds", "tokens").sum(), kept=pl.col("selected").sum().clip(1)
     )
-    names = [f"items/{probe.name}.parquet" for probe in study.probes]
-    known = [name for name in names if store.exists(name)]
-    if not known or timed.is_empty() or not {*timed["method"]} <= {*work}:
+    texts = read_items(store, [probe.name for probe in study.probes], "text")["text"]
+    if texts.is_empty() or timed.is_empty() or not {*timed["method"]} <= {*work}:
         tuned = [method in work for method in timed["method"]] or [True]
         return relative_costs(items, tuned=sum(tuned) / len(tuned))
     factor = pl.col("method").replace_strict(work, return_dtype=pl.Float64)
@@ -64,8 +62,7 @@ def study_costs(store: Store, study: Study, items: int) -> Costs:
         run=pl.col("seconds") / pl.col("kept") / 3600,
         token=pl.col("seconds") / pl.col("tokens") * 2 / factor / 3600,
     ).sum()
-    texts = pl.concat(pl.DataFrame(store.read_table(name, schema=_TEXT)) for name in known)
-    length = texts["text"].str.split(" ").list.len().to_numpy().mean() * _TOKENS
+    length = texts.str.split(" ").list.len().to_numpy().mean() * _TOKENS
     run, token = hours.row(0)
     return Costs(run, token * length, items, "device-hours")
 
