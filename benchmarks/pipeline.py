@@ -36,9 +36,9 @@ from raybias.engine.scoring.causal import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import SoftPrompt
 from raybias.methods.base import PARTS, Shard
-from raybias.planning.shards import shards_of
 from raybias.planning.stage_plans import ScorePlan
 from raybias.planning.tasks import Task
+from raybias.planning.workload import shards_of
 from raybias.runtime.graph import Grant
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.stream import Replicas

@@ -7,8 +7,6 @@ places what each holds, and they sleep as long as the cost curve says, scaled; n
 there. No model is loaded; Serve and storage are not part of it.
 
     python benchmarks/schedule.py --data FOLDER --tokenizer FOLDER --job soft_prompt --ray 64
-    python benchmarks/schedule.py --data FOLDER --tokenizer FOLDER --job template_probes \\
-        --backbone opt-125m --sizes 1 --ray 1 --per-gpu 4
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ def in_sequence(tasks: list[Task]) -> list[Task]:
     return ordered
 
 
-def on_ray(tasks: list[Task], count: int, per_gpu: int, seconds: float, wall: float) -> Schedule:
+def on_ray(tasks: list[Task], count: int, seconds: float, wall: float) -> Schedule:
     """Run tasks that sleep on logical nodes; returns what was measured, in the study's seconds."""
     import ray
     from ray.cluster_utils import Cluster
@@ -78,7 +76,7 @@ def on_ray(tasks: list[Task], count: int, per_gpu: int, seconds: float, wall: fl
         loading = task.load / scale
         while left > 0:
             while len(held) < grant.slots:
-                part = {"GPU": task.need.gpus / task.need.sharers}
+                part = {"GPU": task.need.gpus}
                 held.append(ray.util.placement_group([part], strategy="PACK"))
                 held[-1].wait(60)
             while len(held) > max(grant.slots, task.least):
@@ -98,7 +96,7 @@ def on_ray(tasks: list[Task], count: int, per_gpu: int, seconds: float, wall: fl
         resources = Resources()
 
         def inventory(self) -> Inventory:
-            return Inventory((node,), "logical", per_gpu)
+            return Inventory((node,), "logical")
 
         def halve(self, fits: Callable[[Task], bool]) -> None:
             pass
@@ -112,11 +110,11 @@ def on_ray(tasks: list[Task], count: int, per_gpu: int, seconds: float, wall: fl
         ray.shutdown()
         cluster.shutdown()
     spans = tuple(
-        Span(task=s.task, start=s.start * scale, loaded=s.start * scale, end=s.end * scale,
-             worker=s.worker)
-        for s in graph.log.schedule().spans
+        Span(task=s["task"], start=s["start"] * scale, loaded=s["start"] * scale,
+             end=s["end"] * scale, worker=s["worker"])
+        for s in graph.log.spans
     )  # fmt: skip
-    return Schedule(spans, count * per_gpu)
+    return Schedule(spans, count)
 
 
 def main(
@@ -127,7 +125,6 @@ def main(
     ray: Annotated[int, typer.Option(help="Also on Ray, with so many declared GPUs.")] = 0,
     seconds: Annotated[float, typer.Option(help="That the graph takes on Ray.")] = 60.0,
     backbone: Annotated[list[str] | None, typer.Option(help="Only these of the job.")] = None,
-    per_gpu: Annotated[int, typer.Option(help="Workers that may share a GPU.")] = 1,
     out: workload.OutOption = None,
 ) -> None:
     """Print wall time and share busy in both orders."""
@@ -135,9 +132,8 @@ def main(
         models = Path(temporary)
         plans.write_models(models, workload.tokenizer(tokenizer), plans.architectures())
         study, _ = plans.local_study(job, data, models)
-        shared = study.resources.model_copy(update={"workers_per_gpu": per_gpu})
         chosen = [each for each in study.backbones if each.name in (backbone or [each.name])]
-        study = study.model_copy(update={"resources": shared, "backbones": tuple(chosen)})
+        study = study.model_copy(update={"backbones": tuple(chosen)})
         prepared = PreparedStudy.of(study)
         rows: list[tuple[object, ...]] = []
         works = None
@@ -160,9 +156,7 @@ def main(
                 ways = {"simulated": found}
                 if count == ray and not early:
                     wall = found[1].wall
-                    real = [
-                        on_ray(each, count, per_gpu, seconds, wall) for each in (sequence, tasks)
-                    ]
+                    real = [on_ray(each, count, seconds, wall) for each in (sequence, tasks)]
                     ways[f"Ray, 1 s for {wall / seconds:,.0f} s"] = real
                 least = sum(task.work for task in tasks) / count
                 path = max(remaining(replace(task, load=0.0) for task in tasks).values())
@@ -179,8 +173,7 @@ def main(
         *("the longest path allows", "longest path, h", "work / A100s, h", "planning, s"),
     )
     workload.publish(
-        f"Tasks of jobs/{job}.yaml on declared GPUs"
-        + (f", which {per_gpu} workers may share" if per_gpu > 1 else ""),
+        f"Tasks of jobs/{job}.yaml on declared GPUs",
         [workload.markdown(rows, heads)],
         device="cpu",
         peer="ray",

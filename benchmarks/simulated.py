@@ -27,12 +27,12 @@ from raybias.errors import PlanError
 from raybias.planning.bounds import Forecast
 from raybias.planning.inventory import Inventory, Node, assumed
 from raybias.planning.layout import LayoutPlanner
-from raybias.planning.machine import Speed
+from raybias.planning.machine import Layout, Speed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.stage_plans import Plan, TunePlan
 from raybias.planning.tasks import Task, remaining, tasks_of
-from raybias.planning.workload import Layout, TuningWork
+from raybias.planning.workload import TuningWork
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "docs")]
 import plans  # type: ignore[import-not-found]
@@ -72,7 +72,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which task ran where and when, on so many devices or places of them."""
+    """Which task ran where and when, on so many devices."""
 
     spans: tuple[Span, ...]
     devices: int
@@ -166,42 +166,21 @@ class _Host:
 
     node: Node
     devices: list[int]
-    """Free places, numbered over all nodes; those of a GPU follow one another."""
+    """Free ones, numbered over all nodes."""
     cpus: float
     memory: int
-    per_gpu: int = 1
 
     def room(self, task: Task) -> int:
         """Count the workers of a task that fit now."""
         need = task.need
         if need is None or need.device > (self.node.gpu_memory or 0):
             return 0
-        free = len(self.devices)
-        if need.sharers < self.per_gpu:
-            free = sum(map(self._whole, self.devices))
-        room = min(free // task.devices, self.cpus // need.cpus)
+        room = min(len(self.devices) // task.devices, self.cpus // need.cpus)
         return int(min(room, self.memory // need.host) if need.host else room)
 
-    def _whole(self, place: int) -> bool:
-        """Tell whether all places of a place's GPU are free."""
-        first = place - place % self.per_gpu
-        return self.per_gpu == 1 or set(range(first, first + self.per_gpu)) <= {*self.devices}
-
     def order(self, task: Task, held: Mapping[int, str]) -> None:
-        """Sort the places: of GPUs that suit a task, then those that hold its backbone."""
-        if self.per_gpu == 1:
-            self.devices.sort(key=lambda place: held.get(place) != task.backbone)
-            return
-        shares = task.need is not None and task.need.sharers > 1
-        whole = {place: self._whole(place) for place in self.devices}
-
-        def last(place: int) -> tuple[bool, bool, int]:
-            first = place - place % self.per_gpu
-            its = [place] if shares else range(first, first + self.per_gpu)
-            cold = any(held.get(each) != task.backbone for each in its)
-            return whole[place] if shares else not whole[place], cold, place
-
-        self.devices.sort(key=last)
+        """Sort the devices, those that hold a task's backbone first."""
+        self.devices.sort(key=lambda device: held.get(device) != task.backbone)
 
 
 @dataclass(eq=False)
@@ -245,11 +224,10 @@ class _Simulator:
     def __init__(self, inventory: Inventory, *, on_gpus: bool, most: int | None) -> None:
         self.hosts: list[_Host] = []
         self.devices = 0
-        per_gpu = inventory.per_gpu
         for node in inventory.nodes:
-            count = node.gpus * per_gpu if on_gpus else int(node.cpus)
+            count = node.gpus if on_gpus else int(node.cpus)
             own = list(range(self.devices, self.devices + count))
-            self.hosts.append(_Host(node, own, node.cpus, node.memory, per_gpu))
+            self.hosts.append(_Host(node, own, node.cpus, node.memory))
             self.devices += count
         self.devices = self.free = min(self.devices, most or self.devices)
         self.held: dict[int, str] = {}
@@ -412,14 +390,13 @@ def search(prepared: PreparedStudy, made: Plan, stages: Sequence[Sequence[TunePl
     """Return the plan with the packs that end the study soonest by simulation.
 
     For a few times T each stage takes the widest packs with which its sweep and its final runs end
-    within T; then several workers share a GPU, or all one pack, where the study ends much sooner.
+    within T; then all workers share one pack, where the study ends much sooner.
 
     Parameters
     ----------
     stages: for each tuning stage its plans, from the widest packs to the narrowest.
     """
-    apart = [[each for each in sizes if not (each.sharded or each.sharers > 1)] or [*sizes]
-             for sizes in stages]  # fmt: skip
+    apart = [[each for each in sizes if not each.sharded] or [*sizes] for sizes in stages]
     lengths = [[_seconds(made, each) for each in sizes] for sizes in apart]
     found: dict[tuple[int, ...], _Tried] = {}
     times = sorted({length for each in lengths for length in each})
@@ -436,11 +413,8 @@ def search(prepared: PreparedStudy, made: Plan, stages: Sequence[Sequence[TunePl
     for place, sizes in enumerate(stages):
         if best.plan.tuning[place].sharded:
             continue
-        shared = [each for each in sizes if each.sharers > 1]
-        # As wide as the packs that were chosen, and the narrowest.
-        same = [each for each in shared if each.pack == best.plan.tuning[place].pack]
-        for stage in (*same, *shared[-1:], *(each for each in sizes[-1:] if each.sharded)):
-            tuning = (*best.plan.tuning[:place], stage, *best.plan.tuning[place + 1 :])
+        if sizes[-1].sharded:
+            tuning = (*best.plan.tuning[:place], sizes[-1], *best.plan.tuning[place + 1 :])
             tried = _Tried.of(prepared, replace(best.plan, tuning=tuning))
             best = tried if tried.wall < _WORTH * best.wall else best
     return best.plan
@@ -477,10 +451,9 @@ def _seconds(made: Plan, stage: TunePlan) -> float:
 
 def by_runs(made: Plan, stages: Sequence[Sequence[TunePlan]]) -> Plan:
     """Return the plan with packs as wide as memory holds, at most the study's runs / devices."""
-    apart = [[each for each in sizes if not (each.sharded or each.sharers > 1)] or [*sizes]
-             for sizes in stages]  # fmt: skip
+    apart = [[each for each in sizes if not each.sharded] or [*sizes] for sizes in stages]
     runs = sum(max(sizes[0].sweep_units, sizes[0].final_units) for sizes in apart)
-    most = math.ceil(runs * made.inventory.per_gpu / made.devices)
+    most = math.ceil(runs / made.devices)
     tuning = (next((each for each in sizes if each.pack <= most), sizes[-1]) for sizes in apart)
     return replace(made, tuning=tuple(tuning))
 

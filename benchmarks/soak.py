@@ -57,9 +57,9 @@ from raybias.methods import methods_of
 from raybias.methods.base import PARTS
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.shards import shards_of
 from raybias.planning.stage_plans import ScorePlan
 from raybias.planning.tasks import Task
+from raybias.planning.workload import shards_of
 from raybias.runtime.graph import Grant
 from raybias.runtime.inventory import read_inventory
 from raybias.runtime.metrics import Meter

@@ -198,12 +198,10 @@ ANSWERS: Final = _table(
 )
 
 #: One row per task and device that it held, in seconds from the begin of the command that did it.
-#: `worker` counts from 0 up to `devices`, which are places of GPUs where workers share these,
-#: `per_device` of each.
+#: `worker` counts from 0 up to `devices`.
 SCHEDULE: Final = _table(
     """
     task kind backbone method worker:int64 start:float end:float devices:int64
-    per_device:int64
     """
 )
 

@@ -145,7 +145,7 @@ def plan(
     if assume:
         inventory = assumed(*assume)
     else:
-        there = read_inventory(address, products=prepared.study.undecided)
+        there = read_inventory(address, dtypes=prepared.study.undecided)
         inventory = with_autoscaled_nodes(there, study.resources.nodes)
     machine = Machine(peak_tflops, utilisation)
     planned = make_plan(

@@ -129,10 +129,6 @@ class Resources(Section):
     gpus_per_worker: int | None = Field(None, ge=0, le=8)
     """GPUs of one worker or replica, over which a backbone's layers are split; by default one where
     the cluster has any, and up to 8 for a backbone that needs them."""
-    workers_per_gpu: Literal[1, 2, 4, 8] = 1
-    """Workers that may tune on one GPU side by side, where the study is estimated to end a tenth
-    sooner for it: launching the kernels of a small backbone takes one process longer than a GPU
-    computes. Each takes its part of the GPU's memory; a GPU in exclusive mode holds one process."""
     shard: Literal["auto", "never", "zero3"] = "auto"
     """Shard a backbone over the workers with ZeRO-3; auto: where nothing else fits, or the study
     is estimated to end a tenth sooner for it."""

@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-#: Of a process on a GPU, beside what torch gives out: its CUDA context, with cuBLAS's kernels.
-_CONTEXT_BYTES: Final = 600 * 2**20
-
-
 class Sharding(Protocol):
     """Shard models over the ranks of a group."""
 
@@ -53,7 +49,6 @@ class Execution:
     devices: the layers are split over as many devices, of its kind and from it on.
     passes: batches under way at one time, where the layers are split (see `Pipeline`).
     ways: by purpose, the way that was chosen when the model was taken into use.
-    sharers: processes on the device, each with an even part of its memory.
     threads: CPUs to compute on.
     deterministic: whether a GPU repeats its bits, as CPUs do.
     sharding: over other ranks.
@@ -65,7 +60,6 @@ class Execution:
     sharding: Sharding | None = None
     devices: int = 1
     passes: int = 1
-    sharers: int = 1
     deterministic: bool = False
     ways: dict[str, Way] = field(default_factory=dict, compare=False, repr=False)
 
@@ -74,11 +68,6 @@ class Execution:
         torch.set_num_threads(self.threads)
         if self.deterministic:
             repeat_bits()
-        if self.sharers > 1 and torch.device(self.device).type == "cuda":
-            # Beside what torch gives out, each process has a context of its own.
-            whole = torch.cuda.get_device_properties(self.device).total_memory
-            share = 1 / self.sharers - _CONTEXT_BYTES / whole
-            torch.cuda.set_per_process_memory_fraction(share, self.device)
 
     def split(self) -> list[torch.device]:
         """List the devices that the layers are split over."""

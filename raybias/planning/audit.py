@@ -49,12 +49,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 
 
 def seconds(budget: str) -> float:
-    """Read a time such as `90s`, `10m` or `1.5h`.
-
-    Raises
-    ------
-    ConfigError: anything else, or nothing.
-    """
+    """Read a time such as `90s`, `10m` or `1.5h`."""
     found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smh])", budget.strip())
     if found is None or not float(found[1]):
         raise ConfigError(f"--budget {budget!r} is not a time", cure="such as 90s, 10m or 2h")
@@ -69,12 +64,7 @@ def short_name(*parts: str) -> str:
 
 
 def suited_methods(model: str) -> tuple[str, ...]:
-    """Choose kinds of methods for a model: asked is one whose answers can be told apart.
-
-    Raises
-    ------
-    ModelError: the model's configuration cannot be read.
-    """
+    """Choose kinds of methods for a model: prompts need answers that can be told apart."""
     backbone = Backbone(id=model)
     if is_encoder(backbone):
         return ("full",)
@@ -93,7 +83,7 @@ class Question:
     attribute: of the Amazon templates, such as race or age.
     kind: of the method; None chooses by the model and the budget.
     data: local folder that holds, or will hold, the public data sets.
-    ways: of asking, the best first, as the pilot found them.
+    ways: of asking, as the pilot found them, the best first.
     """
 
     model: str
@@ -120,12 +110,7 @@ class Question:
         return short_name(self.model, self.attribute, *([self.kind] if self.kind else []))
 
     def check(self, study: Study, *, where: str) -> None:
-        """Refuse the study of another question.
-
-        Raises
-        ------
-        OutputError: says what it asks.
-        """
+        """Refuse the study of another question."""
         (backbone, *_), (method, *_) = study.backbones, study.methods
         attributes = study.probes[0].attributes or () if study.probes else ()
         same = backbone.id in (self.model, str(Path(self.model).resolve()))
@@ -146,7 +131,6 @@ class Question:
         """Write the sentences of the pilot, and return its study; None where nothing can be asked.
 
         Ways of asking that do not fit the model's context are left out.
-
         """
         asked = [kind for kind in self.kinds if not methods[kind].trains]
         if not asked:
@@ -182,12 +166,7 @@ class Question:
         return replace(self, ways=ways_of(predictions))
 
     def designs(self) -> Iterator[Study]:
-        """Yield studies, those that tell most first.
-
-        Raises
-        ------
-        ModelError: the model's configuration cannot be read.
-        """
+        """Yield studies, those that tell most first."""
         tuned = [kind for kind in self.kinds if methods[kind].trains]
         asked = [kind for kind in self.kinds if kind not in tuned]
         well_read = bool(self.ways) and self.ways[0].accuracy >= _GOOD
@@ -223,41 +202,28 @@ class Question:
             "backbones": [{"id": self.model}],
             "training": [self._training],
             "methods": [method],
-            "probes": [
-                {
-                    "source": "amazon",
-                    "data": str(self.folders["amazon"]),
-                    "attributes": [self.attribute],
-                }
-            ],
-        }
-        if limit is not None:
-            content["limit"] = limit
+            "probes": [{"source": "amazon", "data": str(self.folders["amazon"]),
+                        "attributes": [self.attribute]}],
+            **({} if limit is None else {"limit": limit}),
+        }  # fmt: skip
         return parse_study(content, where="audit")
 
     @cached_property
     def folders(self) -> dict[str, Path]:
         """The folder of each data set: the one that holds its files, else one of its name."""
-        return {name: self._folder(name) for name in ("amazon", "sst5")}
-
-    def _folder(self, name: str) -> Path:
-        own = self.data / name
-        if self.data.is_dir() and not own.exists():
-            for each in sorted(path for path in self.data.iterdir() if path.is_dir()):
-                with suppress(DataError):
-                    if sources.recognise(Store(each)) == name:
-                        return each
-        return own
+        found = {name: self.data / name for name in ("amazon", "sst5")}
+        for name, own in found.items():
+            if self.data.is_dir() and not own.exists():
+                for each in sorted(filter(Path.is_dir, self.data.iterdir()), reverse=True):
+                    with suppress(DataError):
+                        if sources.recognise(Store(each)) == name:
+                            found[name] = each
+        return found
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The study that an audit runs, and those that it leaves out for want of time.
-
-    Attributes
-    ----------
-    takes: seconds by the plan for the machine at hand; twice that is in the budget.
-    """
+    """The study that an audit runs, its planned seconds, and the `dearer` ones left out."""
 
     study: Study
     takes: float
@@ -265,12 +231,7 @@ class Choice:
 
 
 def choose(question: Question, budget: float, estimate: Callable[[Study], float]) -> Choice:
-    """Choose the first design that fits the budget, were it to take twice what is planned.
-
-    Parameters
-    ----------
-    budget: seconds.
-    estimate: of a study's seconds on the machine at hand.
+    """Choose the first design that fits the budget in seconds, were it to take twice its estimate.
 
     Raises
     ------
@@ -294,10 +255,8 @@ def choose(question: Question, budget: float, estimate: Callable[[Study], float]
 def forecast(study: Study) -> pl.DataFrame:
     """Expect the half width of each group's 95% interval, were gaps to vary as on Regard.
 
-    Returns
-    -------
-    group, templates, words, sentences (for other sentences like these) and wording (for other words
-    too); a row per group.
+    Returns group, templates, words, sentences (for other sentences like these) and wording (for
+    other words too); a row per group.
     """
     (method,), (probe,) = study.methods, study.probes
     items = PreparedStudy.of(study).data.items[probe.name]
@@ -313,12 +272,7 @@ def forecast(study: Study) -> pl.DataFrame:
 
 
 def said(choice: Choice, budget: float, spent: float = 0.0) -> str:
-    """Say what was chosen, how wide its intervals are expected, and what the budget leaves out.
-
-    Parameters
-    ----------
-    budget, spent: seconds, and those of them that the pilot took.
-    """
+    """Describe the choice, its expected intervals, and what the budget in seconds leaves out."""
     study, widths = choice.study, forecast(choice.study)
     lines = [
         f"{study.backbones[0].name}: {described(study)}; {widths.height} groups of"
@@ -338,12 +292,7 @@ def said(choice: Choice, budget: float, spent: float = 0.0) -> str:
 
 
 def reached(study: Study, estimates: pl.DataFrame) -> str:
-    """Set the forecast of each group's interval beside what was reached, and say what would help.
-
-    Parameters
-    ----------
-    estimates: schema.ESTIMATES of the study.
-    """
+    """Compare the forecast of intervals with schema.ESTIMATES, and say what would help."""
     half = (pl.col("high") - pl.col("low")) / 2
     widest = (
         estimates.filter(

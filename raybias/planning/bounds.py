@@ -49,9 +49,9 @@ class Bounds:
     high: Graham's bound: the longest path, and the rest of the work over the workers that are busy
         while a ready task waits; with packs as they are, or halved to single runs, if that is less.
         Tasks that take more than half of the cluster are added as if they ran by themselves. How
-        workers of several sizes come to lie on nodes is not reckoned with, nor are failures.
-    turns: no bound, and what packs are chosen by: the larger of the work over all devices and of
-        the longest path, in which the packs of a stage take turns on the devices.
+        workers of several sizes come to lie on nodes is left out, and so are failures.
+    turns: no bound; packs are chosen by it: the larger of the work over all devices and of the
+        longest path, in which the packs of a stage take turns on the devices.
     busy: largest share of the devices' time that computing can take.
     path, first: seconds of the longest path, and the task that it begins with.
     """
@@ -65,7 +65,7 @@ class Bounds:
 
     @classmethod
     def of(cls, tasks: Sequence[Task], inventory: Inventory, devices: int) -> Bounds:
-        """Bound tasks on the nodes of an inventory, of which they hold so many places or CPUs."""
+        """Bound tasks on the nodes of an inventory, of which they hold so many GPUs or CPUs."""
         # A worker that goes on with its backbone loads it once.
         shortest = remaining(
             replace(task, load=0.0, seconds=task.alone or task.seconds) for task in tasks
@@ -77,7 +77,7 @@ class Bounds:
         )
         # The share of the cluster that a worker takes, of what runs out first.
         share = {
-            need: 1 / max(1, min(places(inventory.nodes, need).count, devices // need.places))
+            need: 1 / max(1, min(places(inventory.nodes, need).count, devices // need.devices))
             for need in {task.need for task in tasks if task.need is not None}
         }
         of_need, work = dict.fromkeys(share, 0.0), 0.0
@@ -109,8 +109,7 @@ def _graham(
     Parameters
     ----------
     share: of the cluster that one worker takes.
-    halved: whether idle workers halve packs down to single runs, which costs them loading, and
-        the runs what they share in a pack; else no pack is halved.
+    halved: whether idle workers halve packs down to single runs.
     """
     apart, area, shares = 0.0, 0.0, {1.0}
     path: list[Task] = []
@@ -137,19 +136,17 @@ def _graham(
 
 @dataclass(frozen=True)
 class Forecast:
-    """Bounds of a plan's wall time.
+    """Bounds of a plan's wall time on `count` devices.
 
     Attributes
     ----------
     planned: where runs stop early, between the first step at which they can and the last.
     latest: where all runs go to their last step.
-    places, per_device: that the study holds.
     """
 
     planned: Bounds
     latest: Bounds
-    places: int
-    per_device: int
+    count: int
 
     @classmethod
     def of(cls, prepared: PreparedStudy, made: Plan) -> Forecast:
@@ -158,7 +155,7 @@ class Forecast:
             Bounds.of(tasks_of(prepared, made, early=early), made.inventory, made.devices)
             for early in (True, False)
         )
-        return cls(planned, latest, made.devices, made.inventory.per_gpu)
+        return cls(planned, latest, made.devices)
 
     @property
     def turns(self) -> float:
@@ -183,20 +180,13 @@ class Forecast:
         )
 
     @property
-    def devices(self) -> str:
-        """Name the devices."""
-        count = self.places // self.per_device
-        devices = f"{count} device{'s' if count > 1 else ''}"
-        return devices if self.per_device == 1 else f"{self.places} places on {devices}"
-
-    @property
     def unused(self) -> str:
         """Say that most devices have nothing to do, and what would use them; else nothing."""
         path = self.planned.path
-        if self.planned.busy >= _USED or path < _LONG_S or self.places <= self.per_device:
+        if self.planned.busy >= _USED or path < _LONG_S or self.count == 1:
             return ""
         return (
-            f"at most {self.planned.busy:.0%} of the time of {self.devices} is used:"
+            f"at most {self.planned.busy:.0%} of the time of {self.count} devices is used:"
             f" {self.planned.first} and what follows take {duration(path)}; more"
             " backbones, training sets or seeds would use them, or fewer devices do"
         )
@@ -207,7 +197,7 @@ def scale_table(found: Sequence[tuple[int, Forecast]]) -> str:
     rows = [
         (
             f"x {times}",
-            forecast.devices,
+            f"{forecast.count} device{'s' if forecast.count > 1 else ''}",
             *(f"{duration(each.low)} to {duration(each.high)}"
               for each in (forecast.planned, forecast.latest)),
         )
@@ -230,12 +220,8 @@ def choose_packs(prepared: PreparedStudy, plan: Plan, stages: Sequence[Sequence[
 
     Wide packs take least device time, narrow ones end sooner where devices are left over. For a few
     times T each stage takes the cheapest packs with which its sweep and its final runs end within
-    T; the best T has the least wall time. Then several workers share each GPU of a stage, or all
-    share its weights, where the wall time is clearly less; weights only in a study of some minutes.
-
-    Parameters
-    ----------
-    stages: for each tuning stage its plans.
+    T; the best T has the least wall time. Then all workers of a stage share its weights, where the
+    study, if it takes some minutes, clearly ends sooner for it.
     """
     if not stages:
         return plan
@@ -249,11 +235,8 @@ def choose_packs(prepared: PreparedStudy, plan: Plan, stages: Sequence[Sequence[
         tasks = list(tuning_tasks(plan, stage, early=True))
         return sum(task.work for task in tasks), max(remaining(tasks).values())
 
-    # Each worker has GPUs and weights of its own, unless there is no such plan.
-    apart = [
-        [each for each in sizes if not (each.sharded or each.sharers > 1)] or [*sizes]
-        for sizes in stages
-    ]
+    # Each worker has weights of its own, unless there is no such plan.
+    apart = [[each for each in sizes if not each.sharded] or [*sizes] for sizes in stages]
     options = [
         sorted((*cost(stage), place) for place, stage in enumerate(sizes)) for sizes in apart
     ]
@@ -272,13 +255,9 @@ def choose_packs(prepared: PreparedStudy, plan: Plan, stages: Sequence[Sequence[
     enough = _AS_GOOD * min(forecast.turns for forecast, _ in found.values())
     good = (each for each in found.values() if each[0].turns <= enough)
     best = min(good, key=lambda each: each[0].high)
-    for place, sizes in enumerate(stages):
-        for stage in sizes:
-            if any(stage is each for each in apart[place]):
-                continue
-            tuning = list(best[1].tuning)
-            tuning[place] = stage
-            other = tried(tuning)
-            long = best[0].turns > _LONG_S**2 or not stage.sharded
-            best = other if long and other[0].turns < _WORTH * best[0].turns else best
+    for place, (*_, last) in enumerate(stages):
+        if last.sharded and not apart[place][0].sharded and best[0].turns > _LONG_S**2:
+            tuning = best[1].tuning
+            other = tried([*tuning[:place], last, *tuning[place + 1 :]])
+            best = other if other[0].turns < _WORTH * best[0].turns else best
     return best[1]

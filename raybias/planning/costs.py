@@ -36,43 +36,31 @@ from raybias.planning.workload import TuningWork
 if TYPE_CHECKING:
     from raybias.engine.model_shape import ModelShape
 
-
-@dataclass(frozen=True)
-class CostLine:
-    """One step of the arithmetic."""
-
-    what: str
-    arithmetic: str
-    result: str
+#: A step of the arithmetic: what is counted, how, and the result.
+Line = tuple[str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one stage costs.
+    """Cost of one stage.
 
     Attributes
     ----------
     tokens, flops: of all workers.
     hours: device-hours, at the speed that the plan assumes.
     gathered: bytes of weights that all workers receive under ZeRO-3.
-    lines: how these come about.
     """
 
     tokens: float
-    flops: float
-    hours: float
-    gathered: float
-    lines: tuple[CostLine, ...]
+    flops: float = 0.0
+    hours: float = 0.0
+    gathered: float = 0.0
+    lines: tuple[Line, ...]
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What a plan costs.
-
-    Attributes
-    ----------
-    stages: by backbone, method and training set, which is empty for scoring.
-    """
+    """Cost of a plan, by backbone, method and training set, which is empty for scoring."""
 
     stages: Mapping[tuple[str, str, str], Cost]
 
@@ -92,14 +80,12 @@ def costs_of(prepared: PreparedStudy, plan: Plan) -> Costs:
         if work.last is not None:
             shape = plan.shapes[tuned.backbone]
             stages[key] = _tuning_cost(tuned, work, shape, late[key], early[key])
-    for backbone in prepared.study.backbones:
-        for method in plan.methods(backbone):
-            key = backbone.name, method.name, ""
-            scored = plan.score(backbone.name, method.name)
-            if isinstance(scored, AskPlan):
-                stages[key] = _asking_cost(scored)
-                continue
-            whole, shape = plan.works.whole[key[:2]], plan.shapes[backbone.name]
+    for scored in plan.scoring:
+        key = scored.backbone, scored.method, ""
+        if isinstance(scored, AskPlan):
+            stages[key] = _asking_cost(scored)
+        else:
+            whole, shape = plan.works.whole[key[:2]], plan.shapes[scored.backbone]
             stages[key] = _scoring_cost(scored, whole, shape, late[key])
     return Costs(stages)
 
@@ -139,33 +125,25 @@ def _tuning_cost(
     )
     parts = work.step_parts(stage.speed, stage.layout, stage.pack)
     taken = ", ".join(f"{what} {1e3 * each:,.1f} ms" for what, each in parts.items())
-    host = work.host(stage.speed, stage.pack)
     lines = [
-        CostLine("tokens tuned on", tuned_on, _short(tuned)),
-        CostLine("tokens of evaluations", evaluated_on, _short(checked)),
-        *([CostLine("tokens of tests", tested_on, _short(tested))] if tested else []),
-        CostLine(
-            "work",
-            f"{_short(shape.block_parameters)} parameters x ({work.factor} x {_short(tuned)}"
-            f" + 2 x {_short(read)})",
-            _short(flops, "FLOP"),
-        ),
-        CostLine(
-            f"a step of {stage.pack} run{'s' if stage.pack > 1 else ''}",
-            f"the longest of {taken}; host {1e3 * host:,.1f} ms",
-            f"{1e3 * work.step_seconds(stage.speed, stage.layout, stage.pack):,.1f} ms",
-        ),
+        ("tokens tuned on", tuned_on, _short(tuned)),
+        ("tokens of evaluations", evaluated_on, _short(checked)),
+        *([("tokens of tests", tested_on, _short(tested))] if tested else []),
+        ("work",
+         f"{_short(shape.block_parameters)} parameters x ({work.factor} x {_short(tuned)}"
+         f" + 2 x {_short(read)})",
+         _short(flops, "FLOP")),
+        (f"a step of {_count(stage.pack, 'run')}",
+         f"the longest of {taken}; host {1e3 * work.host(stage.speed, stage.pack):,.1f} ms",
+         f"{1e3 * work.step_seconds(stage.speed, stage.layout, stage.pack):,.1f} ms"),
         *_sent(stage, gathered),
-        CostLine(_device_hours(stage), f"if all runs go to step {steps:,}", f"{hours:,.2f} h"),
-        CostLine(
-            "as planned",
-            f"if runs stop between steps {work.first:,} and {steps:,}, evenly in their logarithm",
-            f"{planned:,.2f} h",
-        ),
-    ]
-    return Cost(
-        tokens=tuned + read, flops=flops, hours=hours, gathered=gathered, lines=tuple(lines)
-    )
+        (_device_hours(stage), f"if all runs go to step {steps:,}", f"{hours:,.2f} h"),
+        ("as planned",
+         f"if runs stop between steps {work.first:,} and {steps:,}, evenly in their logarithm",
+         f"{planned:,.2f} h"),
+    ]  # fmt: skip
+    counted = {"tokens": tuned + read, "flops": flops, "hours": hours, "gathered": gathered}
+    return Cost(**counted, lines=tuple(lines))
 
 
 def _scoring_cost(stage: ScorePlan, work: Work, shape: ModelShape, hours: float) -> Cost:
@@ -183,34 +161,26 @@ def _scoring_cost(stage: ScorePlan, work: Work, shape: ModelShape, hours: float)
     passes += stage.shards * (1 + work.new_tokens) / stage.replicas_max
     gathered = _gathered(stage, shape, 1.0) * math.ceil(passes)
     lines = [
-        *(
-            CostLine(f"tokens of {name}", arithmetic, _short(count))
-            for name, (count, arithmetic) in read.items()
-        ),
-        CostLine(
-            "work", f"{_short(weights)} parameters x 2 x {_short(tokens)} tokens",
-            _short(flops, "FLOP"),
-        ),
+        *((f"tokens of {name}", how, _short(count)) for name, (count, how) in read.items()),
+        ("work", f"{_short(weights)} parameters x 2 x {_short(tokens)} tokens",
+         _short(flops, "FLOP")),
         *_sent(stage, gathered),
-        CostLine(
-            _device_hours(stage), f"at the speed of {stage.speed.kind}, below", f"{hours:,.2f} h"
-        ),
+        (_device_hours(stage), f"at the speed of {stage.speed.kind}, below", f"{hours:,.2f} h"),
     ]  # fmt: skip
     return Cost(tokens=tokens, flops=flops, hours=hours, gathered=gathered, lines=tuple(lines))
 
 
 def _asking_cost(stage: AskPlan) -> Cost:
-    """Count what is asked of an endpoint; prompts are counted roughly."""
+    """Count the requests to an endpoint; prompts are counted roughly."""
     lines = [
-        CostLine("requests", stage.counted, f"{stage.calls:,.0f}"),
-        CostLine("tokens of prompts", "one for each four bytes", _short(stage.read)),
-        CostLine("tokens of answers", "if each is as long as it may be", _short(stage.written)),
-        *([CostLine("money", "at the prices given", f"{stage.money:,.2f}")] if stage.money else []),
-        CostLine("time", f"{stage.at_once} at once, if each takes {LATENCY_S:g} s",
-                 f"{stage.seconds / 3600:,.2f} h"),
+        ("requests", stage.counted, f"{stage.calls:,.0f}"),
+        ("tokens of prompts", "one for each four bytes", _short(stage.read)),
+        ("tokens of answers", "if each is as long as it may be", _short(stage.written)),
+        *([("money", "at the prices given", f"{stage.money:,.2f}")] if stage.money else []),
+        ("time", f"{stage.at_once} at once, if each takes {LATENCY_S:g} s",
+         f"{stage.seconds / 3600:,.2f} h"),
     ]  # fmt: skip
-    tokens = stage.read + stage.written
-    return Cost(tokens=tokens, flops=0.0, hours=0.0, gathered=0.0, lines=tuple(lines))
+    return Cost(tokens=stage.read + stage.written, lines=tuple(lines))
 
 
 def _device_hours(stage: Stage) -> str:
@@ -225,11 +195,11 @@ def _gathered(stage: Stage, shape: ModelShape, tokens: float) -> float:
     return passes * (stage.ranks - 1) * float(shape.weight_bytes)
 
 
-def _sent(stage: Stage, gathered: float) -> list[CostLine]:
+def _sent(stage: Stage, gathered: float) -> list[Line]:
     if not stage.sharded:
         return []
     counted = "passes x (workers - 1) x bytes of the weights"
-    return [CostLine("gathered by all workers", counted, _short(gathered, "B"))]
+    return [("gathered by all workers", counted, _short(gathered, "B"))]
 
 
 def _short(number: float, unit: str = "") -> str:
@@ -271,13 +241,22 @@ def describe(plan: Plan, costs: Costs) -> str:
     parts = [f"{plan.study} on {plan.inventory}"]
     if plan.precision is not None:
         parts.append(str(plan.precision))
-    parts += [_rewriting(part) for part in plan.rewriting]
-    for tuned in plan.tuning:
-        cost = costs.stages.get((tuned.backbone, tuned.method, tuned.training))
-        parts.append("\n".join([_tuning(tuned), *_cost(cost)]))
-    for scored in plan.scoring:
-        cost = costs.stages.get((scored.backbone, scored.method, ""))
-        parts.append("\n".join([_scoring(scored), *_cost(cost)]))
+    stages: list[RewritePlan | TunePlan | ScorePlan] = [
+        *plan.rewriting,
+        *plan.tuning,
+        *plan.scoring,
+    ]
+    for stage in stages:
+        lines = _described(stage)
+        if not isinstance(stage, AskPlan):
+            lines += _memory(stage.memory, f"of {size(stage.device_memory)}")
+            if stage.host:
+                lines += ["  and of its node's memory", *_memory(stage.host, "")]
+        if not isinstance(stage, RewritePlan):
+            training = stage.training if isinstance(stage, TunePlan) else ""
+            if cost := costs.stages.get((stage.backbone, stage.method, training)):
+                lines += ["  costs at most", *_arithmetic(cost.lines)]
+        parts.append("\n".join(lines))
     computed = [scored.speed for scored in plan.scoring if not isinstance(scored, AskPlan)]
     parts += dict.fromkeys(f"speed of {speed}" for speed in computed)
     parts += [f"note: {note}" for note in plan.notes]
@@ -286,92 +265,60 @@ def describe(plan: Plan, costs: Costs) -> str:
     return "\n\n".join(parts)
 
 
-def _cost(cost: Cost | None) -> list[str]:
-    if cost is None:
-        return []
-    rows = [(line.what, line.arithmetic, line.result) for line in cost.lines]
-    return ["  costs at most", *_arithmetic(rows)]
-
-
-def _rewriting(plan: RewritePlan) -> str:
-    probes = ", ".join(f"{name} {_count(rows, 'pair')}" for name, rows in plan.pairs.items())
-    return "\n".join(
-        [
+def _described(plan: RewritePlan | TunePlan | ScorePlan) -> list[str]:
+    """Write a stage's work, its workers, and why they are laid out so."""
+    each = _count(plan.threads, "CPU") + (f" and {_count(plan.gpus, 'GPU')}" if plan.gpus else "")
+    if selector := plan.requests.get("label_selector"):
+        each += f" {next(iter(selector.values()))}"
+    if plan.pending:
+        each += f", {_count(plan.pending, 'node')} of them yet to come"
+    if isinstance(plan, RewritePlan):
+        probes = ", ".join(f"{name} {_count(rows, 'pair')}" for name, rows in plan.pairs.items())
+        return [
             f"rewrite as {plan.style} with {plan.backbone}, judged by {plan.judge} ({plan.paired}):"
             f" {probes}",
-            f"  {_count(plan.replicas_max, 'replica')}, each {_resources(plan)};"
+            f"  {_count(plan.replicas_max, 'replica')}, each {each};"
             f" {_count(plan.chunks, 'chunk')}, {plan.tokens_per_batch} tokens at a time",
-            *_memory(plan),
         ]
-    )
-
-
-def _tuning(plan: TunePlan) -> str:
-    runs = f"{plan.final_units} runs"
-    if plan.sweep_units:
-        runs = f"{plan.sweep_units} runs of the sweep, then {runs} of what it chooses"
-    packs = max(plan.sweep_packs, plan.final_packs)
-    together = (
-        f"{plan.workers} workers share one pack of {plan.pack} seeds"
-        if plan.sharded
-        else f"{_count(packs, 'pack')} of up to {_count(plan.pack, 'seed')},"
-        f" {_count(plan.workers, 'worker')} at once"
-    )
-    return "\n".join(
-        [
+    if isinstance(plan, TunePlan):
+        runs = f"{plan.final_units} runs"
+        if plan.sweep_units:
+            runs = f"{plan.sweep_units} runs of the sweep, then {runs} of what it chooses"
+        packs = _count(max(plan.sweep_packs, plan.final_packs), "pack")
+        together = (
+            f"{plan.workers} workers share one pack of {plan.pack} seeds"
+            if plan.sharded
+            else f"{packs} of up to {_count(plan.pack, 'seed')},"
+            f" {_count(plan.workers, 'worker')} at once"
+        )
+        return [
             f"tune {plan.backbone} on {plan.training} ({plan.method})",
-            f"  {runs}; {together}; each worker {_resources(plan)}",
+            f"  {runs}; {together}; each worker {each}",
             f"  {plan.reason}",
-            *_memory(plan),
         ]
-    )
-
-
-def _scoring(plan: ScorePlan) -> str:
     probes = ", ".join(f"{name} {rows:,} items" for name, rows in plan.items.items())
     if isinstance(plan, AskPlan):
-        return f"ask {plan.backbone} ({plan.method}): {probes}\n  {plan.reason}"
+        return [f"ask {plan.backbone} ({plan.method}): {probes}", f"  {plan.reason}"]
     replicas = f"{_count(plan.replicas_min, 'replica')} to start with, up to {plan.replicas_max}"
     rest = f"; {plan.data_cpus:g} CPUs left to Ray Data"
     if plan.sharded:
         replicas, rest = f"{plan.replicas_max} workers share the backbone", ""
-    return "\n".join(
-        [
-            f"score with {plan.backbone} ({plan.method}): {probes}",
-            f"  {replicas}; each {_resources(plan)}{rest}",
-            f"  {plan.reason}",
-            f"  {_count(plan.shards, 'shard')} of {plan.rows_per_shard} rows or fewer",
-            *_memory(plan),
-        ]
-    )
+    return [
+        f"score with {plan.backbone} ({plan.method}): {probes}",
+        f"  {replicas}; each {each}{rest}",
+        f"  {plan.reason}",
+        f"  {_count(plan.shards, 'shard')} of {plan.rows_per_shard} rows or fewer",
+    ]
 
 
-def _memory(plan: Stage) -> list[str]:
-    lines = _memory_terms(plan.memory, f"of {size(plan.device_memory)}")
-    if plan.host:
-        lines += ["  and of its node's memory", *_memory_terms(plan.host, "")]
-    return lines
-
-
-def _memory_terms(terms: Sequence[MemoryTerm], of: str) -> list[str]:
+def _memory(terms: Sequence[MemoryTerm], of: str) -> list[str]:
     rows = [(term.what, term.arithmetic, size(term.bytes)) for term in terms]
     return _arithmetic([*rows, ("together", of, size(total(terms)))])
 
 
-def _arithmetic(rows: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Align what is counted, how, and the result."""
+def _arithmetic(rows: Sequence[Line]) -> list[str]:
     table = tabulate(rows, tablefmt="plain", colalign=("left", "left", "right"))
     return [f"    {line}" for line in table.splitlines()]
-
-
-def _resources(plan: Stage) -> str:
-    gpus = _count(plan.gpus, "GPU") if plan.sharers == 1 else f"1/{plan.sharers} GPU"
-    text = _count(plan.threads, "CPU") + (f" and {gpus}" if plan.gpus else "")
-    if selector := plan.requests.get("label_selector"):
-        text += f" {next(iter(selector.values()))}"
-    if plan.pending:
-        text += f", {_count(plan.pending, 'node')} of them yet to come"
-    return text
 
 
 def _count(number: int, what: str) -> str:

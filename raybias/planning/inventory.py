@@ -2,13 +2,12 @@
 
 The planner reads this and nothing else, so that a plan can be made for a cluster that does not
 exist yet. bfloat16 halves memory and is fast where a processor multiplies in it; elsewhere it is
-emulated, tens of times slower than float32. A CPU's instructions decide, so that a busy machine
-chooses as an idle one does; a short product only warns where they are slow.
+emulated, tens of times slower than float32.
 """
 
 from __future__ import annotations
 
-import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -20,20 +19,6 @@ from raybias.errors import ConfigError
 
 #: Kinds of GPU, as Ray names them, from before bfloat16 (compute capability below 8.0).
 _OLD_GPUS: Final = frozenset({"K80", "P4", "P100", "V100", "T4"})
-#: Rows, inputs and outputs of the product; a millisecond in float32 on one core.
-_PRODUCT: Final = (128, 512, 512)
-_ROUNDS: Final = (3, 15)
-_BUDGET_S: Final = 0.2
-
-
-@dataclass(frozen=True)
-class Product:
-    """A matrix product on a CPU, in bfloat16 against float32."""
-
-    native: bool
-    """Whether the CPU has instructions for it."""
-    slowdown: float
-    """Its time in bfloat16 over that in float32."""
 
 
 @dataclass(frozen=True)
@@ -47,41 +32,18 @@ class Precision:
         return f"dtype {self.dtype}: {self.reason}"
 
 
-def measure_product() -> Product:
-    """Time a product on this machine's CPU in both dtypes, in turn, for a fraction of a second."""
+def cpu_has_bfloat16() -> bool:
+    """Return whether this machine's CPU has instructions that multiply in bfloat16."""
     import torch
 
-    rows, inputs, outputs = _PRODUCT
-    pairs = {
-        dtype: (torch.ones(rows, inputs, dtype=dtype), torch.ones(outputs, inputs, dtype=dtype))
-        for dtype in (torch.float32, torch.bfloat16)
-    }
-    best = dict.fromkeys(pairs, float("inf"))
-    least, most = _ROUNDS
-    end = time.perf_counter() + _BUDGET_S
-    for done in range(most):
-        if done >= least and time.perf_counter() > end:
-            break
-        for dtype, (left, right) in pairs.items():
-            start = time.perf_counter()
-            torch.nn.functional.linear(left, right)
-            best[dtype] = min(best[dtype], time.perf_counter() - start)
     able = torch.cpu.get_capabilities()
-    return Product(
-        native=any(has is True for name, has in able.items() if name.endswith("bf16")),
-        slowdown=best[torch.bfloat16] / best[torch.float32],
-    )
+    return any(has is True for name, has in able.items() if name.endswith("bf16"))
 
 
 def decide_dtypes(study: Study, inventory: Inventory) -> tuple[Study, Precision | None]:
-    """Replace `auto` by the dtype that suits the nodes which run the study.
+    """Replace `auto` by the dtype that suits the nodes; a quantised checkpoint keeps its own.
 
-    Checkpoints that are quantised keep the one that they were saved for. Returns the study and the
-    choice; None where no backbone leaves it open.
-
-    Raises
-    ------
-    ModelError: a backbone's configuration cannot be read.
+    Returns the study and the choice; None where no backbone leaves it open.
     """
     if not study.undecided:
         return study, None
@@ -96,49 +58,30 @@ def decide_dtypes(study: Study, inventory: Inventory) -> tuple[Study, Precision 
 
 
 def choose(inventory: Inventory, *, gpus: bool) -> Precision:
-    """Choose bfloat16 if every device multiplies in it, and float32 otherwise.
+    """Choose bfloat16 if every GPU, or every CPU, multiplies in it, and float32 otherwise.
 
-    Parameters
-    ----------
-    gpus: whether the work runs on GPUs. Those of an unknown kind are taken to be able to, CPUs
-        of which nothing was measured are not.
+    GPUs of an unknown kind are assumed to be able to; CPUs that were not asked are not.
     """
     if gpus:
-        return _for_gpus([node for node in inventory.nodes if node.gpus])
-    return _for_cpus([node for node in inventory.nodes if node.cpus])
-
-
-def _for_gpus(nodes: list[Node]) -> Precision:
-    lacking = [node for node in nodes if node.bfloat16 is False or node.gpu in _OLD_GPUS]
-    if lacking:
-        kinds = ", ".join(sorted({node.gpu or "a GPU" for node in lacking}))
-        some = f"; {len(lacking)} of {len(nodes)} nodes" if len(lacking) < len(nodes) else ""
-        return Precision("float32", f"no bfloat16 on {kinds}{some}")
-    if any(node.bfloat16 is None and node.gpu is None for node in nodes):
-        return Precision("bfloat16", "assumed of GPUs whose kind is not known")
-    kinds = ", ".join(sorted({node.gpu for node in nodes if node.gpu})) or "this GPU"
-    return Precision("bfloat16", f"{kinds} can multiply in it")
-
-
-def _for_cpus(nodes: list[Node]) -> Precision:
-    products = [node.product for node in nodes if node.product]
-    one = len(nodes) == 1
-    if emulating := [each.slowdown for each in products if not each.native]:
-        whose = "this CPU" if one else f"the CPU of {len(emulating)} of {len(nodes)} nodes"
-        how = f"emulates bfloat16 (product {max(emulating):.1f} times slower)"
-        return Precision("float32", f"{whose} {how}")
-    if unknown := len(nodes) - len(products):
-        whose = f"{unknown} of {len(nodes)} nodes have CPUs that are"
-        return Precision("float32", f"{whose} not known to multiply in bfloat16")
-    slowest = max(each.slowdown for each in products)
-    measured = (
-        f"product {1 / slowest:.1f} times faster"
-        if slowest <= 1
-        else f"although a product just took {slowest:.1f} times as long as in float32; set dtype:"
-        " float32 if that holds while nothing else runs"
-    )
+        nodes = [node for node in inventory.nodes if node.gpus]
+        kinds = ", ".join(sorted({node.gpu for node in nodes if node.gpu})) or "this GPU"
+        if old := [node for node in nodes if node.bfloat16 is False or node.gpu in _OLD_GPUS]:
+            lacking = ", ".join(sorted({node.gpu or "a GPU" for node in old}))
+            some = f"; {len(old)} of {len(nodes)} nodes" if len(old) < len(nodes) else ""
+            return Precision("float32", f"no bfloat16 on {lacking}{some}")
+        if any(node.bfloat16 is None and node.gpu is None for node in nodes):
+            return Precision("bfloat16", "assumed of GPUs whose kind is not known")
+        return Precision("bfloat16", f"{kinds} can multiply in it")
+    able = [node.cpu_bfloat16 for node in inventory.nodes if node.cpus]
+    one, all_of_them = len(able) == 1, f"of {len(able)} nodes"
+    if slow := able.count(False):
+        whose = "this CPU" if one else f"the CPU of {slow} {all_of_them}"
+        return Precision("float32", f"{whose} emulates bfloat16")
+    if unknown := able.count(None):
+        problem = "have CPUs that are not known to multiply in bfloat16"
+        return Precision("float32", f"{unknown} {all_of_them} {problem}")
     whose = "this CPU multiplies" if one else "the CPUs of all nodes multiply"
-    return Precision("bfloat16", f"{whose} in it ({measured})")
+    return Precision("bfloat16", f"{whose} in it")
 
 
 # Ray keeps about this part of a node's memory for its object store and itself.
@@ -171,8 +114,8 @@ class Node:
     """Not there yet; the cluster's autoscaler brings it when work waits for it."""
     bfloat16: bool | None = None
     """Whether its GPUs multiply in bfloat16; None where only their kind tells."""
-    product: Product | None = None
-    """Its CPUs' speed in bfloat16; None where it was not measured."""
+    cpu_bfloat16: bool | None = None
+    """Whether its CPUs do; None where they were not asked."""
 
 
 @dataclass(frozen=True)
@@ -182,8 +125,6 @@ class Inventory:
     nodes: tuple[Node, ...]
     source: str
     """Where this was read, for people."""
-    per_gpu: int = 1
-    """Places of a GPU, in each of which a worker may tune."""
 
     @property
     def cpus(self) -> float:
@@ -221,21 +162,16 @@ class Inventory:
         held = self.gpus if self.gpus_of_worker(resources) else self.cpus
         return max(1, int(held * resources.share))
 
-    def places(self, resources: Resources) -> int:
-        """Return the places of these GPUs, or CPUs."""
-        return self.devices(resources) * self.per_gpu
-
     def __str__(self) -> str:
         nodes = f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"
         if self.pending:
             nodes += f" ({self.pending} yet to come)"
         text = f"{nodes}, {self.cpus:g} CPUs, {size(self.memory)} for workers"
-        kinds: dict[str, int] = {}
+        kinds = Counter[str]()
         for node in self.nodes:
             if node.gpus:
                 each = f" of {size(node.gpu_memory)}" if node.gpu_memory else ""
-                kind = f"{each} ({node.gpu})" if node.gpu else each
-                kinds[kind] = kinds.get(kind, 0) + node.gpus
+                kinds[f"{each} ({node.gpu})" if node.gpu else each] += node.gpus
         gpus = [f"{count} GPU{'s' if count > 1 else ''}{kind}" for kind, count in kinds.items()]
         return f"{', '.join([text, *gpus])} ({self.source})"
 
@@ -246,12 +182,7 @@ def size(count: float) -> str:
 
 
 def parse_size(text: str, *, where: str) -> int:
-    """Return the bytes of a text such as `80GiB` or `512MB`.
-
-    Raises
-    ------
-    ConfigError: not a size.
-    """
+    """Return the bytes of a text such as `80GiB` or `512MB`."""
     try:
         return int(TypeAdapter(ByteSize).validate_python(text))
     except ValidationError as error:
@@ -265,18 +196,12 @@ def assumed(*texts: str) -> Inventory:
 
     Each text is one kind of node. `cpus`, `memory` (8GiB per CPU by default), `gpus`,
     `gpu_memory` (of one GPU) and `gpu` (its kind, such as A100) are per node.
-
-    Raises
-    ------
-    ConfigError: an unknown key or a value that is no number or size.
     """
-    nodes = tuple(node for text in texts for node in _assumed_kind(text))
-    return Inventory(nodes=nodes, source="assumed")
+    return Inventory(tuple(node for text in texts for node in _assumed_kind(text)), "assumed")
 
 
 #: How many nodes of a kind there are, and CPUs and GPUs of a node, as in `resources.nodes`.
 _COUNTS: Final = {"nodes": (1, 1000), "cpus": (1, 1024), "gpus": (0, 64)}
-_DIGITS: Final = 6
 
 
 def _assumed_kind(text: str) -> tuple[Node, ...]:
@@ -291,7 +216,7 @@ def _assumed_kind(text: str) -> tuple[Node, ...]:
         values[name] = value
     counts = {}
     for name, (least, most) in _COUNTS.items():
-        known = values[name].isdecimal() and len(values[name]) <= _DIGITS
+        known = values[name].isdecimal() and len(values[name]) <= len(str(most)) + 2
         if not known or not least <= int(values[name]) <= most:
             problem = f"{name}={values[name]!r} is not a whole number from {least} to {most}"
             raise ConfigError(problem, where=where)
@@ -308,19 +233,9 @@ def _assumed_kind(text: str) -> tuple[Node, ...]:
 
 
 def with_autoscaled_nodes(inventory: Inventory, kinds: Sequence[NodeKind]) -> Inventory:
-    """Add the nodes that a cluster's autoscaler can still bring.
-
-    Parameters
-    ----------
-    kinds: `resources.nodes` of a study; nodes of a kind that are there already count.
-
-    Raises
-    ------
-    ConfigError: a size that is none.
-    """
-    free, coming = list(inventory.nodes), []
+    """Add the nodes of `resources.nodes` that the cluster's autoscaler has not brought yet."""
+    free, coming, where = list(inventory.nodes), [], "resources.nodes"
     for kind in kinds:
-        where = "resources.nodes"
         node = Node(
             cpus=kind.cpus,
             memory=for_workers(parse_size(kind.memory, where=where)),
@@ -337,7 +252,7 @@ def with_autoscaled_nodes(inventory: Inventory, kinds: Sequence[NodeKind]) -> In
 
 
 def _alike(node: Node, kind: Node) -> bool:
-    """Tell whether a node is of a kind; its memory is never quite what was ordered."""
+    """Compare a node with a kind, but for its memory, which is never quite what was ordered."""
     named = node.gpu is None or kind.gpu is None or node.gpu == kind.gpu
     return named and (node.cpus, node.gpus) == (kind.cpus, kind.gpus)
 

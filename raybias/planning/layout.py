@@ -1,8 +1,8 @@
 """Choose how the workers of one backbone hold it on an inventory, by estimated wall time.
 
 Each worker holds all of it on one device, splits its layers over several devices of its node, or
-shares every weight with the others (ZeRO-3). What a study asks for and cannot have is refused, with
-the nearest that it could have. A backbone is known by its shape alone.
+shares every weight with the others (ZeRO-3). A backbone is known by its shape alone. A study that
+does not fit as it asks is refused, with the nearest that would fit.
 """
 
 from __future__ import annotations
@@ -19,10 +19,18 @@ from raybias.engine.memory import MemoryTerm, total
 from raybias.errors import PlanError
 from raybias.methods.work import Work
 from raybias.planning.inventory import Inventory, Node, parse_size, size
-from raybias.planning.machine import Machine, ResourceRequest, by_gpu_speed, places, requests
-from raybias.planning.splits import Fit, Load, Room, halved
+from raybias.planning.machine import (
+    Fit,
+    Layout,
+    Load,
+    Machine,
+    ResourceRequest,
+    by_gpu_speed,
+    halved,
+    places,
+)
 from raybias.planning.stage_plans import ScorePlan, TunePlan
-from raybias.planning.workload import Layout, ReadingWork, TuningWork
+from raybias.planning.workload import ReadingWork, TuningWork
 
 if TYPE_CHECKING:
     from raybias.engine.model_shape import ModelShape
@@ -34,6 +42,8 @@ _REPLICA_SHARE: Final = 0.75
 _FEWEST_TOKENS: Final = 512
 # Devices of a node that a worker's layers are on.
 _SPLITS: Final = (1, 2, 4, 8)
+#: Workers that a refusal looks for a sharded layout with.
+_MOST_SHARDS: Final = 64
 
 
 class LayoutPlanner:
@@ -48,21 +58,22 @@ class LayoutPlanner:
         machine: Machine | None = None,
     ) -> None:
         self.resources, self.inventory, self.shape = asked, inventory, shape
-        self.machine = machine or Machine()
-        self.backbone, self.shards = backbone.name, backbone.can_shard
-        self.share = backbone.gpu_share
-        self.cpus = asked.cpus_per_worker
-        self.gpus = inventory.gpus_of_worker(asked)
-        self.per_gpu = inventory.per_gpu
+        self.machine, self.backbone = machine or Machine(), backbone
+        self.cpus, self.gpus = asked.cpus_per_worker, inventory.gpus_of_worker(asked)
         self.on = "gpu" if self.gpus else "cpu"
         self.nodes, self.device_memory = self._devices()
+        #: Token budgets of a pass, halved from the study's.
+        self.budgets = halved(asked.tokens_per_batch, _FEWEST_TOKENS)
+        gpus = f" and {self.gpus} GPU{'s' if self.gpus > 1 else ''}" if self.gpus else ""
+        self.each = f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}{gpus}"
         largest = max(node.cpus for node in inventory.nodes)
         if self.cpus > largest:
-            raise PlanError(
-                f"resources.cpus_per_worker is {self.cpus}, the largest node has {largest:g} CPUs",
-                where=str(inventory),
-                cure=f"set it to {largest:g} or less",
-            )
+            problem = f"is {self.cpus}, the largest node has {largest:g} CPUs"
+            cure = f"set it to {largest:g} or less"
+            raise self._refused(f"resources.cpus_per_worker {problem}", cure)
+
+    def _refused(self, problem: str, cure: str) -> PlanError:
+        return PlanError(problem, where=str(self.inventory), cure=cure)
 
     def _devices(self) -> tuple[tuple[Node, ...], int]:
         """Return the nodes with the memory of their GPUs, and that of the largest device."""
@@ -73,27 +84,21 @@ class LayoutPlanner:
         if not self.gpus:
             return nodes, max(node.memory for node in nodes)
         if not self.inventory.gpus:
-            raise PlanError(
-                f"resources.gpus_per_worker is {self.gpus}, there is no GPU",
-                where=str(self.inventory),
-                cure="set it to 0, or add GPU nodes",
-            )
+            problem = f"resources.gpus_per_worker is {self.gpus}, there is no GPU"
+            raise self._refused(problem, "set it to 0, or add GPU nodes")
         known = [n.gpu_memory for n in nodes if n.gpus and n.gpu_memory]
         if not known:
-            raise PlanError(
-                "the memory of its GPUs cannot be read",
-                where=str(self.inventory),
-                cure="set resources.memory_per_device, such as 80GiB",
-            )
+            cure = "set resources.memory_per_device, such as 80GiB"
+            raise self._refused("the memory of its GPUs cannot be read", cure)
         return nodes, max(known)
 
     def tunings(
         self, training: TrainingSet, method: MethodFields, work: TuningWork
     ) -> list[TunePlan]:
-        """Plan the workers of one method on one training set for every sensible size of its packs.
+        """Plan one method on one training set, once for every sensible size of its packs.
 
-        Returns the plans from the largest packs to the smallest; then those whose workers share
-        GPUs, and last the one in which all GPUs share one pack, where these are to be had.
+        Returns the plans from the largest packs to the smallest, and last the one in which all GPUs
+        share one pack, where that is to be had.
 
         Raises
         ------
@@ -101,10 +106,9 @@ class LayoutPlanner:
         """
         asked, trials = self._train_workers(), max(work.sweep, work.final)
         wanted = [min(asked, trials)] if asked else list(range(1, trials + 1))
-        sizes = sorted({math.ceil(trials / packs) for packs in wanted}, reverse=True)
         made: list[TunePlan] = []
         error: PlanError | None = None
-        for pack in sizes:
+        for pack in sorted({math.ceil(trials / packs) for packs in wanted}, reverse=True):
             try:
                 made.append(self._tuning(training, method, work, pack, asked))
             except PlanError as raised:
@@ -114,9 +118,6 @@ class LayoutPlanner:
                 break
         if error is not None and not made:
             raise error
-        for pack in sizes if self.per_gpu > 1 else ():
-            with suppress(PlanError):
-                made.append(self._tuning(training, method, work, pack, asked, sharers=self.per_gpu))
         if self.gpus and asked is None and not made[-1].sharded:
             with suppress(PlanError):
                 made.append(self._tuning(training, method, work, 1, asked, shared=True))
@@ -130,16 +131,11 @@ class LayoutPlanner:
         pack: int,
         asked: int | None,
         *,
-        sharers: int = 1,
         shared: bool = False,
     ) -> TunePlan:
-        """Plan one method on one training set, so many runs in a pack, or all on shared weights.
-
-        Parameters
-        ----------
-        sharers: workers on one GPU.
-        """
+        """Plan one method on one training set, so many runs in a pack, or all on shared weights."""
         trials = max(work.sweep, work.final)
+        packs = math.ceil(trials / pack)
 
         def terms(shape: ModelShape, tokens: int, partitions: int) -> tuple[MemoryTerm, ...]:
             held = trials if partitions > 1 else pack
@@ -148,15 +144,11 @@ class LayoutPlanner:
             )
 
         def seconds(fit: Fit) -> float:
-            packs = 1 if fit.layout.sharded else math.ceil(trials / pack)
-            own = work.stops(trials)[::packs]
-            return packs * work.pack_seconds(fit.speed, fit.layout, own)
+            parts = 1 if fit.layout.sharded else packs
+            return parts * work.pack_seconds(fit.speed, fit.layout, work.stops(trials)[::parts])
 
         load = Load(terms, self.shape, work.whole.weight_bytes(self.shape), self.on)
-        packs = math.ceil(trials / pack)
-        fit = self._fit(
-            method, work.whole, load, packs, seconds, asked=asked, sharers=sharers, shared=shared
-        )
+        fit = self._fit(method, work.whole, load, packs, seconds, asked=asked, shared=shared)
         size = trials if fit.layout.sharded else pack
         return TunePlan(
             training=training.name,
@@ -195,7 +187,8 @@ class LayoutPlanner:
         def seconds(fit: Fit) -> float:
             return work.seconds(fit.speed, fit.layout, each(fit))
 
-        load = Load(terms, self.shape, work.whole.weight_bytes(self.shape), self.on, self.share)
+        item = work.whole.weight_bytes(self.shape)
+        load = Load(terms, self.shape, item, self.on, self.backbone.gpu_share)
         fit = self._fit(method, work.whole, load, None, seconds, asked=self._train_workers())
         sharded = fit.layout.sharded
         least, most = (fit.workers,) * 2 if sharded else self._replicas(fit.workers)
@@ -218,19 +211,17 @@ class LayoutPlanner:
         """Return the fields that all stages of a plan have."""
         layout = fit.layout
         return {
-            "backbone": self.backbone,
+            "backbone": self.backbone.name,
             "gpus": self.gpus and layout.devices,
             "threads": self.cpus,
             "tokens_per_batch": layout.tokens,
-            "sharers": layout.sharers,
-            "per_gpu": self.per_gpu,
             "passes": layout.passes,
             "memory": load.device(layout),
             "host": load.host(layout),
             "device_memory": fit.places.device_memory,
             "sharded": layout.sharded,
             "reason": self._reason(fit, load),
-            "requests": requests(fit.places),
+            "requests": fit.places.options,
             "pending": fit.places.pending(fit.workers),
             "speed": fit.speed,
             "across": layout.across,
@@ -241,25 +232,18 @@ class LayoutPlanner:
         """Return the workers asked for, if the nodes have so many places, memory aside."""
         asked, slots = self.resources.train_workers, self._slots()
         if asked is not None and asked > slots:
-            raise PlanError(
-                f"resources.train_workers is {asked}, but {slots} of {self._each()} fit",
-                where=str(self.inventory),
-                cure=f"set it to {slots} or less, or add nodes",
-            )
+            problem = f"resources.train_workers is {asked}, but {slots} of {self.each} fit"
+            raise self._refused(problem, f"set it to {slots} or less, or add nodes")
         return asked
 
     def _slots(self) -> int:
         """Count the workers that all nodes hold, memory aside."""
         share = max(1, self.inventory.devices(self.resources) // (self.gpus or self.cpus))
         room = places(self.nodes, ResourceRequest(cpus=self.cpus, gpus=self.gpus)).count
-        slots = min(room, share)
-        if not slots:
-            raise PlanError(
-                f"no node has {self._each()} for a worker",
-                where=str(self.inventory),
-                cure="lower resources.cpus_per_worker or add nodes",
-            )
-        return slots
+        if not room:
+            cure = "lower resources.cpus_per_worker or add nodes"
+            raise self._refused(f"no node has {self.each} for a worker", cure)
+        return min(room, share)
 
     def _replicas(self, slots: int) -> tuple[int, int]:
         """Return the least and most replicas, where `slots` fit."""
@@ -267,11 +251,10 @@ class LayoutPlanner:
         most = asked.replicas_max or max(slots, asked.replicas_min)
         if most > slots:
             key = "replicas_max" if asked.replicas_max else "replicas_min"
-            raise PlanError(
-                f"resources.{key} is {most}: replicas of {self._each()} would leave Ray Data"
+            raise self._refused(
+                f"resources.{key} is {most}: replicas of {self.each} would leave Ray Data"
                 f" nothing to read with; {slots} fit",
-                where=str(self.inventory),
-                cure=f"set it to {slots} or less, or lower resources.cpus_per_worker",
+                f"set it to {slots} or less, or lower resources.cpus_per_worker",
             )
         if asked.replicas_min > most:
             raise PlanError(
@@ -289,7 +272,6 @@ class LayoutPlanner:
         seconds: Callable[[Fit], float],
         *,
         asked: int | None,
-        sharers: int = 1,
         shared: bool = False,
     ) -> Fit:
         """Choose the layout in which all devices do such work fastest; then that of longest passes.
@@ -299,47 +281,34 @@ class LayoutPlanner:
         packs: parts of the work that workers share; None where any number do, on any device.
         seconds: of all of the work on one worker, or on all that share the backbone.
         asked: workers that the study wants.
-        sharers: on each GPU; only layouts in which so many share it.
         shared: only layouts in which workers share every weight.
 
         Raises
         ------
         PlanError: none fits, or not as the study wants it.
         """
-        slots, sharding = self._slots() * sharers, self.resources.shard
+        slots = self._slots()
         wanted = slots if packs is None else min(asked or slots, packs)
         found: list[Fit] = []
-        if sharding != "zero3" and not shared:
+        if self.resources.shard != "zero3" and not shared:
             splits = self._splits(can_split=whole.can_shard)
-            if sharers > 1:
-                splits = [Layout(0, sharers=sharers)]
             found = list(self._fits(load, wanted, splits, together=packs is not None))
         if packs is not None and asked is not None and found:
             most = max(fit.workers for fit in found)
             if most < wanted:
-                raise PlanError(
-                    f"{wanted} workers do not fit the memory beside each other, {most} do",
-                    where=str(self.inventory),
-                    cure=f"set resources.train_workers to {most} or less",
-                )
+                problem = f"{wanted} workers do not fit the memory beside each other, {most} do"
+                raise self._refused(problem, f"set resources.train_workers to {most} or less")
             found = [fit for fit in found if fit.workers == most]
-        can_shard = sharers == 1 and self._can_shard(whole, asked or slots)
-        if can_shard and not any(
-            (fit.layout.devices, fit.layout.passes) == (1, 1) for fit in found
-        ):
-            among_all = self._fits(load, 0, [Layout(0, ranks=asked or slots)], together=True)
+        workers = asked or slots
+        one_gpu = (self.resources.gpus_per_worker or 0) <= 1
+        never = self.shape.quantised or self.resources.shard == "never"
+        can_shard = whole.can_shard and self.backbone.can_shard and one_gpu and workers > 1
+        plain = any((fit.layout.devices, fit.layout.passes) == (1, 1) for fit in found)
+        if can_shard and not never and not plain:
+            among_all = self._fits(load, 0, [Layout(0, ranks=workers)], together=True)
             found += [fit for fit in among_all if asked is None or fit.workers == asked]
         if not found:
-            raise Room(
-                backbone=self.backbone,
-                where=str(self.inventory),
-                asked=sharding,
-                fewest=self.budgets[-1],
-                device=self.device_memory,
-                node=max(node.memory for node in self.nodes),
-                workers=asked or slots,
-                can_shard=whole.can_shard,
-            ).refusal(load, method.name)
+            raise self._refusal(load, method.name, workers, can_shard=whole.can_shard)
         return min(found, key=lambda fit: (seconds(fit) / fit.at_once, -fit.layout.tokens))
 
     def _splits(self, *, can_split: bool) -> list[Layout]:
@@ -349,12 +318,6 @@ class LayoutPlanner:
         else:
             counts = [n for n in _SPLITS if n <= max(node.gpus for node in self.nodes)]
         return [Layout(0, n, passes) for n in counts for passes in sorted({1, n})]
-
-    def _can_shard(self, work: Work, workers: int) -> bool:
-        asked = self.resources
-        one = asked.gpus_per_worker is None or asked.gpus_per_worker <= 1
-        whole = self.shape.quantised or asked.shard == "never" or not self.shards
-        return work.can_shard and not whole and one and workers > 1
 
     def _fits(
         self, load: Load, wanted: int, layouts: Sequence[Layout], *, together: bool
@@ -374,13 +337,9 @@ class LayoutPlanner:
     def settle(
         self, load: Load, layout: Layout, wanted: int = 1, *, among: Sequence[Node] | None = None
     ) -> Fit | None:
-        """Return as many workers as fit: up to `wanted`, or to the ranks, fewer of which hold more.
-
-        Parameters
-        ----------
-        among: nodes that may be used; all by default.
-        """
+        """Return as many workers as fit on `among`: up to `wanted`, or to the ranks."""
         workers = layout.ranks if layout.sharded else wanted
+        # Fewer ranks each hold more.
         while workers >= (2 if layout.sharded else 1):
             if layout.sharded:
                 layout = replace(layout, ranks=workers)
@@ -388,12 +347,10 @@ class LayoutPlanner:
             need = ResourceRequest(
                 cpus=self.cpus,
                 gpus=self.gpus and layout.devices,
-                sharers=layout.sharers,
-                per_gpu=self.per_gpu,
                 device=held if self.gpus else 0,
                 host=host if self.gpus else held,
             )
-            if max(need.device * need.sharers, 0 if self.gpus else held) > self.device_memory:
+            if held > self.device_memory:
                 return None
             found = places(self.nodes, need, among=among)
             if found.count >= workers:
@@ -402,29 +359,21 @@ class LayoutPlanner:
                     layout = replace(layout, across=across)
                 nodes = [node for node, _ in found.rooms]
                 speed = self.machine.speed(nodes, gpus=self.gpus, threads=self.cpus)
-                return Fit(layout, workers, found, speed.shared(layout.sharers))
+                return Fit(layout, workers, found, speed)
             workers = found.count
         return None
 
-    @property
-    def budgets(self) -> list[int]:
-        """Token budgets of a pass, halved from the study's."""
-        return halved(self.resources.tokens_per_batch, _FEWEST_TOKENS)
-
     def _reason(self, fit: Fit, load: Load) -> str:
-        sharding, asked = self.resources.shard, self.resources.tokens_per_batch
+        asked, layout = self.resources.tokens_per_batch, fit.layout
         device = "GPU" if self.gpus else "node"
-        layout = fit.layout
         if layout.sharded:
             others = (replace(s, tokens=_FEWEST_TOKENS) for s in self._splits(can_split=True))
             other = next((each for each in others if self.settle(load, each)), None)
-            if sharding == "zero3":
+            if self.resources.shard == "zero3":
                 why = ", as resources.shard asks"
             elif other is None:
-                why = (
-                    ": the whole backbone does not fit the"
-                    f" {size(self.device_memory)} of one {device}"
-                )
+                room = f"{size(self.device_memory)} of one {device}"
+                why = f": the whole backbone does not fit the {room}"
             elif other.devices == 1:
                 why = ": estimated faster than packs on whole backbones"
             else:
@@ -439,10 +388,49 @@ class LayoutPlanner:
                 f"split: the layers of each worker's backbone over {layout.devices} GPUs of its"
                 f" node, in {fits}{less}{passes}"
             )
-        if layout.sharers > 1:
-            fits += f", which {layout.sharers} workers share"
         return f"replicated: each worker holds the whole backbone in {fits}{less}"
 
-    def _each(self) -> str:
-        gpu = f" and {self.gpus} GPU{'s' if self.gpus > 1 else ''}" if self.gpus else ""
-        return f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}{gpu}"
+    def _refusal(self, load: Load, method: str, workers: int, *, can_shard: bool) -> PlanError:
+        """Make the error of a backbone that fits in no way that the study allows.
+
+        Parameters
+        ----------
+        workers: that the study asks for, or that the nodes have places for.
+        can_shard: whether workers can share what the method needs of the backbone.
+        """
+        asked, alone = self.resources.shard, Layout(self.budgets[-1])
+        who = f"{self.backbone.name} ({method})"
+        if not can_shard and asked == "zero3":
+            shared = f"workers cannot share {self.backbone.name} for {method}"
+            cure = "set resources.shard to auto, or use lora or soft_prompt"
+            return self._refused(f"{shared}, whose runs are whole models", cure)
+        cure = f"use devices of {size(total(load.device(alone)))} or more"
+        layouts = (replace(alone, ranks=count) for count in range(2, _MOST_SHARDS + 1))
+        enough = (each for each in layouts if total(load.device(each)) <= self.device_memory)
+        if not can_shard:
+            cure = f"{cure}, or lora, for which workers can share it"
+        elif nearest := next(enough, None):
+            auto = " with resources.shard auto" if asked == "never" else ""
+            more = f"give {nearest.ranks} or more such workers{auto}, which can share it"
+            cure = f"{more}, or {cure}"
+        else:
+            cure = f"{cure}, or a smaller backbone"
+        if workers < 2 and asked == "zero3":
+            lacking = "is to be sharded with ZeRO-3, which needs two workers or more, and there is"
+            return self._refused(f"{who} {lacking} one", cure)
+        shares = can_shard and asked != "never" and workers > 1
+        layout = replace(alone, ranks=workers if shares else 1)
+        need, held = total(load.device(layout)), total(load.host(layout))
+        how = f" sharded over {workers} workers" if shares else ""
+        node = max(node.memory for node in self.nodes)
+        if need <= self.device_memory and held > node:
+            return self._refused(
+                f"{who}{how} needs {size(held)} of its node's memory while it is loaded, and the"
+                f" largest node has {size(node)}",
+                f"use nodes that leave {size(held)} or more to a worker",
+            )
+        return self._refused(
+            f"{who}{how} needs {size(need)} on one device at the smallest token budget, which has"
+            f" {size(self.device_memory)}",
+            cure,
+        )

@@ -1,4 +1,4 @@
-"""How fast devices are, and which nodes have room for workers.
+"""How fast devices are, how workers hold a backbone on them, and which nodes have room.
 
 Seconds of passes are estimated by a roofline, launches of kernels, and the host's part. A pass over
 few tokens takes as long as reading the weights or launching its kernels, so runs that share it cost
@@ -12,11 +12,15 @@ the memory that is asked for; where all would, it is asked for CPUs and GPUs alo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from raybias.engine.memory import MemoryTerm, host_memory, with_headroom, within_share
 from raybias.planning.inventory import GPU_LABEL, Node
+
+if TYPE_CHECKING:
+    from raybias.engine.model_shape import ModelShape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,45 +74,35 @@ class Speed:
         """Return the seconds of the device for FLOPs and bytes read from its memory."""
         return flops / (self.peak * self.reached) + read / (self.bandwidth * self.streamed)
 
-    def shared(self, workers: int) -> Speed:
-        """Return what each of so many workers has of a device that all keep busy."""
-        return replace(self, peak=self.peak / workers, bandwidth=self.bandwidth / workers)
-
     def load(self, weight_bytes: float) -> float:
         """Return the seconds until a new worker holds the weights."""
         return self.start + weight_bytes / self.loading
 
 
-_SHEET: Final = "data sheet; share reached, launches and host assumed"
-
-
-def _gpu(kind: str, tflops: float, terabytes: float, link: float = 12e9) -> Speed:
-    return Speed(
+#: By kind as Ray names it, from the makers' data sheets.
+GPUS: Final = {
+    kind: Speed(
         kind=kind,
-        source=_SHEET,
+        source="data sheet; share reached, launches and host assumed",
         peak=tflops * 1e12,
         bandwidth=terabytes * 1e12,
         reached=0.55,
         link=link,
     )
-
-
-#: By kind as Ray names it: dense 16-bit TFLOP/s and TB/s of memory of one GPU, and the bytes/s
-#: between two GPUs of a node (NVLink in one direction, else PCIe), from the makers' data sheets.
-GPUS: Final = {
-    each.kind: each
-    for each in (
-        _gpu("V100", 125.0, 0.9, 150e9),
-        _gpu("T4", 65.0, 0.32),
-        _gpu("A10G", 70.0, 0.6),
-        _gpu("L4", 121.0, 0.3),
-        _gpu("L40S", 362.0, 0.864),
-        _gpu("A100", 312.0, 2.0, 300e9),
-        _gpu("A100-40G", 312.0, 1.555, 300e9),
-        _gpu("A100-80G", 312.0, 2.0, 300e9),
-        _gpu("H100", 989.0, 3.35, 450e9),
-        _gpu("H200", 989.0, 4.8, 450e9),
-        _gpu("B200", 2250.0, 8.0, 900e9),
+    # Dense 16-bit TFLOP/s, TB/s of memory, and bytes/s between two GPUs of a node: NVLink in one
+    # direction, else PCIe.
+    for kind, tflops, terabytes, link in (
+        ("V100", 125.0, 0.9, 150e9),
+        ("T4", 65.0, 0.32, 12e9),
+        ("A10G", 70.0, 0.6, 12e9),
+        ("L4", 121.0, 0.3, 12e9),
+        ("L40S", 362.0, 0.864, 12e9),
+        ("A100", 312.0, 2.0, 300e9),
+        ("A100-40G", 312.0, 1.555, 300e9),
+        ("A100-80G", 312.0, 2.0, 300e9),
+        ("H100", 989.0, 3.35, 450e9),
+        ("H200", 989.0, 4.8, 450e9),
+        ("B200", 2250.0, 8.0, 900e9),
     )
 }
 #: A GPU whose kind is not known.
@@ -140,20 +134,15 @@ class Machine:
 
     Attributes
     ----------
-    peak: TFLOP/s of one device, None to look it up by the device's kind.
-    utilisation: the part of it that a large pass reaches, None for that of the kind.
+    peak: TFLOP/s of one device; None for that of its kind.
+    utilisation: share of it that a long pass reaches; None alike.
     """
 
     peak: float | None = None
     utilisation: float | None = None
 
     def speed(self, nodes: Sequence[Node], *, gpus: int, threads: int) -> Speed:
-        """Return the speed of one worker's device, the slowest of the nodes'.
-
-        Parameters
-        ----------
-        gpus: of a worker; 0 computes on `threads` cores.
-        """
+        """Return the speed of the slowest of the nodes' GPUs; without `gpus`, of some cores."""
         if gpus:
             kinds = {node.gpu for node in nodes if node.gpus}
             known = [GPUS.get(kind or "", UNKNOWN_GPU) for kind in sorted(kinds, key=str)]
@@ -162,9 +151,7 @@ class Machine:
             found = replace(CPU, peak=CPU.peak * threads)
         if self.peak is not None:
             found = replace(found, peak=self.peak * 1e12, source=f"{self.peak:g} TFLOP/s as given")
-        if self.utilisation is not None:
-            found = replace(found, reached=self.utilisation)
-        return found
+        return found if self.utilisation is None else replace(found, reached=self.utilisation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,32 +160,32 @@ class ResourceRequest:
 
     cpus: int
     gpus: int
-    sharers: int = 1
-    """Workers on each GPU."""
-    per_gpu: int = 1
-    """Places of a GPU, which such workers share evenly."""
     device: int = 0
     """Bytes of each GPU; 0 on CPUs."""
     host: int = 0
     """Bytes of the node's memory."""
 
     @property
-    def places(self) -> int:
-        """Places of GPUs that a worker takes, or CPUs without them."""
-        return self.gpus * self.per_gpu // self.sharers or self.cpus
+    def devices(self) -> int:
+        """GPUs that a worker takes, or CPUs without them."""
+        return self.gpus or self.cpus
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Nodes that hold workers."""
+    """Nodes that hold workers.
+
+    Attributes
+    ----------
+    rooms: nodes with room, and how many workers each holds.
+    kinds: of GPU that Ray must be asked for, such as `in(A100,H100)`; empty where all do.
+    memory: bytes that Ray must be asked for; 0 where CPUs or GPUs run out before memory.
+    """
 
     need: ResourceRequest
     rooms: tuple[tuple[Node, int], ...]
-    """Nodes, and how many workers each holds; nodes without room are left out."""
     kinds: str
-    """Which kinds of GPU Ray must be asked for, such as `in(A100,H100)`; empty where all do."""
     memory: int
-    """Bytes of memory that Ray must be asked for; 0 where CPUs or GPUs run out before it."""
 
     @property
     def count(self) -> int:
@@ -211,6 +198,12 @@ class Placement:
         on_gpu = self.need.gpus > 0
         sizes = [(node.gpu_memory or 0) if on_gpu else node.memory for node, _ in self.rooms]
         return min(sizes, default=0)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Ray options beside CPUs and GPUs: `memory` and `label_selector`, if they matter."""
+        options: dict[str, Any] = {"memory": self.memory} if self.memory else {}
+        return options | ({"label_selector": {GPU_LABEL: self.kinds}} if self.kinds else {})
 
     def pending(self, workers: int) -> int:
         """Count the nodes that must still come for so many workers, after those that are there."""
@@ -226,30 +219,36 @@ class Placement:
 def places(
     nodes: Sequence[Node], need: ResourceRequest, *, among: Sequence[Node] | None = None
 ) -> Placement:
-    """Place workers of a resource request.
+    """Place as many workers as there is room for.
 
     Parameters
     ----------
     nodes: all there are. GPUs that Ray cannot tell apart count as the smallest of them.
     among: those that may be used; all by default.
     """
-    smallest = _smallest(nodes)
-    rooms = []
+    smallest: dict[str | None, int] = {}
     for node in nodes:
-        usable = among is None or node in among
-        if usable and (count := min(_by_count(node, need), _by_memory(node, need, smallest))):
+        if node.gpus and node.gpu_memory:
+            smallest[node.gpu] = min(node.gpu_memory, smallest.get(node.gpu, node.gpu_memory))
+    rooms, left_out, tight = [], set[str | None](), False
+    for node in nodes:
+        most = int(min(node.cpus // need.cpus, node.gpus // need.gpus if need.gpus else math.inf))
+        count = min(most, node.memory // need.host) if need.host else most
+        # Ray would put more workers on it than have room.
+        tight |= count < most
+        fits = not need.gpus or need.device <= smallest.get(node.gpu, 0)
+        if count and fits and (among is None or node in among):
             rooms.append((node, count))
-    others = [node for node in nodes if _by_count(node, need) and node not in dict(rooms)]
-    # Ray must be told of memory where it would put more workers on a node than have room.
-    tight = [
-        node for node in nodes if need.host and _by_count(node, need) > node.memory // need.host
-    ]
-    return Placement(
-        need=need,
-        rooms=tuple(rooms),
-        kinds=_kinds({node.gpu for node, _ in rooms}, others) if need.gpus else "",
-        memory=need.host if tight else 0,
-    )
+        elif most:
+            left_out.add(node.gpu)
+    used = {node.gpu for node, _ in rooms}
+    kinds = ""
+    if need.gpus and left_out - used:
+        # Nodes of an unknown kind have no label to ask for.
+        names = left_out - used if None in used else used
+        listed = ",".join(sorted(kind for kind in names if kind))
+        kinds = f"!in({listed})" if None in used else f"in({listed})"
+    return Placement(need, tuple(rooms), kinds, need.host if tight else 0)
 
 
 def by_gpu_speed(nodes: Sequence[Node]) -> list[tuple[Node, ...]]:
@@ -264,33 +263,77 @@ def by_gpu_speed(nodes: Sequence[Node]) -> list[tuple[Node, ...]]:
     return [tuple(n for n in nodes if not n.gpus or GPUS[n.gpu or ""].peak >= p) for p in known]
 
 
-def requests(places: Placement) -> dict[str, Any]:
-    """Return Ray options beside CPUs and GPUs: `memory` and `label_selector`, if they matter."""
-    options: dict[str, Any] = {"memory": places.memory} if places.memory else {}
-    return options | ({"label_selector": {GPU_LABEL: places.kinds}} if places.kinds else {})
+@dataclass(frozen=True)
+class Layout:
+    """How a worker holds a backbone.
+
+    Attributes
+    ----------
+    tokens: budget of one pass.
+    devices: of one worker, which its layers are split over.
+    passes: under way at one time, on different devices.
+    ranks: workers that share every weight with ZeRO-3; 1 where each holds all of them.
+    across: whether these are on several nodes.
+    """
+
+    tokens: int
+    devices: int = 1
+    passes: int = 1
+    ranks: int = 1
+    across: bool = False
+
+    @property
+    def sharded(self) -> bool:
+        """Whether workers share every weight."""
+        return self.ranks > 1
 
 
-def _kinds(used: set[str | None], others: Sequence[Node]) -> str:
-    """Return Ray's label expression for the kinds that are used, if others must be kept out."""
-    out = {node.gpu for node in others} - used
-    if not out:
-        return ""
-    if None in used:
-        return f"!in({','.join(sorted(kind for kind in out if kind))})"
-    return f"in({','.join(sorted(kind for kind in used if kind))})"
+@dataclass(frozen=True)
+class Fit:
+    """A layout that fits."""
+
+    layout: Layout
+    workers: int
+    places: Placement
+    speed: Speed
+
+    @property
+    def at_once(self) -> int:
+        """Workers that the nodes have room for, those that share weights counting once."""
+        return 1 if self.layout.sharded else self.places.count
 
 
-def _smallest(nodes: Sequence[Node]) -> dict[str | None, int]:
-    known = [(node.gpu, node.gpu_memory) for node in nodes if node.gpus and node.gpu_memory]
-    return {kind: min(size for other, size in known if other == kind) for kind, _ in known}
+@dataclass(frozen=True)
+class Load:
+    """Memory of a worker, by the layout of its backbone.
+
+    Attributes
+    ----------
+    terms: memory of one device, by shape, tokens of a pass and number of partitions.
+    item: bytes of one weight.
+    on: the kind of device, "cpu" or "gpu".
+    share: of a GPU that the backbone's engine takes, where that is less than all.
+    """
+
+    terms: Callable[[ModelShape, int, int], tuple[MemoryTerm, ...]]
+    shape: ModelShape
+    item: int
+    on: str
+    share: float = 1.0
+
+    def device(self, layout: Layout) -> tuple[MemoryTerm, ...]:
+        """Return the arithmetic of one device."""
+        shape = self.shape if layout.devices == 1 else self.shape.part(layout.devices)
+        terms = self.terms(shape, layout.tokens * layout.passes, layout.ranks)
+        if self.share < 1 and self.on == "gpu":
+            return within_share(terms, self.share)
+        return with_headroom(terms, self.on)
+
+    def host(self, layout: Layout) -> tuple[MemoryTerm, ...]:
+        """Return the arithmetic of a worker on a GPU in its node's memory."""
+        return host_memory(self.shape, device=self.on, item=self.item, partitions=layout.ranks)
 
 
-def _by_count(node: Node, need: ResourceRequest) -> int:
-    gpus = node.gpus * need.sharers // need.gpus if need.gpus else math.inf
-    return int(min(node.cpus // need.cpus, gpus))
-
-
-def _by_memory(node: Node, need: ResourceRequest, smallest: dict[str | None, int]) -> int:
-    if need.gpus and need.device * need.sharers > smallest.get(node.gpu, 0):
-        return 0
-    return node.memory // need.host if need.host else _by_count(node, need)
+def halved(tokens: int, fewest: int) -> list[int]:
+    """Return a token budget and its halves down to `fewest`, or itself where it is less."""
+    return [tokens >> n for n in range(tokens.bit_length()) if tokens >> n >= min(tokens, fewest)]

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from raybias.config import TrainingSet
@@ -21,8 +20,6 @@ from raybias.seeding import generator
 #: Sentences of a pilot, and the seed that draws them.
 PILOT: Final = 24
 _SEED: Final = 2024
-#: Readings of equal accuracy, the one that is preferred first.
-_ORDER: Final = ("calibrated", "likelihood", "answer")
 
 
 @dataclass(frozen=True)
@@ -58,10 +55,6 @@ def sentences(training: Mapping[str, Any]) -> pl.DataFrame:
     """Draw the pilot's sentences, equally many of each label, as a probe's items.
 
     They are of the split that nothing is tuned on and no demonstration comes from.
-
-    Raises
-    ------
-    DataError: the training set is missing or malformed.
     """
     splits = training_sentences(TrainingSet(**training))
     pool = splits.get("validation", splits["train"])
@@ -79,34 +72,25 @@ def sentences(training: Mapping[str, Any]) -> pl.DataFrame:
 def ways_of(predictions: pl.DataFrame) -> tuple[Way, ...]:
     """Return every way of asking and reading that a pilot tried, the most accurate first.
 
-    Parameters
-    ----------
-    predictions: schema.PREDICTIONS, methods named by their kind and the format of their prompts.
+    In schema.PREDICTIONS methods are named by their kind and the format of their prompts.
     """
     found = []
-    parts = predictions.sort("method", "item_id").group_by("method", maintain_order=True)
-    for (name,), rows in parts:
+    for (name,), rows in predictions.sort("item_id").group_by("method"):
         kind, _, form = str(name).rpartition("_")
-        found += _ways({"kind": kind, "prompt_format": form}, rows)
-    found.sort(key=lambda way: (-way.accuracy, way.unread, _ORDER.index(way.read)))
-    return tuple(found)
-
-
-def _ways(options: Mapping[str, Any], rows: pl.DataFrame) -> list[Way]:
-    """Read one way's predictions by answers, by likelihoods, and by calibrated likelihoods."""
-    gold, scores_NL = rows["label"].to_numpy(), np.array(rows["scores"].to_list(), np.float64)
-    half = np.arange(len(gold)) % 2
-    means_HL = np.array([scores_NL[half != h].mean(axis=0) for h in (0, 1)])
-    answers = rows["pred"].fill_null(-1).to_numpy()
-    mass = float(np.exp(scores_NL).sum(axis=1).mean())
-
-    def way(read: str, labels: npt.NDArray[np.integer[Any]]) -> Way:
-        named = tuple(int((labels == label).sum()) for label in range(len(LABELS)))
-        unread = float((labels < 0).mean())
-        return Way(options, read, float((labels == gold).mean()), unread, named, mass)
-
-    return [
-        way("answer", answers),
-        way("likelihood", scores_NL.argmax(axis=1)),
-        way("calibrated", (scores_NL - means_HL[half]).argmax(axis=1)),
-    ]
+        gold, scores_NL = rows["label"].to_numpy(), np.array(rows["scores"].to_list(), np.float64)
+        half = np.arange(len(gold)) % 2
+        means_HL = np.array([scores_NL[half != h].mean(axis=0) for h in (0, 1)])
+        mass = float(np.exp(scores_NL).sum(axis=1).mean())
+        read_by = {
+            "calibrated": (scores_NL - means_HL[half]).argmax(axis=1),
+            "likelihood": scores_NL.argmax(axis=1),
+            "answer": rows["pred"].fill_null(-1).to_numpy(),
+        }
+        for read, labels in read_by.items():
+            named = tuple(int((labels == label).sum()) for label in range(len(LABELS)))
+            accuracy, unread = float((labels == gold).mean()), float((labels < 0).mean())
+            options = {"kind": kind, "prompt_format": form}
+            way = Way(options, read, accuracy, unread, named, mass)
+            # Of equal ones the calibrated reading is preferred.
+            found.append((-accuracy, unread, [*read_by].index(read), str(name), way))
+    return tuple(way for *_, way in sorted(found, key=lambda each: each[:-1]))

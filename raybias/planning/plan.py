@@ -28,12 +28,10 @@ from raybias.methods.base import methods_of
 from raybias.planning.bounds import Forecast, choose_packs
 from raybias.planning.inventory import Inventory, decide_dtypes, size
 from raybias.planning.layout import LayoutPlanner
-from raybias.planning.machine import Machine
+from raybias.planning.machine import Layout, Load, Machine, halved
 from raybias.planning.prepared import PreparedStudy, in_style
-from raybias.planning.shards import CHUNK_ROWS
-from raybias.planning.splits import Load, halved
 from raybias.planning.stage_plans import Plan, RewritePlan, ScorePlan, TunePlan, asking_plan
-from raybias.planning.workload import Layout, Works, works_of
+from raybias.planning.workload import CHUNK_ROWS, Works, works_of
 from raybias.providers.base import Provider
 from raybias.storage import Store
 from raybias.study_record import recorded_dtypes
@@ -50,8 +48,6 @@ _FEWEST_TOKENS: Final = 64
 # All candidates of a batch are decoded until the last has ended; on a CPU, which small batches
 # fill, more is lost time.
 _MOST_ON_CPU: Final = 512
-#: A GPU that waits for its process so many times as long as it computes has room for others.
-_MOSTLY: Final = 2.0
 
 
 def plan(
@@ -67,8 +63,7 @@ def plan(
 
     Parameters
     ----------
-    out: where results will go, to be checked against the inventory; a dtype that it was begun
-        with stays.
+    out: where results will go; a dtype that it was begun with stays.
     machine: the speed of its devices, where their kinds do not say.
     skip_unfit: leave out the backbones and methods that the inventory has no room for.
     works: of another plan of this study.
@@ -89,8 +84,6 @@ def plan(
     if study.answers is not None:
         check_place(Store(study.answers), inventory)
     study, precision = decide_dtypes(study, inventory)
-    if inventory.gpus_of_worker(study.resources):
-        inventory = replace(inventory, per_gpu=study.resources.workers_per_gpu)
     shapes = {
         backbone.name: model_shape(backbone)
         for backbone in study.backbones
@@ -129,19 +122,14 @@ def plan(
     )
     made = choose_packs(prepared, made, tuning)
     gathering = (_gathering(stage, works) for stage in made.tuning)
-    notes = filter(None, (*gathering, _launching(made), *made.notes))
+    notes = filter(None, (*gathering, *made.notes))
     return replace(made, notes=tuple(notes))
 
 
 def scaled(
     prepared: PreparedStudy, made: Plan, sizes: Sequence[int], machine: Machine
 ) -> list[tuple[int, Forecast]]:
-    """Bound a study's wall time on so many times the nodes of its plan, planned anew for each.
-
-    Raises
-    ------
-    PlanError: it does not fit.
-    """
+    """Bound a study's wall time on so many times the nodes of its plan, planned anew for each."""
     found = []
     for times in sizes:
         inventory = replace(made.inventory, nodes=made.inventory.nodes * times)
@@ -161,7 +149,7 @@ def _laid_out(
 ) -> tuple[list[list[TunePlan]], list[ScorePlan], dict[tuple[str, str], PlanError]]:
     """Lay out the stages of a study.
 
-    Returns for each tuning stage its plans by the size of its packs, the plans of reading, and by
+    Returns for each tuning stage its plans by the size of its packs, the plans of scoring, and by
     backbone and method why it does not fit.
     """
     tuning: list[list[TunePlan]] = []
@@ -206,33 +194,10 @@ def _gathering(stage: TunePlan, works: Works) -> str:
     )
 
 
-def _launching(made: Plan) -> str:
-    """Name the stages whose GPUs wait for their processes, where others could use them; or none."""
-    waiting: dict[str, None] = {}
-    for stage in made.tuning:
-        work = made.works.tuning[stage.backbone, stage.training, stage.method]
-        if stage.gpus and stage.per_gpu == 1 == work.most and work.sweep + work.final > 1:
-            parts = work.step_parts(stage.speed, stage.layout, 1)
-            waited = parts["launches"] + work.host(stage.speed, 1)
-            if waited > _MOSTLY * parts["computing"]:
-                waiting[f"{stage.backbone} ({stage.method})"] = None
-    if not waiting:
-        return ""
-    return (
-        f"launching the kernels of a step takes longer than computing it: {', '.join(waiting)};"
-        " with resources.workers_per_gpu: 4 several runs share a GPU"
-    )
-
-
 def _rewriting(
     prepared: PreparedStudy, inventory: Inventory, style: str, options: Rewriting
 ) -> RewritePlan:
-    """Choose replicas and chunks for all probes in one style.
-
-    Raises
-    ------
-    PlanError: no node holds one replica at the smallest token budget.
-    """
+    """Choose replicas and chunks for all probes in one style."""
     from raybias.engine.rewriter import check_rewriter
 
     shape, judge = check_rewriter(options, style=style)
@@ -249,7 +214,7 @@ def _rewriting(
     fit = next(filter(None, (planner.settle(load, Layout(each)) for each in budgets)), None)
     if fit is None:
         raise PlanError(
-            f"{planner.backbone}, which makes the style {style!r}, needs"
+            f"{planner.backbone.name}, which makes the style {style!r}, needs"
             f" {size(total(load.device(Layout(budgets[-1]))))} with its judge at the smallest token"
             f" budget, and one device has {size(planner.device_memory)}",
             where=str(planner.inventory),
@@ -261,6 +226,7 @@ def _rewriting(
         style=style,
         judge=options.adequacy.spec().name,
         paired=options.paired,
+        replica_cpus=planner.cpus,
         replicas_max=replicas,
         pairs=pairs,
         chunks=chunks,
@@ -271,12 +237,7 @@ def _rewriting(
 def _rewriting_memory(
     shape: ModelShape, judge: ModelShape, options: Rewriting, *, tokens: int, device: str
 ) -> tuple[MemoryTerm, ...]:
-    """Count the memory of a replica that rewrites `tokens` tokens of sentences at a time.
-
-    Parameters
-    ----------
-    shape, judge: of the checkpoint and of what decides on adequacy.
-    """
+    """Count the memory of a replica that rewrites `tokens` tokens of sentences at a time."""
     rows = min(tokens // _SHORTEST_REWRITTEN, 2 * CHUNK_ROWS) * options.candidates
     held = added((rows, options.max_length), (tokens, options.candidates), unit="tokens")
     alive = [activations(each, tokens, each.item, "activations") for each in (shape, judge)]
@@ -309,12 +270,7 @@ def _together(errors: list[PlanError]) -> PlanError:
 
 
 def check_place(store: Store, inventory: Inventory) -> None:
-    """Refuse a folder of one machine as the output of many.
-
-    Raises
-    ------
-    OutputError: a local store with more than one machine.
-    """
+    """Refuse a folder of one machine as the output of many."""
     if store.is_local and inventory.machines > 1:
         raise OutputError(
             f"a local folder cannot be shared by the {inventory.machines} nodes of this cluster",

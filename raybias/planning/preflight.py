@@ -41,8 +41,7 @@ def check_inputs(prepared: PreparedStudy) -> None:
     ModelError: a model or tokenizer that a method cannot use, label words that share a token,
         LoRA targets that match nothing, or texts longer than the context.
     DataError: a training set without the splits that a method needs, or too few shots.
-    ConfigError: label words that an answer cannot be read by, a metric that is not registered,
-        or reference groups that a probe does not have.
+    ConfigError: label words without an answer, an unknown metric, or unknown reference groups.
     """
     study, data = prepared.study, prepared.data
     check_metrics(study.statistics.metrics)
@@ -53,13 +52,7 @@ def check_inputs(prepared: PreparedStudy) -> None:
 
 
 def check_libraries(planned: Plan) -> None:
-    """Refuse a plan that needs a package which is not installed, or not for its devices.
-
-    Raises
-    ------
-    ConfigError: a backbone is to be sharded, and there is no DeepSpeed; or to be read by an engine
-        on devices that the installed one was not built for.
-    """
+    """Refuse a plan that needs a package which is not installed, or not for its devices."""
     backbones = {each.name: each for each in planned.decided.backbones}
     for stage in planned.scoring:
         backbones[stage.backbone].check_device(stage.gpus)
@@ -72,16 +65,7 @@ def check_libraries(planned: Plan) -> None:
 
 
 def check_references(study: Study, items: Items) -> None:
-    """Refuse reference groups that a probe's items do not have.
-
-    Parameters
-    ----------
-    items: per probe, with the study's limit applied.
-
-    Raises
-    ------
-    ConfigError: names the probe and what is wrong.
-    """
+    """Refuse reference groups that a probe's items, by probe, do not have."""
     for probe in study.probes:
         check_reference_groups(
             items[probe.name],
@@ -91,16 +75,7 @@ def check_references(study: Study, items: Items) -> None:
 
 
 def check_rewritten(prepared: PreparedStudy, items: Items) -> None:
-    """Refuse rewritten pairs that are too long for a backbone that scores them.
-
-    Parameters
-    ----------
-    items: per probe, with the rewritten ones in place.
-
-    Raises
-    ------
-    ModelError: counts them and names the longest.
-    """
+    """Refuse rewritten pairs, by probe, that are too long for a backbone that scores them."""
     for backbone in prepared.study.backbones:
         for method in methods_of(prepared.study, backbone):
             if method.reads == "pairs":
@@ -114,8 +89,7 @@ def resolve_models(study: Study) -> tuple[Study, dict[str, dict[str, str]]]:
 
     Raises
     ------
-    ModelError: a model that is not there, that this machine has no access to, or whose weights are
-        pickled.
+    ModelError: a model that is not there, that is closed to this machine, or has pickled weights.
     ConfigError: an engine that is not installed, or in another version than the study names.
     """
     revisions: dict[str, str | None] = {}
@@ -135,14 +109,7 @@ def resolve_models(study: Study) -> tuple[Study, dict[str, dict[str, str]]]:
 def check_models(store: Store, record: Record, names: Sequence[str]) -> None:
     """Refuse local models whose files are not those that an OUT was made with.
 
-    Parameters
-    ----------
-    names: of the backbones to look at. An OUT that names no files is taken as it is.
-
-    Raises
-    ------
-    OutputError: names the file that changed.
-    ModelError: the folder is gone.
+    An OUT that names no files is taken as it is.
     """
     for name in names:
         held = record.models.get(name)
@@ -153,43 +120,35 @@ def check_models(store: Store, record: Record, names: Sequence[str]) -> None:
 
 
 def check_weights(study: Study) -> None:
-    """Refuse a local model without weights, or with some that are missing or cut off.
-
-    Raises
-    ------
-    ModelError: names the model and the file.
-    """
+    """Refuse a local model without weights, or with some that are missing or cut off."""
     for spec in study.checkpoints.values():
         folder = folder_of(spec.id)
-        if folder is not None:
-            _check_folder(folder, spec.id)
-
-
-def _check_folder(folder: Path, model: str) -> None:
-    if not has_safetensors(folder):
-        raise ModelError(
-            "holds no weights (*.safetensors)",
-            where=model,
-            cure="copy or download them into the folder, then run this again",
-        )
-    for index in sorted(folder.glob("*.safetensors.index.json")):
-        if missing := sorted(name for name in _parts(index) if not (folder / name).is_file()):
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        if folder is None:
+            continue
+        if not has_safetensors(folder):
             raise ModelError(
-                f"lacks {missing[0]}{more}, which {index.name} names",
-                where=model,
-                cure="fetch what is missing",
+                "holds no weights (*.safetensors)",
+                where=spec.id,
+                cure="copy or download them into the folder, then run this again",
             )
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(path, framework="numpy"):
-                pass
-        except (SafetensorError, OSError) as error:
-            raise ModelError(
-                f"{path.name} is no whole file of safetensors ({error})",
-                where=model,
-                cure="fetch it again",
-            ) from error
+        for index in sorted(folder.glob("*.safetensors.index.json")):
+            if missing := sorted(name for name in _parts(index) if not (folder / name).is_file()):
+                more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+                raise ModelError(
+                    f"lacks {missing[0]}{more}, which {index.name} names",
+                    where=spec.id,
+                    cure="fetch what is missing",
+                )
+        for path in sorted(folder.glob("*.safetensors")):
+            try:
+                with safe_open(path, framework="numpy"):
+                    pass
+            except (SafetensorError, OSError) as error:
+                raise ModelError(
+                    f"{path.name} is no whole file of safetensors ({error})",
+                    where=spec.id,
+                    cure="fetch it again",
+                ) from error
 
 
 def _parts(index: Path) -> set[str]:

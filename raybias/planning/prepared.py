@@ -9,14 +9,7 @@ from typing import Final
 
 import polars as pl
 
-from raybias.config import (
-    Backbone,
-    MethodFields,
-    PairProbe,
-    Probe,
-    QuestionProbe,
-    Study,
-)
+from raybias.config import Backbone, MethodFields, PairProbe, QuestionProbe, Study
 from raybias.config.parts import Ability
 from raybias.errors import ConfigError
 from raybias.methods.base import Inputs, methods
@@ -39,13 +32,7 @@ _WORDS: Final[dict[Ability, str]] = {
 
 @dataclass(frozen=True)
 class StudyData:
-    """The text of a study, read and tokenised when it is first asked for.
-
-    Raises
-    ------
-    DataError, ConfigError: a probe or training set is missing or malformed.
-    ModelError: a tokenizer cannot be read.
-    """
+    """The text of a study, read and tokenised when it is first asked for."""
 
     study: Study
 
@@ -86,12 +73,7 @@ class PreparedStudy:
 
     @classmethod
     def of(cls, study: Study) -> PreparedStudy:
-        """Fit the methods of a study; its data is read when it is asked for, and not checked.
-
-        Raises
-        ------
-        ConfigError, ModelError: options that a backbone cannot have.
-        """
+        """Fit the methods of a study; its data is read when it is asked for, and not checked."""
         study = fit_methods(study)
         return cls(make_record(study, {}, command=""), StudyData(study))
 
@@ -107,16 +89,7 @@ class PreparedStudy:
     def inputs(
         self, method: MethodFields, backbone: Backbone, items: Items | None = None
     ) -> Inputs:
-        """Gather what a method reads on a backbone.
-
-        Parameters
-        ----------
-        items: by probe, instead of the study's own.
-
-        Raises
-        ------
-        ConfigError: no probe is of a kind that the method reads.
-        """
+        """Gather a method's inputs on a backbone; `items`, by probe, replace the study's own."""
         chosen = self.data.items if items is None else items
         return Inputs(
             backbone=backbone,
@@ -144,13 +117,22 @@ def read_items(study: Study) -> dict[str, pl.DataFrame]:
     """Read, by probe, its items with the limit applied; pairs in every style of the study.
 
     A style that a model is to make holds the originals, marked as kept.
-
-    Raises
-    ------
-    DataError, ConfigError: a probe is missing or malformed, or no probe has a style.
     """
-    _check_styles(study)
-    found = {probe.name: _sampled(probe, study.limit) for probe in study.probes}
+    had = {style for probe in study.pairs for style in pair_probes[probe.source].styles}
+    for style in study.styles.names if study.pairs else ():
+        if style not in had:
+            probes = ", ".join(dict.fromkeys(probe.source for probe in study.pairs))
+            raise ConfigError(
+                f"no probe of the study has the style {style!r}; there is {probes}",
+                where="styles.names",
+                cure="take it out, or add pairs that have it",
+            )
+    found = {}
+    for each in study.probes:
+        items = probe_items(each)
+        if study.limit is not None:
+            items = sample_items(items, study.limit, source=each.source)
+        found[each.name] = items
     for probe in study.pairs:
         pairs = pair_items(probe.source, probe.data, kinds=probe.kinds)
         kind = pair_probes[probe.source].kind
@@ -171,30 +153,8 @@ def read_items(study: Study) -> dict[str, pl.DataFrame]:
     return found
 
 
-def _sampled(probe: Probe, limit: int | None) -> pl.DataFrame:
-    items = probe_items(probe)
-    return items if limit is None else sample_items(items, limit, source=probe.source)
-
-
-def _check_styles(study: Study) -> None:
-    had = {style for probe in study.pairs for style in pair_probes[probe.source].styles}
-    for style in study.styles.names if study.pairs else ():
-        if style not in had:
-            probes = ", ".join(dict.fromkeys(probe.source for probe in study.pairs))
-            raise ConfigError(
-                f"no probe of the study has the style {style!r}; there is {probes}",
-                where="styles.names",
-                cure="take it out, or add pairs that have it",
-            )
-
-
 def read_by(study: Study, method: MethodFields) -> list[str]:
-    """List the names of the probes that a method reads.
-
-    Raises
-    ------
-    ConfigError: there is none.
-    """
+    """List the names of the probes that a method reads; refuses a method without any."""
     wanted = method.output().items
     if wanted is None:
         return [probe.name for probe in study.probes]
@@ -220,12 +180,8 @@ def read_by(study: Study, method: MethodFields) -> list[str]:
 def fit_methods(study: Study) -> Study:
     """Return the study with each method fitted to its backbones; no weights are read.
 
-    A method that is not the same on all of its backbones becomes several of its name, each with
-    the backbones that it is for.
-
-    Raises
-    ------
-    ConfigError, ModelError: options that a backbone cannot have.
+    A method that differs between its backbones becomes several of its name, each with its own
+    backbones.
     """
     found: list[MethodFields] = []
     for method in study.methods:
@@ -241,12 +197,7 @@ def fit_methods(study: Study) -> Study:
 
 
 def check_abilities(method: MethodFields, backbone: Backbone) -> None:
-    """Refuse a method that needs what a backbone cannot do.
-
-    Raises
-    ------
-    ConfigError: says what is lacking, and names the option or the methods that do without it.
-    """
+    """Refuse a method that needs what a backbone cannot do; names what would do."""
     offered = backbone.abilities
     lacking = {each: way for each, way in method.needs(offered).items() if each not in offered}
     if not lacking:

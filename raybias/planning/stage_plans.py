@@ -13,10 +13,9 @@ from raybias.engine.memory import MemoryTerm, process, total
 from raybias.methods.base import Method, methods_of
 from raybias.methods.work import Work
 from raybias.planning.inventory import Inventory, Precision
-from raybias.planning.machine import CPU, ResourceRequest, Speed
+from raybias.planning.machine import CPU, Layout, ResourceRequest, Speed
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.shards import rows_in
-from raybias.planning.workload import Layout, Works
+from raybias.planning.workload import Works, rows_in
 from raybias.providers.base import Provider
 
 if TYPE_CHECKING:
@@ -36,10 +35,6 @@ class Stage:
     """CPUs that one worker or replica computes on."""
     tokens_per_batch: int
     """Token budget of one pass."""
-    sharers: int = 1
-    """Workers on each GPU."""
-    per_gpu: int = 1
-    """Places of a GPU, of which a worker takes one where it shares."""
     passes: int = 1
     """Under way at one time, on different GPUs of a worker."""
     memory: tuple[MemoryTerm, ...]
@@ -81,8 +76,6 @@ class Stage:
         return ResourceRequest(
             cpus=self.threads,
             gpus=self.gpus,
-            sharers=self.sharers,
-            per_gpu=self.per_gpu,
             device=held if self.gpus else 0,
             host=host if self.gpus else held,
         )
@@ -101,7 +94,6 @@ class Stage:
             self.threads,
             devices=max(1, self.gpus),
             passes=self.passes,
-            sharers=self.sharers,
             deterministic=self.deterministic,
         )
         return ModelContext(spec, tuple(words), execution, memory)
@@ -115,22 +107,15 @@ class RewritePlan(Stage):
     judge: str
     paired: Literal["separate", "mirror"]
     """Whether both sides of a pair are rewritten, or one and the edit is carried over."""
+    replica_cpus: float
+    """CPUs that one replica asks Ray for."""
     replicas_max: int
     """Ray Serve replicas, each with the checkpoint and its judge."""
+    replicas_min: int = 1
     pairs: Mapping[str, int]
     """Pairs of each probe."""
     chunks: int
     """Files: probes x ranges of pairs."""
-
-    @property
-    def replicas_min(self) -> int:
-        """Return the replicas to start with."""
-        return 1
-
-    @property
-    def replica_cpus(self) -> float:
-        """Return the CPUs that one replica asks Ray for."""
-        return self.threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,8 +274,8 @@ class Plan:
 
     @property
     def devices(self) -> int:
-        """Return the places of GPUs, or CPUs without them, that the study holds at most."""
-        return self.inventory.places(self.decided.resources)
+        """Return the GPUs, or CPUs without them, that the study holds at most."""
+        return self.inventory.devices(self.decided.resources)
 
     def methods(self, backbone: Backbone) -> list[Method]:
         """List the methods of a backbone that the inventory has room for."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from raybias.config import Backbone
@@ -16,8 +16,8 @@ from raybias.engine.memory import total
 from raybias.methods.base import Method
 from raybias.planning.machine import ResourceRequest
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.shards import CHUNK_ROWS
 from raybias.planning.stage_plans import AskPlan
+from raybias.planning.workload import CHUNK_ROWS
 
 if TYPE_CHECKING:
     from raybias.planning.stage_plans import Plan, RewritePlan, TunePlan
@@ -32,24 +32,20 @@ Kind = Literal["fetch", "rewrite", "tune", "read"]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Work that one worker, one worker group or some replicas do, and what it waits for.
+    """Work of one worker, one worker group or some replicas, and the tasks that it waits for.
 
     Attributes
     ----------
-    key: names the task.
-    method, training, stage: of tuning and reading; a stage is "sweep" or "final".
-    pack, packs: which part of the stage's runs it is: every `packs`-th, from the one at `pack`.
-    runs: how many runs these are.
-    seconds: of computing, once the backbone is loaded; where replicas share it, of one alone.
-    alone: seconds of a pack's longest run by itself, to which halving can bring the pack; 0 for
-        what is not halved.
-    singly: seconds of a pack's runs by themselves, one after another; 0 alike.
-    rounds: seconds until all packs of the stage have ended, if nothing else holds devices; 0 for
-        what is no pack, or is not halved.
-    load: seconds until a worker that does not hold the backbone does.
-    need: what each worker asks of a node; None for what takes no device.
-    least, most: workers. Where they differ they are replicas: the task begins with any number of
-        them, and takes more as devices become free.
+    stage: "sweep" or "final" of tuning.
+    pack, packs: the task has every `packs`-th run of its stage, from the one at `pack`.
+    runs: number of these runs.
+    seconds: of computing, once the backbone is loaded; of one replica, where several share it.
+    alone: seconds of a pack's longest run by itself; 0 for a task that cannot be halved.
+    singly: seconds of a pack's runs one after another; 0 alike.
+    rounds: seconds until all packs of the stage have ended, if nothing else holds devices; 0 alike.
+    load: seconds in which a worker loads the backbone.
+    need: of each worker; None for a task without a device.
+    least, most: workers; where these differ they are replicas, which come and go.
     after: keys of the tasks that must end before.
     """
 
@@ -79,14 +75,14 @@ class Task:
 
     @property
     def devices(self) -> int:
-        """Places of GPUs, or CPUs without them, of one worker."""
-        return self.need.places if self.need else 0
+        """GPUs, or CPUs without them, of one worker."""
+        return self.need.devices if self.need else 0
 
     @property
     def work(self) -> float:
         """Device-seconds of computing, loading aside."""
         workers = 1 if self.divisible else self.least
-        return self.seconds * self.devices * workers / (self.need.per_gpu if self.need else 1)
+        return self.seconds * self.devices * workers
 
 
 def duration(seconds: float) -> str:
@@ -94,47 +90,6 @@ def duration(seconds: float) -> str:
     if seconds >= 3600:
         return f"{seconds / 3600:,.1f} h"
     return f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:,.1f} s"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Span:
-    """A task on one device, in seconds from the study's begin; devices are counted over nodes."""
-
-    task: str
-    kind: str
-    backbone: str
-    method: str
-    start: float
-    end: float
-    worker: int
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Which task ran where and when, on so many devices or their places."""
-
-    spans: tuple[Span, ...]
-    devices: int
-    per_device: int = 1
-    """Places of a device, where workers share them."""
-
-    @property
-    def wall(self) -> float:
-        """Seconds until the last task ends."""
-        return max((span.end for span in self.spans), default=0.0)
-
-    @property
-    def held(self) -> float:
-        """Seconds for which tasks hold a device, over all devices."""
-        return sum(span.end - span.start for span in self.spans)
-
-    def __str__(self) -> str:
-        whole = self.devices * self.wall
-        idle = max(0.0, whole - self.held) / (3600 * self.per_device)
-        return (
-            f"{duration(self.wall)}, devices busy {self.held / whole if whole else 1:.0%} of it,"
-            f" {idle:,.1f} device-hours idle"
-        )
 
 
 def remaining(tasks: Iterable[Task]) -> dict[str, float]:
@@ -159,12 +114,7 @@ def remaining(tasks: Iterable[Task]) -> dict[str, float]:
 
 
 def tasks_of(prepared: PreparedStudy, plan: Plan, *, early: bool = True) -> list[Task]:
-    """List the tasks of a study.
-
-    Parameters
-    ----------
-    early: whether runs stop at the steps that are planned for, or all at the last.
-    """
+    """List the tasks of a study; runs stop early, as planned, or all at their last step."""
     fetched = fetched_models(prepared, plan)
     tasks = [
         Task(key=key, kind="fetch", backbone=spec.name, seconds=count / _HUB)
@@ -222,13 +172,7 @@ def _fetching(spec: Backbone) -> str:
 def tuning_tasks(
     plan: Plan, stage: TunePlan, after: tuple[str, ...] = (), *, early: bool
 ) -> Iterator[Task]:
-    """Yield the packs of a training set: of the sweep, then of the final runs.
-
-    Parameters
-    ----------
-    after: keys of the tasks that the first of them wait for.
-    early: as in `tasks_of`.
-    """
+    """Yield the packs of a training set: of the sweep, after `after`, then of the final runs."""
     work = plan.works.tuning[stage.backbone, stage.training, stage.method]
     load = stage.speed.load(work.passes.all_bytes / stage.ranks)
 
@@ -244,7 +188,7 @@ def tuning_tasks(
         each, rounds = seconds(stops, packs), 0.0
         if not stage.sharded:
             # Packs take turns. In the last turn, devices without one take halves of the others.
-            room = max(1, plan.devices // stage.need.places)
+            room = max(1, plan.devices // stage.need.devices)
             last = (packs - 1) % room + 1
             some = stops[:: packs // last]
             rounds = max(seconds(some, last))
@@ -291,30 +235,27 @@ def _reading(
 ) -> Task:
     """Return the reading of all runs of one training set, or of all where none is tuned on."""
     stage = plan.score(backbone.name, method.name)
-    if isinstance(stage, AskPlan):
-        return Task(
-            key=f"read/{backbone.name}/{method.name}",
-            kind="read",
-            backbone=backbone.name,
-            method=method.name,
-            seconds=stage.seconds,
-            after=after,
-        )
-    work = plan.works.reading[backbone.name, method.name]
-    parts = len(prepared.study.training) if training else 1
-    least = stage.replicas_max if stage.sharded else 1
-    return Task(
+    task = Task(
         key="/".join(filter(None, ("read", backbone.name, training, method.name))),
         kind="read",
         backbone=backbone.name,
         method=method.name,
         training=training,
+        seconds=stage.seconds if isinstance(stage, AskPlan) else 0.0,
+        after=after,
+    )
+    if isinstance(stage, AskPlan):
+        return task
+    work = plan.works.reading[backbone.name, method.name]
+    parts = len(prepared.study.training) if training else 1
+    least = stage.replicas_max if stage.sharded else 1
+    return replace(
+        task,
         seconds=work.seconds(stage.speed, stage.layout, stage.rows_per_shard) / parts,
         load=stage.speed.load(work.passes.all_bytes / stage.ranks),
         need=stage.need,
         least=least,
         most=max(least, min(stage.replicas_max, stage.shards // parts)),
-        after=after,
     )
 
 

@@ -1,25 +1,36 @@
-"""Count the work of a study's stages, and the seconds that it takes in a layout.
+"""Count the work of a study's stages, cut it into shards, and estimate its seconds in a layout.
 
-What is counted (tokens, steps, runs) depends on the study and its texts alone; how long it takes on
-the layout of a stage and the speed of its devices.
+Tokens, steps and runs depend on the study and its texts alone; how long they take on the layout of
+a stage and the speed of its devices. A shard is a fixed row range of a probe, read by one run. It
+is named by probe, run and first row, so a rerun of a study computes missing shards only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from raybias.methods.base import methods_of
+from raybias.methods.base import Shard, methods_of
 from raybias.methods.work import Tuning, Work
-from raybias.planning.machine import Speed
+from raybias.planning.machine import Layout, Speed
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.shards import ROWS, SECONDS, rows_in
+from raybias.schema import PAIRS, REWRITTEN_PAIRS, OutputSpec
 
 if TYPE_CHECKING:
     from raybias.engine.model_shape import ModelShape
 
+#: Most items of a shard, and the seconds that one takes on a replica, from least to most.
+ROWS: Final = 8_192
+SECONDS: Final = (0.5, 5.0)
+#: Pairs of one chunk. It names files, so it is no resource that a study may change.
+CHUNK_ROWS: Final = 64
+
+#: Where pairs that a model rewrote are stored.
+STYLED: Final = OutputSpec("styled", REWRITTEN_PAIRS, items=PAIRS)
+#: What stands for a method's name in the shards of pairs to be rewritten.
+REWRITING: Final = "rewriting"
 #: Steps that are planned for where nothing bounds them, in units of the first possible stop.
 _UNBOUNDED: Final = 20
 #: Passes of a step with gradients in units of a forward one, for launches: both directions.
@@ -31,59 +42,23 @@ _BATCHES: Final = 4
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How a worker holds a backbone.
+class Passes:
+    """What passes over a backbone take, whichever stage makes them.
 
     Attributes
     ----------
-    tokens: budget of one pass.
-    devices: of one worker, which its layers are split over.
-    passes: under way at one time, on different devices.
-    ranks: workers that share every weight with ZeRO-3; 1 where each holds all of them.
-    across: whether these are on several nodes.
-    sharers: workers on each device, where there are several.
+    item: bytes of one weight.
+    parameters: that one token is multiplied by.
     """
 
-    tokens: int
-    devices: int = 1
-    passes: int = 1
-    ranks: int = 1
-    across: bool = False
-    sharers: int = 1
+    shape: ModelShape
+    item: int
+    parameters: int
 
     @property
-    def sharded(self) -> bool:
-        """Whether workers share every weight."""
-        return self.ranks > 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Passes:
-    """What passes over a backbone's blocks take, whichever stage makes them."""
-
-    parameters: int
-    """Of the blocks."""
-    weight_bytes: float
-    """Of the blocks, in memory."""
-    all_bytes: float
-    """Of the whole backbone."""
-    layers: int
-    heads: int
-    """Of one block's attention."""
-    token_bytes: float
-    """Of one token's hidden state."""
-
-    @classmethod
-    def of(cls, shape: ModelShape, item: int) -> Passes:
-        """Read what counts from a backbone's shape; `item` is the bytes of one weight."""
-        return cls(
-            parameters=shape.block_parameters,
-            weight_bytes=float(shape.block_parameters * item),
-            all_bytes=float(shape.parameters * item),
-            layers=shape.layers,
-            heads=shape.heads,
-            token_bytes=float(shape.hidden * item),
-        )
+    def all_bytes(self) -> float:
+        """Bytes of the whole backbone."""
+        return float(self.shape.parameters * self.item)
 
     def seconds(
         self,
@@ -115,17 +90,18 @@ class Passes:
             fewest = 1.0 if layout.ranks > 1 else least
             passes = max(fewest, math.ceil(own / layout.tokens))
         ways = factor / 2.0
-        each = speed.token + self.heads * length * speed.score
+        each = speed.token + self.shape.heads * length * speed.score
         found = {
             "computing": speed.work(
-                factor * self.parameters * own, passes * ways * self.weight_bytes
+                factor * self.parameters * own,
+                passes * ways * float(self.shape.block_parameters * self.item),
             ),
-            "launches": self.layers * (passes * launches * speed.launch + ways * own * each),
+            "launches": self.shape.layers * (passes * launches * speed.launch + ways * own * each),
         }
         if layout.devices > 1:
             # Each device waits for the hidden states of the one before it, and as a round begins
             # and ends some have nothing to do.
-            moved = (layout.devices - 1) * ways * own * self.token_bytes
+            moved = (layout.devices - 1) * ways * own * float(self.shape.hidden * self.item)
             waited = rounds * (layout.passes - 1)
             found["computing"] += moved / speed.link
             found["computing"] *= (passes + waited) / (passes * layout.passes)
@@ -142,23 +118,12 @@ class TuningWork(Tuning):
 
     whole: Work
     passes: Passes
-    moving: float
-    """Bytes that the optimizer reads and writes in a step of one run."""
-
-    @classmethod
-    def of(cls, tuning: Tuning, work: Work, shape: ModelShape) -> TuningWork:
-        """Join what a method says of its tuning with the sizes of its backbone."""
-        passes = Passes.of(shape, work.weight_bytes(shape))
-        moving = float(tuning.moved * shape.parameters)
-        return cls(**vars(tuning), whole=work, passes=passes, moving=moving)
 
     def stops(self, runs: int, *, early: bool = True) -> tuple[int, ...]:
         """Return the steps at which so many runs are planned to stop.
 
-        Parameters
-        ----------
-        early: spread evenly, on a logarithmic scale, from the first step at which the rule can stop
-            a run to the last; else all at the last.
+        They spread evenly, on a logarithmic scale, from the first step at which the rule can stop a
+        run to the last; not `early`, all stop at the last.
         """
         last = self.last or _UNBOUNDED * self.first
         if not early:
@@ -169,7 +134,8 @@ class TuningWork(Tuning):
 
     def step_seconds(self, speed: Speed, layout: Layout, runs: int) -> float:
         """Return the seconds of one step of a pack of so many runs."""
-        moving = runs * self.moving / speed.bandwidth
+        # What the optimizer reads and writes.
+        moving = runs * float(self.moved * self.passes.shape.parameters) / speed.bandwidth
         return max(self.step_parts(speed, layout, runs).values()) + moving + self.host(speed, runs)
 
     def step_parts(self, speed: Speed, layout: Layout, runs: int) -> dict[str, float]:
@@ -230,12 +196,6 @@ class ReadingWork:
 
     whole: Work
     passes: Passes
-
-    @classmethod
-    def of(cls, work: Work, shape: ModelShape) -> ReadingWork:
-        """Join what a method says of its reading with the sizes of its backbone."""
-        passes = Passes.of(shape, work.weight_bytes(shape))
-        return cls(work, replace(passes, parameters=work.parameters(shape)))
 
     @property
     def items(self) -> int:
@@ -299,14 +259,7 @@ class ReadingWork:
 
 @dataclass(frozen=True)
 class Works:
-    """The work of all stages of a study.
-
-    Attributes
-    ----------
-    whole: by backbone and method, as the method says it.
-    tuning: by backbone, training set and method.
-    reading: by backbone and method.
-    """
+    """The work of all stages, by backbone, training set and method."""
 
     whole: Mapping[tuple[str, str], Work]
     tuning: Mapping[tuple[str, str, str], TuningWork]
@@ -314,12 +267,7 @@ class Works:
 
 
 def works_of(prepared: PreparedStudy, shapes: Mapping[str, ModelShape]) -> Works:
-    """Ask each method of a study for its work, by the shapes of its backbones with weights.
-
-    Raises
-    ------
-    DataError, ModelError: a text or a tokenizer cannot be read.
-    """
+    """Ask each method for its work, by the shapes of its backbones with weights."""
     whole: dict[tuple[str, str], Work] = {}
     tuning: dict[tuple[str, str, str], TuningWork] = {}
     reading: dict[tuple[str, str], ReadingWork] = {}
@@ -329,7 +277,48 @@ def works_of(prepared: PreparedStudy, shapes: Mapping[str, ModelShape]) -> Works
             work = whole[name] = method.work(prepared.inputs(method, backbone))
             if (shape := shapes.get(backbone.name)) is None:
                 continue
-            reading[name] = ReadingWork.of(work, shape)
+            item = work.weight_bytes(shape)
+            reading[name] = ReadingWork(work, Passes(shape, item, work.parameters(shape)))
+            passes = Passes(shape, item, shape.block_parameters)
             for training, each in work.tuning.items():
-                tuning[backbone.name, training, method.name] = TuningWork.of(each, work, shape)
+                tuned = TuningWork(**vars(each), whole=work, passes=passes)
+                tuning[backbone.name, training, method.name] = tuned
     return Works(whole, tuning, reading)
+
+
+def chunks_of(style: str, pairs: Mapping[str, int]) -> list[Shard]:
+    """List every shard of probes with `pairs` originals, for a model to put into a style."""
+    run = {"run_id": style, "model": "", "method": REWRITING, "dataset": ""}
+    return shards_of([run], pairs, CHUNK_ROWS, STYLED)
+
+
+def shards_of(
+    runs: Iterable[Mapping[str, Any]],
+    items: Mapping[str, int],
+    rows_per_shard: int,
+    output: OutputSpec,
+) -> list[Shard]:
+    """List every shard of `runs` (rows of `schema.RUNS`) on probes of so many `items`."""
+    return [
+        Shard(
+            probe=probe,
+            run_id=run["run_id"],
+            model=run["model"],
+            method=run["method"],
+            dataset=run["dataset"],
+            first_row=first,
+            rows=min(rows_per_shard, count - first),
+            folder=output.folder,
+            total=count,
+        )
+        for run in runs
+        for probe, count in items.items()
+        for first in range(0, count, rows_per_shard)
+    ]
+
+
+def rows_in(seconds: float, each: float) -> int:
+    """Return the power of two of items, up to `ROWS`, that take so long if one takes `each`."""
+    if each * ROWS <= seconds:
+        return ROWS
+    return int(2 ** max(0, math.floor(math.log2(seconds / each))))

@@ -30,7 +30,7 @@ from raybias.report.forest import gap_forests
 from raybias.report.judges import UNMEASURED, judge_section
 from raybias.report.outs import prediction_files
 from raybias.report.rendering import Drawn, rendered, slug, write_figures
-from raybias.report.run_figures import read_schedule, run_figures, schedule_figure
+from raybias.report.run_figures import devices_used, read_schedule, run_figures, schedule_figure
 from raybias.report.table import write_frame
 from raybias.report.tables import write_tables
 from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, write_seal
@@ -191,10 +191,10 @@ def _measured_on(
         ],
     }
     # Of one device there is nothing to see.
-    if (schedule := read_schedule(store)) and schedule.devices > 1:
+    if (schedule := read_schedule(store)) is not None:
         title = f"{study.name}: which devices held which backbone"
         drawn.append(schedule_figure(schedule, title))
-        context |= {"schedule": drawn[-1:], "used": str(schedule)}
+        context |= {"schedule": drawn[-1:], "used": devices_used(schedule)}
     write_figures(store, drawn, "figures/")
     if tables:
         context |= {

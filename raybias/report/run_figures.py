@@ -6,7 +6,7 @@ A filled marker or solid line is a kept run. Of thousands of evaluations, means 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
@@ -15,7 +15,7 @@ import polars as pl
 
 from raybias.config import MethodFields
 from raybias.methods import Tuned, tuned_methods
-from raybias.planning.tasks import Schedule, Span, duration
+from raybias.planning.tasks import duration
 from raybias.report.rendering import Drawn, rendered, round_values, slug
 from raybias.schema import SCHEDULE_FILE
 from raybias.storage import Store
@@ -177,37 +177,44 @@ def _losses(part: pl.DataFrame, options: Tuned | None) -> tuple[_Panel, str]:
     return panel, f"; may stop from step {after:,}" if shown else ""
 
 
-def read_schedule(store: Store) -> Schedule | None:
-    """Read which task held which device in OUT; None where nothing was noted."""
-    rows = store.read_table(SCHEDULE_FILE).to_pylist() if store.exists(SCHEDULE_FILE) else []
-    if not rows:
+def read_schedule(store: Store) -> pl.DataFrame | None:
+    """Read schema.SCHEDULE of OUT; None where only one device was held, or nothing was noted."""
+    if not store.exists(SCHEDULE_FILE):
         return None
-    names = {each.name for each in fields(Span)}
-    spans = (Span(**{n: v for n, v in row.items() if n in names}) for row in rows)
-    return Schedule(tuple(spans), rows[0]["devices"], rows[0]["per_device"])
+    held = pl.DataFrame(store.read_table(SCHEDULE_FILE))
+    return held if held.height and held["devices"][0] > 1 else None
 
 
-def schedule_figure(schedule: Schedule, title: str) -> Drawn:
-    """Draw one row for each device, with a thin line for reading."""
-    wall = schedule.wall or 1.0
+def devices_used(held: pl.DataFrame) -> str:
+    """Say how long the tasks of schema.SCHEDULE took, and how busy its devices were."""
+    whole = held["devices"][0] * float(held["end"].to_numpy().max())
+    busy = float((held["end"] - held["start"]).sum())
+    return (
+        f"{duration(whole / held['devices'][0])}, devices busy {busy / whole if whole else 1:.0%}"
+        f" of it, {max(0.0, whole - busy) / 3600:,.1f} device-hours idle"
+    )
+
+
+def schedule_figure(held: pl.DataFrame, title: str) -> Drawn:
+    """Draw schema.SCHEDULE, one row for each device; a thin line reads, a thick one tunes."""
+    devices, wall = held["devices"][0], float(held["end"].to_numpy().max()) or 1.0
     unit, per = ("hours", 3600.0) if wall >= 3600 else ("seconds", 1.0)
-    names = list(dict.fromkeys(span.backbone for span in schedule.spans))
+    names = held["backbone"].unique(maintain_order=True)
     colours = {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(names)}
     bars = []
-    for span in schedule.spans:
-        thin = span.kind != "tune"
-        y, high = _ROW * span.worker + (7 if thin else 2), _ROW - (14 if thin else 4)
-        told = f"{span.task}: {duration(span.end - span.start)}"
-        x, wide = _LEFT + _WIDE * span.start / wall, _WIDE * (span.end - span.start) / wall
-        bars.append((round(x, 2), round(wide, 2), y, high, colours[span.backbone], told))
-    places = "device" if schedule.per_device == 1 else "place of a GPU"
+    for span in held.iter_rows(named=True):
+        thin, seconds = span["kind"] != "tune", span["end"] - span["start"]
+        y, high = _ROW * span["worker"] + (7 if thin else 2), _ROW - (14 if thin else 4)
+        x, wide = round(_LEFT + _WIDE * span["start"] / wall, 2), round(_WIDE * seconds / wall, 2)
+        what = f"{span['task']}: {duration(seconds)}"
+        bars.append((x, wide, y, high, colours[span["backbone"]], what))
     panel = _Panel(
-        title=f"{title} (a row each {places}; thin: reading)",
+        title=f"{title} (a row each device; thin: reading)",
         axis=f"{unit} from the begin",
-        height=_ROW * schedule.devices,
-        across=[(_ROW * (n + 1), str(n)) for n in range(schedule.devices)],
+        height=_ROW * devices,
+        across=[(_ROW * (n + 1), str(n)) for n in range(devices)],
         marks=[(_LEFT + _WIDE * v * per / wall, f"{v:g}")
                for v in round_values(0, wall / per, _MARKS)],
         bars=bars,
     )  # fmt: skip
-    return _chart("schedule", title, str(schedule), [panel], [*colours.items()])
+    return _chart("schedule", title, devices_used(held), [panel], [*colours.items()])

@@ -54,9 +54,7 @@ class Finding:
     Attributes
     ----------
     state: fail where something that is needed is broken.
-    what: was checked.
-    detail: what was found.
-    cure: what the user can do about it.
+    cure: for the user to do.
     """
 
     state: Literal["ok", "warn", "fail"]
@@ -86,9 +84,7 @@ def examine(
 ) -> Iterator[Finding]:
     """Yield findings as they are made; see `raybias.doctor`."""
     yield from _packages()
-    yield from _processor()
-    yield from _memory()
-    yield from _disk()
+    yield from _machine()
     yield from _ray(address)
     if out is not None:
         yield from _pickles(out)
@@ -126,7 +122,7 @@ def _problem(text: str) -> str:
     return "" if fits else f"{requirement.name} {installed}, not {requirement.specifier}"
 
 
-def _processor() -> Iterator[Finding]:
+def _machine() -> Iterator[Finding]:
     import torch
 
     threads, cores = torch.get_num_threads(), cpu_count()
@@ -140,31 +136,27 @@ def _processor() -> Iterator[Finding]:
     kinds = {each.kind or "GPU" for each in gpus}
     found = f"{len(gpus)} x {', '.join(sorted(kinds))}" if gpus else "no GPU"
     yield Finding("ok", "accelerator", found)
-
-
-def _memory() -> Iterator[Finding]:
-    total = memory_bytes()
-    cure = f"{size(_MEMORY_NEEDED)} or more is safer"
-    yield Finding.of(total >= _MEMORY_NEEDED, "memory", size(total), cure)
-
-
-def _disk() -> Iterator[Finding]:
-    what = "temporary files"
+    total, enough = memory_bytes(), f"{size(_MEMORY_NEEDED)} or more is safer"
+    yield Finding.of(total >= _MEMORY_NEEDED, "memory", size(total), enough)
     try:
         with tempfile.TemporaryFile():
             folder = tempfile.gettempdir()
             free = shutil.disk_usage(folder).free
     except OSError as error:
-        yield Finding("fail", what, str(error), "set TMPDIR to another place")
+        yield Finding("fail", "temporary files", str(error), "set TMPDIR to another place")
         return
-    cure = "Ray puts its logs and spilled objects there"
-    yield Finding.of(free >= _SCRATCH_NEEDED, what, f"{size(free)} free in {folder}", cure)
+    yield Finding.of(
+        free >= _SCRATCH_NEEDED,
+        "temporary files",
+        f"{size(free)} free in {folder}",
+        "Ray puts its logs and spilled objects there",
+    )
 
 
 def _ray(address: str | None) -> Iterator[Finding]:
     try:
         with connected(address):
-            inventory = read_inventory(address, products=True)
+            inventory = read_inventory(address, dtypes=True)
             sick = sick_gpus() if inventory.gpus else {}
             weaknesses = list(_weaknesses())
             left = left_behind()
@@ -252,12 +244,8 @@ def _reachable() -> Iterator[Finding]:
         there = False
         with suppress(RaybiasError):
             there = held.exists("")
-        yield Finding.of(
-            there,
-            "model hub",
-            f"not asked; {held.uri} {'has the models' if there else 'is not there'}",
-            f"mend {MIRROR}, or unset it",
-        )
+        found = f"not asked; {held.uri} {'has the models' if there else 'is not there'}"
+        yield Finding.of(there, "model hub", found, f"mend {MIRROR}, or unset it")
         return
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         yield Finding("ok", "model hub", "not tried, HF_HUB_OFFLINE is set")

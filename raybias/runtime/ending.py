@@ -102,19 +102,15 @@ def _end(number: int) -> None:
         undone = threading.Thread(target=_quietly, args=(action,), daemon=True)
         undone.start()
         undone.join(max(_LEAST_S, ended - time.monotonic()))
-    _quietly(_say_last)
+    with suppress(Exception):
+        cursor = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # A progress bar hides it.
+        sys.stderr.flush()
+        # What other threads and C write from now on is not shown.
+        shown = os.dup(2)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        line = f"{cursor}raybias: stopped; the same command goes on with what is there\n"
+        os.write(shown, line.encode())
     _exit(number)
-
-
-def _say_last() -> None:
-    """Say that the command was stopped; what other threads and C write after that is not shown."""
-    cursor = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # A progress bar hides it.
-    sys.stderr.flush()
-    shown = os.dup(2)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    os.write(
-        shown, f"{cursor}raybias: stopped; the same command goes on with what is there\n".encode()
-    )
 
 
 def _quietly(action: Callable[[], object]) -> None:

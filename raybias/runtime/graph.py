@@ -15,16 +15,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import cache, partial
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import Any, Protocol
 
 from raybias.config import Resources
 from raybias.errors import WorkFailed
 from raybias.planning.inventory import Inventory, Node
 from raybias.planning.machine import ResourceRequest, places
-from raybias.planning.tasks import Schedule, Span, Task, remaining
+from raybias.planning.tasks import Task, remaining
 
 #: What a task does with the workers that it is granted.
 Work = Callable[["Grant"], None]
@@ -88,48 +87,38 @@ class Places(Protocol):
 
 
 class Logbook:
-    """Numbers the devices that tasks hold as they run, and keeps which held what and when."""
+    """Numbers the devices that tasks hold as they run, and keeps which held what and when.
+
+    Attributes
+    ----------
+    spans: rows of `schema.SCHEDULE`, but for `devices`, of devices that are held no more.
+    """
 
     def __init__(self) -> None:
         self.devices = 0
+        self.spans: list[dict[str, Any]] = []
         self._free: list[int] = []
         self._held: dict[str, list[tuple[int, float]]] = {}
         self._tasks: dict[str, Task] = {}
-        self._spans: list[Span] = []
 
     def hold(self, held: Mapping[str, tuple[Task, int]], devices: int, now: float) -> None:
         """Note how many devices each running task holds from `now` on, of so many."""
         for number in range(self.devices, devices):
             heappush(self._free, number)
         self.devices = max(self.devices, devices)
-        for key in list(self._held):
-            self._release(key, held[key][1] if key in held else 0, now)
+        for key, own in self._held.items():
+            task, count = self._tasks[key], held[key][1] if key in held else 0
+            while len(own) > count:
+                worker, start = own.pop()
+                heappush(self._free, worker)
+                names = {"kind": task.kind, "backbone": task.backbone, "method": task.method}
+                times = {"worker": worker, "start": start, "end": now}
+                self.spans.append({"task": key, **names, **times})
         for key, (task, count) in held.items():
             self._tasks[key] = task
             own = self._held.setdefault(key, [])
             while len(own) < count and self._free:
                 own.append((heappop(self._free), now))
-
-    def _release(self, key: str, devices: int, now: float) -> None:
-        task, own = self._tasks[key], self._held[key]
-        while len(own) > devices:
-            worker, start = own.pop()
-            heappush(self._free, worker)
-            self._spans.append(
-                Span(
-                    task=key,
-                    kind=task.kind,
-                    backbone=task.backbone,
-                    method=task.method,
-                    worker=worker,
-                    start=start,
-                    end=now,
-                )
-            )
-
-    def schedule(self) -> Schedule:
-        """Return what was noted of devices that are held no more."""
-        return Schedule(tuple(self._spans), self.devices)
 
 
 @cache
@@ -143,9 +132,9 @@ class _Room:
     def __init__(self, inventory: Inventory, resources: Resources) -> None:
         self.nodes = {node.name or f"node {n}": node for n, node in enumerate(inventory.nodes)}
         self.cpus = {name: node.cpus for name, node in self.nodes.items()}
-        self.gpus = {name: Fraction(node.gpus) for name, node in self.nodes.items()}
+        self.gpus = {name: node.gpus for name, node in self.nodes.items()}
         self.memory = {name: node.memory for name, node in self.nodes.items()}
-        self.devices = self.left = inventory.places(resources)
+        self.devices = self.left = inventory.devices(resources)
         self.share = resources.share
         self.reserved: dict[str, set[str]] = {}
 
@@ -159,7 +148,7 @@ class _Room:
         node = self.nodes[name]
         count = min(_capacity(node, need), self.cpus[name] // need.cpus)
         if need.gpus:
-            count = min(count, self.gpus[name] * need.sharers // need.gpus)
+            count = min(count, self.gpus[name] // need.gpus)
         return int(min(count, self.memory[name] // need.host) if need.host else count)
 
     def take(self, task: Task, nodes: Mapping[str, int]) -> None:
@@ -167,23 +156,22 @@ class _Room:
         need = task.need
         if need is None:
             return
-        self.left = self.left - sum(nodes.values()) * need.places if nodes else 0
+        self.left = self.left - sum(nodes.values()) * need.devices if nodes else 0
         for name, workers in nodes.items():
             if name in self.nodes:
                 self.cpus[name] -= workers * need.cpus
-                self.gpus[name] -= Fraction(workers * need.gpus, need.sharers)
+                self.gpus[name] -= workers * need.gpus
                 self.memory[name] -= workers * need.host
 
     def find(self, task: Task, workers: int, *, least: int) -> dict[str, int]:
         """Find nodes for up to so many workers; none where fewer than `least` have room.
 
-        One worker goes where the least is left; several, which may share a backbone, go to as few
-        nodes as possible.
+        One worker goes where least is left; several, which may share a backbone, to few nodes.
         """
         need, closed = task.need, self.closed
         if need is None or closed >= self.nodes.keys():
             return {}
-        workers = min(workers, self.left // need.places)
+        workers = min(workers, self.left // need.devices)
         rooms = {name: self.of(name, need) for name in self.nodes if name not in closed}
         found: dict[str, int] = {}
         for name in sorted(rooms, key=rooms.__getitem__, reverse=workers > 1):
@@ -196,7 +184,7 @@ class _Room:
         need, closed, missing = task.need, self.closed, task.least
         if need is None or closed >= self.nodes.keys():
             return
-        if self.share < 1 and task.least * need.places > self.left:
+        if self.share < 1 and task.least * need.devices > self.left:
             # Whatever is placed would take of the share what this waits for.
             self.reserved[task.key] = set(self.nodes)
             return
@@ -209,16 +197,7 @@ class _Room:
 
 
 class Graph:
-    """Tasks that wait, run and are done.
-
-    Parameters
-    ----------
-    places: where they run; a task that no node holds begins when it is alone.
-
-    Attributes
-    ----------
-    log: which devices each task held when.
-    """
+    """Tasks that wait, run and are done; one that no node has room for begins when it is alone."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
@@ -244,16 +223,9 @@ class Graph:
             self._changed.notify_all()
 
     def run(self, *, limit_s: float = math.inf) -> None:
-        """Run all tasks to their end.
+        """Run all tasks to their end; raises the first error of a task, after stopping the others.
 
-        Parameters
-        ----------
-        limit_s: seconds after which what still runs is stopped.
-
-        Raises
-        ------
-        Stopped: the limit passed.
-        BaseException: the first error of a task; the others were stopped.
+        `Stopped` is raised where they run for more than `limit_s` seconds, or were stopped.
         """
         self._begun = time.monotonic()
         try:

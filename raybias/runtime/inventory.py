@@ -12,9 +12,8 @@ from raybias.planning.inventory import (
     GPU_LABEL,
     Inventory,
     Node,
-    Product,
+    cpu_has_bfloat16,
     for_workers,
-    measure_product,
 )
 from raybias.runtime.ray_internals import (
     cpu_count,
@@ -36,15 +35,14 @@ _LOOK_EVERY_S: Final = 5.0
 _HERE: Final = (None, "local", NO_RAY)
 
 
-def read_inventory(address: str | None = None, *, products: bool = False) -> Inventory:
+def read_inventory(address: str | None = None, *, dtypes: bool = False) -> Inventory:
     """Read the inventory of this machine, or of the cluster at `address`.
 
     Parameters
     ----------
     address: of a Ray cluster ("auto" for the one this machine belongs to); None, "local" and
-        "none" read this machine and start no Ray. A Ray that is connected already
-        is read whatever `address` says.
-    products: whether to measure how fast each node's CPU is in bfloat16 (a second or two).
+        "none" read this machine and start no Ray. A connected Ray is read whatever it says.
+    dtypes: whether to ask each node's CPU if it multiplies in bfloat16 (a second or two).
 
     Raises
     ------
@@ -53,20 +51,15 @@ def read_inventory(address: str | None = None, *, products: bool = False) -> Inv
     import ray
 
     if ray.is_initialized():
-        return _cluster("the connected Ray cluster", products)
+        return _cluster("the connected Ray cluster", dtypes=dtypes)
     if address in _HERE:
-        return this_machine(products=products)
+        return this_machine(dtypes=dtypes)
     with connected(address):
-        return _cluster(f"the Ray cluster at {address}", products)
+        return _cluster(f"the Ray cluster at {address}", dtypes=dtypes)
 
 
-def this_machine(*, products: bool = False) -> Inventory:
-    """Read the inventory that a Ray of this machine would have.
-
-    Parameters
-    ----------
-    products: as for `read_inventory`.
-    """
+def this_machine(*, dtypes: bool = False) -> Inventory:
+    """Read the inventory that a Ray of this machine would have; `dtypes` as in `read_inventory`."""
     gpus = gpus_of_machine(os.environ.get("CUDA_VISIBLE_DEVICES"))
     node = Node(
         cpus=float(cpu_count()),
@@ -75,17 +68,17 @@ def this_machine(*, products: bool = False) -> Inventory:
         gpu_memory=min((gpu.free for gpu in gpus), default=None),
         gpu=gpus[0].kind if gpus else None,
         bfloat16=all(gpu.bfloat16 for gpu in gpus) if gpus else None,
-        product=measure_product() if products else None,
+        cpu_bfloat16=cpu_has_bfloat16() if dtypes else None,
     )
     return Inventory(nodes=(node,), source="this machine")
 
 
-def _cluster(source: str, products: bool) -> Inventory:
+def _cluster(source: str, *, dtypes: bool) -> Inventory:
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
     described = ask([each["NodeID"] for each in alive if _gpus(each)], gpus_of_machine)
-    unheld, measured = free_by_node(), _products(alive) if products else {}
+    unheld, able = free_by_node(), ask_cpus(alive) if dtypes else {}
     nodes = []
     for each in alive:
         name = each["NodeID"]
@@ -93,20 +86,19 @@ def _cluster(source: str, products: bool) -> Inventory:
         # What Ray's workers hold comes free; what other processes hold does not.
         idle = unheld.get(name, {}).get("GPU", 0.0) >= _gpus(each)
         memory = min((gpu.free if idle else gpu.total for gpu in gpus), default=None)
-        able = all(gpu.bfloat16 for gpu in gpus) if gpus else None
         nodes.append(
-            replace(_node(each), gpu_memory=memory, bfloat16=able, product=measured.get(name))
+            replace(
+                _node(each),
+                gpu_memory=memory,
+                bfloat16=all(gpu.bfloat16 for gpu in gpus) if gpus else None,
+                cpu_bfloat16=able.get(name),
+            )
         )
     return Inventory(nodes=tuple(nodes), source=source)
 
 
 def nodes_now(planned: Inventory) -> Inventory:
-    """List the nodes of the connected cluster that stay, without asking any of them.
-
-    Parameters
-    ----------
-    planned: tells the memory of a kind of GPU; nodes of other kinds have no room.
-    """
+    """List the cluster's nodes that stay, without asking any; GPUs are as large as `planned`."""
     import ray
 
     sizes: dict[str | None, int] = {}
@@ -137,15 +129,14 @@ def _gpus(node: Mapping[str, Any]) -> int:
     return int(node["Resources"].get("GPU", 0))
 
 
-def _products(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Product]:
-    """Measure how fast each node's CPU is in bfloat16."""
+def ask_cpus(nodes: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """Return whether each node's CPU multiplies in bfloat16; this machine's is asked here."""
     from ray.util import get_node_ip_address
 
     here = get_node_ip_address()
     own = [node["NodeID"] for node in nodes if node["NodeManagerAddress"] == here]
     others = [node["NodeID"] for node in nodes if node["NodeManagerAddress"] != here]
-    found = dict.fromkeys(own, measure_product()) if own else {}
-    return found | ask(others, measure_product)
+    return dict.fromkeys(own, cpu_has_bfloat16()) | ask(others, cpu_has_bfloat16)
 
 
 def sick_gpus() -> dict[str, str]:
@@ -187,10 +178,6 @@ def ask(
     ----------
     num_gpus: that it holds meanwhile; without any, Ray hides all from it.
     patience_s: a node that does not reply within it, or is lost before it begins, is left out.
-
-    Raises
-    ------
-    RayError: a call failed, or a node was lost meanwhile.
     """
     import ray
 

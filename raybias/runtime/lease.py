@@ -126,7 +126,11 @@ def _take(store: Store, mine: Lease) -> None:
     """Take the lease of an OUT, or refuse."""
     try:
         found = _read(store)
-        if _must_be_watched(store, found):
+        lease = _parsed(found)
+        if found is not None and not (lease is not None and lease.is_dead):
+            if lease is not None and lease.is_fresh:
+                raise _held(store, lease)
+            # Its heartbeat is old by a clock that may be wrong.
             time.sleep(2 * _BEATS_S)
         with _locked(store) as alone:
             again = _read(store)
@@ -144,16 +148,6 @@ def _take(store: Store, mine: Lease) -> None:
             where=store.uri,
             cure="check the place and its rights",
         ) from error
-
-
-def _must_be_watched(store: Store, text: str | None) -> bool:
-    """Refuse a lease that is held; tell whether one is old by a clock that may be wrong."""
-    lease = _parsed(text)
-    if text is None or (lease is not None and lease.is_dead):
-        return False
-    if lease is not None and lease.is_fresh:
-        raise _held(store, lease)
-    return True
 
 
 def _held(store: Store, lease: Lease | None) -> OutputError:

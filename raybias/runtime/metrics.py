@@ -53,12 +53,12 @@ class Meter:
     def add(self, name: Counted, count: float) -> None:
         """Increase a counter."""
         if count > 0 and _exporting():
-            _counter(name).inc(count, tags=self.tags)
+            _metric("Counter", name, _COUNTERS[name]).inc(count, tags=self.tags)
 
     def set(self, name: Measured, value: float) -> None:
         """Set a gauge."""
         if _exporting():
-            _gauge(name).set(value, tags=self.tags)
+            _metric("Gauge", name, _GAUGES[name]).set(value, tags=self.tags)
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -76,14 +76,7 @@ def _exporting() -> bool:
 
 
 @cache
-def _counter(name: Counted) -> Any:
-    from ray.util.metrics import Counter
+def _metric(kind: str, name: str, what: str) -> Any:
+    import ray.util.metrics
 
-    return Counter(name, description=_COUNTERS[name], tag_keys=_TAGS)
-
-
-@cache
-def _gauge(name: Measured) -> Any:
-    from ray.util.metrics import Gauge
-
-    return Gauge(name, description=_GAUGES[name], tag_keys=_TAGS)
+    return getattr(ray.util.metrics, kind)(name, description=what, tag_keys=_TAGS)

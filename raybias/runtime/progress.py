@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from raybias.redaction import redact
@@ -60,56 +60,60 @@ class Advance(Protocol):
         """
 
 
-class Pace:
-    """Rates of work, and how often it was retried."""
+class Stage:
+    """How far a stage is, and at what pace: rates and time left are of the last minute.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._known: deque[tuple[float, Done, float]] = deque([(clock(), Done(), 0.0)])
-        # Added up as the window moves: a driver of many replicas has thousands of shards in one.
-        self._sums = {"rows": 0, "tokens": 0, "seed steps": 0}
-        self._retries, self._waited = 0, True
+    Attributes
+    ----------
+    finished: of the total.
+    reached: the same with the parts of what is not finished.
+    beside: shown beside it: time left, a note, rates.
+    """
 
-    def add(self, done: Done, reached: float = 0.0) -> None:
-        """Add work that was done since the last call, with which a stage reached so many units."""
-        self._known.append((self._clock(), done, reached))
-        self._count(done, 1)
-        self._retries += done.retries
-        if self._waited and len(self._known) > 2:
-            # The first report holds what a worker took to start; the others tell the pace.
-            self._forget_first()
-            self._waited = False
-        # The first of the window only says when the second began.
-        while len(self._known) > 2 and self._known[-1][0] - self._known[1][0] > _WINDOW_S:
-            self._forget_first()
+    def __init__(self, total: int, starting: str, clock: Callable[[], float] | None = None) -> None:
+        self.show: Callable[[], None] = lambda: None
+        self.total, self.finished, self.reached, self.beside = total, 0, 0.0, starting
+        self._starting, self._there, self._retries = starting, 0, 0
+        # Its tasks only measure speed.
+        self._pace = Progress(disable=True, get_time=clock, speed_estimate_period=_WINDOW_S)
+        names = ("units", "rows", "tokens", "seed steps")
+        self._counts = [self._pace.add_task(name, total=None) for name in names]
 
-    def _forget_first(self) -> None:
-        self._known.popleft()
-        self._count(self._known[0][1], -1)
+    def advance(
+        self, count: int = 1, *, part: float = 0.0, note: str = "", done: Done | None = None
+    ) -> None:
+        """Advance as `Advance` says, and show it."""
+        self.finished += count
+        self.reached = min(float(self.total), self.finished + part)
+        if done is None:
+            self._there += count
+        else:
+            self._starting, self._retries = "", self._retries + done.retries
+            first, *counts = self._counts
+            self._pace.update(first, completed=self.reached - self._there)
+            for task, more in zip(counts, (done.rows, done.tokens, done.steps), strict=True):
+                self._pace.update(task, advance=more)
+        units, *_ = tasks = self._pace.tasks
+        left = ""
+        if (speed := _speed(units)) and self.total > self.reached:
+            left = _in_words((self.total - self.reached) / speed)
+        # What stops early leaves less to do than its parts say.
+        left = f"at most {left}" if left and part else left
+        rates = [f"{_rounded(rate)} {t.description}/s" for t in tasks[1:] if (rate := _speed(t))]
+        retries = f"{self._retries} retries" if self._retries else ""
+        self.beside = ", ".join(filter(None, (self._starting, left, note, *rates, retries)))
+        self.show()
 
-    def _count(self, done: Done, sign: int) -> None:
-        for name, count in zip(self._sums, (done.rows, done.tokens, done.steps), strict=True):
-            self._sums[name] += sign * count
 
-    def left(self, units: float) -> str:
-        """Say how long so many more units take at this pace; nothing where that is not known."""
-        (begun, _, first), (now, _, last) = self._known[0], self._known[-1]
-        if units <= 0 or last <= first:
-            return ""
-        seconds = units * (now - begun) / (last - first)
-        if seconds < 99:
-            return f"{seconds:.0f} s left"
-        return f"{seconds / 60:.0f} min left" if seconds < 7200 else f"{seconds / 3600:.0f} h left"
+def _speed(task: Task) -> float:
+    """Return units a second since the first report, which a start delays; at it, since then."""
+    return task.speed or task.completed / (task.elapsed or math.inf)
 
-    def __str__(self) -> str:
-        seconds = self._known[-1][0] - self._known[0][0]
-        if seconds <= 0:
-            return ""
-        sums = [(total / seconds, name) for name, total in self._sums.items() if total]
-        said = [f"{_rounded(rate)} {name}/s" for rate, name in sums]
-        if self._retries:
-            said.append(f"{self._retries} retries")
-        return ", ".join(said)
+
+def _in_words(seconds: float) -> str:
+    if seconds < 99:
+        return f"{seconds:.0f} s left"
+    return f"{seconds / 60:.0f} min left" if seconds < 7200 else f"{seconds / 3600:.0f} h left"
 
 
 def _rounded(rate: float) -> str:
@@ -118,49 +122,20 @@ def _rounded(rate: float) -> str:
     return f"{float(text):,.0f}" if rate >= 100 else text
 
 
-def _whole() -> Column:
-    return Column(no_wrap=True)
-
-
-class Stage:
-    """How far a stage is.
-
-    Attributes
-    ----------
-    finished: of the total.
-    reached: the same with the parts of what is not finished.
-    beside: what is shown beside it: its time left, a note, rates.
-    """
-
-    def __init__(self, total: int, starting: str) -> None:
-        self.total, self.finished, self.reached, self.beside = total, 0, 0.0, starting
-        self._starting, self._there, self._pace = starting, 0, Pace()
-
-    def advance(self, count: int, part: float, note: str, done: Done | None) -> None:
-        """Advance as `Advance` says."""
-        self.finished += count
-        self.reached = min(float(self.total), self.finished + part)
-        if done is None:
-            self._there += count
-        else:
-            self._starting = ""
-            self._pace.add(done, self.reached - self._there)
-        left = self._pace.left(self.total - self.reached)
-        # What stops early leaves less to do than its parts say.
-        left = f"at most {left}" if left and part else left
-        self.beside = ", ".join(filter(None, (self._starting, left, note, str(self._pace))))
-
-
 class Reporter:
     """Prints what a study is doing; stages can run side by side, in threads."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self._shown = Progress(
-            TextColumn("{task.description}", markup=False, table_column=_whole()),
-            BarColumn(bar_width=12, table_column=_whole()),
-            TextColumn("{task.fields[over]}/{task.total:g}", markup=False, table_column=_whole()),
-            TimeElapsedColumn(table_column=_whole()),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=12, table_column=Column(no_wrap=True)),
+            TextColumn(
+                "{task.fields[over]}/{task.total:g}",
+                markup=False,
+                table_column=Column(no_wrap=True),
+            ),
+            TimeElapsedColumn(table_column=Column(no_wrap=True)),
             # The one that gives way on a narrow terminal.
             TextColumn(
                 "{task.fields[note]}",
@@ -180,35 +155,38 @@ class Reporter:
 
     @contextmanager
     def stage(self, title: str, total: int, *, starting: str = "") -> Iterator[Advance]:
-        """Show a stage of `total` steps; yields what advances it.
-
-        Parameters
-        ----------
-        starting: what is waited for before the first of them.
-        """
+        """Show a stage of `total` steps, and what it is `starting`; yields what advances it."""
+        stage = Stage(total, starting)
         if self._bars:
-            with self._bar(title, Stage(total, starting)) as advance:
-                yield advance
-        else:
-            if starting:
-                self.say(f"{title}: {starting}")
-            yield self._lines(title, Stage(total, starting))
+            with self._bar(title, stage):
+                yield stage.advance
+            return
+        if starting:
+            self.say(f"{title}: {starting}")
+        said = time.monotonic()
+
+        def show() -> None:
+            nonlocal said
+            now = time.monotonic()
+            if stage.finished >= stage.total or now - said >= _LINE_EVERY_S:
+                said = now
+                beside = f" ({stage.beside})" if stage.beside else ""
+                self.say(f"{title}: {stage.finished}/{stage.total}{beside}")
+
+        stage.show = show
+        yield stage.advance
 
     @contextmanager
-    def _bar(self, title: str, stage: Stage) -> Iterator[Advance]:
+    def _bar(self, title: str, stage: Stage) -> Iterator[None]:
         bars = self._shown
         with self._lock:
             task = bars.add_task(title, total=stage.total, note=stage.beside, over=0)
             bars.start()
-
-        def advance(
-            count: int = 1, *, part: float = 0.0, note: str = "", done: Done | None = None
-        ) -> None:
-            stage.advance(count, part, note, done)
-            bars.update(task, completed=stage.reached, note=stage.beside, over=stage.finished)
-
+        stage.show = lambda: bars.update(
+            task, completed=stage.reached, note=stage.beside, over=stage.finished
+        )
         try:
-            yield advance
+            yield
         finally:
             # What is over scrolls up as a line, so that the bars are those of what runs.
             with self._lock:
@@ -216,19 +194,3 @@ class Reporter:
                 if not bars.tasks:
                     bars.stop()
             self.say(f"{title}: {stage.finished}/{stage.total}")
-
-    def _lines(self, title: str, stage: Stage) -> Advance:
-        said = time.monotonic()
-
-        def advance(
-            count: int = 1, *, part: float = 0.0, note: str = "", done: Done | None = None
-        ) -> None:
-            nonlocal said
-            stage.advance(count, part, note, done)
-            now = time.monotonic()
-            if stage.finished >= stage.total or now - said >= _LINE_EVERY_S:
-                said = now
-                beside = f" ({stage.beside})" if stage.beside else ""
-                self.say(f"{title}: {stage.finished}/{stage.total}{beside}")
-
-        return advance

@@ -55,11 +55,9 @@ class Gpu:
 
 
 def gpus_of_machine(visible: str | None = None) -> list[Gpu]:
-    """Describe this machine's GPUs by NVML, which makes no CUDA context; none without a driver.
+    """Describe this machine's GPUs, or those of CUDA_VISIBLE_DEVICES; none without a driver.
 
-    Parameters
-    ----------
-    visible: as CUDA_VISIBLE_DEVICES; all by default.
+    NVML makes no CUDA context, which would hold memory.
     """
     # Ray's copy of nvidia-ml-py.
     from ray._private.accelerators import NvidiaGPUAcceleratorManager
@@ -67,8 +65,16 @@ def gpus_of_machine(visible: str | None = None) -> list[Gpu]:
 
     try:
         pynvml.nvmlInit()
-        every = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-        handles = [*every] if visible is None else [*map(_handle, _names(visible))]
+        if visible is None:
+            visible = ",".join(map(str, range(pynvml.nvmlDeviceGetCount())))
+        names = (name for name in map(str.strip, visible.split(",")) if name)
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(int(name))
+            if name.isdecimal()
+            else pynvml.nvmlDeviceGetHandleByUUID(name)
+            for name in names
+            if name != "NoDevFiles"
+        ]
         kind = NvidiaGPUAcceleratorManager._gpu_name_to_accelerator_type
         found = []
         for handle in handles:
@@ -80,21 +86,6 @@ def gpus_of_machine(visible: str | None = None) -> list[Gpu]:
     except pynvml.NVMLError:
         return []
     return found
-
-
-def _names(visible: str) -> list[str]:
-    return [name for name in map(str.strip, visible.split(",")) if name and name != "NoDevFiles"]
-
-
-def _handle(name: str) -> Any:
-    from ray._private.thirdparty import pynvml
-
-    by_index = name.isdecimal()
-    return (
-        pynvml.nvmlDeviceGetHandleByIndex(int(name))
-        if by_index
-        else pynvml.nvmlDeviceGetHandleByUUID(name)
-    )
 
 
 def grpc_channel(address: str) -> Any:

@@ -19,11 +19,7 @@ from raybias.errors import PlanError, RaybiasError, WorkFailed
 from raybias.planning.inventory import size
 from raybias.redaction import redact
 from raybias.runtime.ending import keeping_handlers, kill_started, undoing
-from raybias.runtime.ray_internals import (
-    grpc_channel,
-    on_loopback,
-    session_folder,
-)
+from raybias.runtime.ray_internals import grpc_channel, on_loopback, session_folder
 from raybias.storage import Store, is_storage_error, storage_error
 
 #: What `address` says for work that is done without Ray.
@@ -36,17 +32,14 @@ _SESSION_NEEDED: Final = 100 * 2**20
 
 @contextmanager
 def connected(address: str | None = None) -> Iterator[bool]:
-    """Connect to Ray while the context is open; a connection that exists is used and kept.
+    """Connect to Ray while the context is open; gives whether Ray was started, and ends, with it.
 
-    Gives whether Ray was started for it, on this machine, and ends with it.
-
-    A process can be connected to one cluster only, so another `address` than that of the
-    connection is refused rather than passed over.
+    A connection that exists is used and kept. A process can be connected to one cluster only, so
+    another `address` is refused.
 
     Parameters
     ----------
-    address: of a cluster; None takes RAY_ADDRESS, which `ray job submit` sets, or
-        else starts Ray on this machine.
+    address: of a cluster; None takes RAY_ADDRESS, or else starts Ray on this machine.
 
     Raises
     ------
@@ -114,12 +107,7 @@ def names_no_cluster(address: str | None) -> bool:
 
 
 def check_answering(place: str) -> None:
-    """Refuse a `HOST:PORT` or `ray://HOST:PORT` that does not answer; Ray would try for minutes.
-
-    Raises
-    ------
-    ConnectionError: nothing listens there, or what does speaks no gRPC.
-    """
+    """Raise ConnectionError where `HOST:PORT` does not answer; Ray would try for minutes."""
     host, _, port = place.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
         return
@@ -139,12 +127,7 @@ def check_answering(place: str) -> None:
 
 
 def check_session_folder() -> None:
-    """Refuse a folder for Ray's sockets and logs in which a Ray of this machine would hang.
-
-    Raises
-    ------
-    PlanError: it is full, or must not be written.
-    """
+    """Refuse a folder for Ray's sockets and logs that is full, or cannot be written."""
     folder = session_folder()
     cure = "make room there, or set RAY_TMPDIR to another folder"
     try:
@@ -178,6 +161,7 @@ def translating_errors(work: str) -> Iterator[None]:
 
 def root_error(error: BaseException, work: str) -> RaybiasError:
     """Return the raybias error at the root of `error`, or a `WorkFailed` that names the root."""
+    import ray
     from ray.exceptions import RayTaskError
 
     chain = list(_causes(error))
@@ -190,10 +174,12 @@ def root_error(error: BaseException, work: str) -> RaybiasError:
             return storage_error(each, work)
     # The innermost with a message: Ray Data marks errors of its own by an empty cause.
     root = next((each for each in reversed(chain) if str(each)), chain[-1])
+    session = ray.get_runtime_context().get_session_name() if ray.is_initialized() else None
+    logs = f"/tmp/ray/{session or 'session_latest'}/logs on the head node"
     return WorkFailed(
         f"{type(root).__name__}: {first_line(root)}",
         where=work,
-        cure=f"Ray's logs are in {_logs()}, and RAYBIAS_DEBUG=1 shows the traceback",
+        cure=f"Ray's logs are in {logs}, and RAYBIAS_DEBUG=1 shows the traceback",
     )
 
 
@@ -223,13 +209,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         waiting += [part for part in inner if isinstance(part, BaseException)]
 
 
-def _logs() -> str:
-    import ray
-
-    session = ray.get_runtime_context().get_session_name() if ray.is_initialized() else None
-    return f"/tmp/ray/{session or 'session_latest'}/logs on the head node"
-
-
 def _quiet() -> None:
     """Silence what Ray's libraries print on the driver; their log files keep it."""
     import ray.data
@@ -244,11 +223,11 @@ def _quiet() -> None:
             handler.setLevel(logging.CRITICAL + 1)
     for name in ("ray.serve", "ray.train", "ray.tune"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger("asyncio").addFilter(_says_more_than_a_lost_replica)
+    # What Serve's handle leaves of its question to a replica that was lost meanwhile.
+    logging.getLogger("asyncio").addFilter(_not_a_lost_replica)
 
 
-def _says_more_than_a_lost_replica(record: logging.LogRecord) -> bool:
-    """Drop what Serve's handle leaves of its question to a replica that was lost meanwhile."""
+def _not_a_lost_replica(record: logging.LogRecord) -> bool:
     return "RunningReplica.get_queue_len" not in record.getMessage()
 
 
@@ -282,12 +261,7 @@ def keeping_worker_logs(store: Store) -> Iterator[None]:
 
 
 def worker_logs(folder: Path) -> str:
-    """Join what each worker of a session printed, passwords in URLs redacted.
-
-    Parameters
-    ----------
-    folder: of a Ray session's logs.
-    """
+    """Join the output of each worker of a session, passwords in URLs redacted."""
     parts = []
     for file in sorted(folder.glob("worker-*")):
         lines = file.read_text("utf-8", errors="replace")[-_KEPT:].splitlines()

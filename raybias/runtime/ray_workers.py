@@ -42,12 +42,7 @@ _AVOIDS_S: Final = 10.0
 
 @dataclass(eq=False)
 class _Seat:
-    """A placement group for one worker, and its actor once that is started.
-
-    Attributes
-    ----------
-    key: the backbone and method that the worker holds.
-    """
+    """A placement group for one worker of a backbone and method, and its actor once started."""
 
     key: str
     group: Any
@@ -62,7 +57,7 @@ class _Seat:
         selector = dict(asked.pop("label_selector", {}))
         if avoid:
             selector[NODE_LABEL] = f"!in({','.join(sorted(avoid))})"
-        bundle = {"CPU": plan.threads, "GPU": plan.gpus / plan.sharers, **asked}
+        bundle = {"CPU": plan.threads, "GPU": plan.gpus, **asked}
         group = placement_group(
             [{name: count for name, count in bundle.items() if count}],
             strategy="STRICT_PACK",
@@ -79,7 +74,7 @@ class _Seat:
         # The second thread hears what the pack is asked while the first tunes it.
         actor = ray.remote(PackWorker).options(
             num_cpus=plan.threads,
-            num_gpus=plan.gpus / plan.sharers,
+            num_gpus=plan.gpus,
             memory=plan.requests.get("memory"),
             max_concurrency=2,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self.group),
@@ -131,8 +126,7 @@ class RayWorkers:
 
     Parameters
     ----------
-    app: prefix of the names of this OUT's Serve applications. The same study can run for another
-        OUT in the same cluster.
+    app: prefix of the names of this OUT's Serve applications.
     """
 
     starting = "starting workers, some 20 s; longer for a large model"
@@ -248,7 +242,7 @@ class RayWorkers:
     def read(self, reading: Reading, grant: Grant, advance: Advance) -> None:
         """Compute shards on replicas, or on a worker group that shares the backbone."""
         if reading.plan.sharded:
-            from raybias.runtime.predict.sharded import read_together
+            from raybias.runtime.predict.worker import read_together
 
             read_together(f"{self.app}-{reading.name}", reading, self.resources, advance)
             return
@@ -258,14 +252,10 @@ class RayWorkers:
         replicas.read(reading, grant, advance, max_failures=self.resources.max_failures)
 
     def halve(self, fits: Callable[[Task], bool]) -> None:
-        """Ask large packs for half of their trials, which idle devices could tune.
+        """Ask large packs for half of their trials, for which `fits` takes a free place.
 
-        A pack is asked once it has run for as long as a worker takes to begin, so that what a
-        takeover costs is never more than what was computed.
-
-        Parameters
-        ----------
-        fits: takes a free place for a worker, if there is one.
+        A pack is asked once it has run for as long as a worker takes to begin, so that a takeover
+        costs at most as much as was computed.
         """
         now = time.monotonic()
         running = sorted(self._running.copy().values(), key=lambda each: -each.seconds)

@@ -8,8 +8,7 @@ from the files that this leaves.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -60,23 +59,22 @@ def run_study(
     reporter: Reporter | None = None,
     skip_unfit: bool = False,
 ) -> None:
-    """Do what OUT lacks of a study, up to its predictions.
+    """Compute what OUT lacks of a study, up to its predictions.
 
-    Where nothing names a cluster, and what OUT lacks is planned to take less than Ray takes to
-    start, this process does it by itself; it starts Ray after all when it has taken twice that.
+    Where nothing names a cluster, and the plan takes less time than Ray needs to start, this
+    process does it by itself; it starts Ray after all when it has taken twice that.
 
     Parameters
     ----------
     out: folder or URI.
-    address: of a Ray cluster; "local" starts Ray on this machine, "none" does without; None as
-        `ray_session.connected` says, or without.
+    address: of a Ray cluster; "local" starts Ray on this machine, "none" does without.
     command: what the user typed, for the record.
     skip_unfit: leave out backbones and methods that the cluster has no room for.
 
     Raises
     ------
     BadInput: before any work, for what the user can mend.
-    WorkFailed: the work was begun and failed; running again goes on with it.
+    WorkFailed: the work was begun and failed; running again resumes it.
     """
     reporter = reporter or Reporter()
     store = Store(out)
@@ -86,7 +84,11 @@ def run_study(
         done = start.in_this_process(whatever_it_takes=address == NO_RAY)
         if done:
             return
-    with _on_ray(address, study.name, store, reporter) as own:
+    starts = "starting Ray on this machine, which takes some 10 s; what its workers print goes to"
+    own = address == "local" or names_no_cluster(address)
+    what = f"{starts} {store.uri_of(WORKER_LOGS)}" if own else "connecting to Ray"
+    reporter.say(f"{study.name}: {what}")
+    with connected(address) as own, keeping_worker_logs(store) if own else nullcontext():
         from raybias.runtime.owners import delete_left, others
         from raybias.runtime.ray_workers import RayWorkers
 
@@ -96,7 +98,7 @@ def run_study(
         # First, since a plan asks devices that a driver that was killed may still hold.
         with translating_errors("asking Ray Serve what runs"):
             end_replicas()
-        planned = start.plan(read_inventory(address, products=start.undecided))
+        planned = start.plan(read_inventory(address, dtypes=start.prepared.study.undecided))
         workers = RayWorkers(planned, app)
         start.say(planned)
         with nullcontext() if own else undoing(end_replicas):
@@ -106,21 +108,6 @@ def run_study(
                 reporter.say(f"{study.name}: other work holds the whole cluster; waiting{for_whom}")
             work.run()
         start.warn()
-
-
-@contextmanager
-def _on_ray(address: str | None, name: str, store: Store, reporter: Reporter) -> Iterator[bool]:
-    """Say what is waited for, and connect; gives whether Ray was started for it."""
-    own = address == "local" or names_no_cluster(address)
-    if own:
-        reporter.say(
-            f"{name}: starting Ray on this machine, which takes some 10 s;"
-            f" what its workers print goes to {store.uri_of(WORKER_LOGS)}"
-        )
-    else:
-        reporter.say(f"{name}: connecting to Ray")
-    with connected(address) as started, keeping_worker_logs(store) if started else nullcontext():
-        yield started
 
 
 @dataclass
@@ -134,19 +121,15 @@ class _Start:
     _works: Works | None = None
 
     def in_this_process(self, *, whatever_it_takes: bool) -> bool:
-        """Do a study without Ray, or as much of it as takes little time; returns whether all.
+        """Do a study without Ray; returns whether it was done.
 
         Parameters
         ----------
-        whatever_it_takes: not only a small study, and not only as long as that is.
-
-        Raises
-        ------
-        PlanError: a backbone that several processes must share.
+        whatever_it_takes: else only a small study is done, for as long as Ray would need to start.
         """
         from raybias.runtime.this_process import ThisProcess
 
-        planned = self.plan(this_machine(products=self.undecided))
+        planned = self.plan(this_machine(dtypes=self.prepared.study.undecided))
         stages = (*planned.rewriting, *planned.tuning, *planned.scoring)
         if shared := next((stage.backbone for stage in stages if stage.sharded), None):
             if whatever_it_takes:
@@ -170,18 +153,8 @@ class _Start:
         self.warn()
         return True
 
-    @property
-    def undecided(self) -> bool:
-        """Whether the speed of the hardware decides on a dtype."""
-        return self.prepared.study.undecided
-
     def plan(self, inventory: Inventory) -> Plan:
-        """Plan the study on what is there and what an autoscaler brings.
-
-        Raises
-        ------
-        PlanError: it does not fit.
-        """
+        """Plan the study on the nodes that are there and those that an autoscaler brings."""
         self.store.sweep()
         there = with_autoscaled_nodes(inventory, self.prepared.study.resources.nodes)
         planned = plan(
@@ -232,8 +205,8 @@ class _Start:
 def prepare(study: Study, store: Store | None, *, command: str = "") -> PreparedStudy:
     """Read a study's data and refuse what cannot be run, before it is planned or begun.
 
-    No weights are loaded (those of a local model are hashed, and the headers of their files read,
-    where OUT is known), Ray is not needed, and nothing is written.
+    No weights are loaded, Ray is not needed, and nothing is written. Where OUT is known, local
+    models are hashed and the headers of their files read.
 
     Parameters
     ----------
@@ -242,8 +215,7 @@ def prepare(study: Study, store: Store | None, *, command: str = "") -> Prepared
 
     Raises
     ------
-    BadInput: data, models, label words, lengths, trackers or OUT, as `check_inputs`,
-        `StudyData`, `check_tracking`, `check_weights` and `resumed` say.
+    BadInput: wrong data, models, label words, lengths or trackers, or the OUT of another study.
     """
     prepared, models = PreparedStudy.of(study), None
     study, marks = prepared.study, prepared.data.fingerprints()

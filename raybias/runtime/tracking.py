@@ -35,12 +35,7 @@ Row = Mapping[str, Any]
 
 
 def check_tracking(study: Study) -> None:
-    """Refuse a study that asks for a tracker which is not installed.
-
-    Raises
-    ------
-    ConfigError: says how to install it.
-    """
+    """Refuse a study that asks for a tracker which is not installed."""
     for name in ("mlflow", "wandb"):
         if getattr(study.tracking, name) and find_spec(name) is None:
             raise ConfigError(
@@ -51,13 +46,7 @@ def check_tracking(study: Study) -> None:
 
 
 def track_runs(study: Study, rows: Sequence[Row], *, mark: str, reporter: Reporter) -> None:
-    """Log finished runs to every tracker of the study.
-
-    Parameters
-    ----------
-    rows: of `schema.RUNS`.
-    mark: the study's fingerprint, which tells its runs from those of its namesakes.
-    """
+    """Log finished runs (schema.RUNS) to every tracker; `mark` is the study's fingerprint."""
     methods = {(b.name, m.name): m for b in study.backbones for m in study.methods_of(b)}
     logs = []
     for row in rows:

@@ -14,17 +14,17 @@ import pyarrow as pa
 
 from raybias.config import Backbone, Study
 from raybias.methods import tuned_methods
-from raybias.methods.base import Method, Run, Shard
+from raybias.methods.base import Method, Shard
 from raybias.planning.preflight import check_rewritten
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.shards import shards_of
 from raybias.planning.stage_plans import Plan
-from raybias.planning.tasks import Schedule, Task, fetched_models, tasks_of
+from raybias.planning.tasks import Task, fetched_models, tasks_of
+from raybias.planning.workload import shards_of
 from raybias.probes.cards import card_texts
 from raybias.probes.registries import pair_probes, question_probes
 from raybias.providers.base import Provider
 from raybias.providers.openai import read_asked
-from raybias.runtime.graph import Grant, Graph
+from raybias.runtime.graph import Grant, Graph, Logbook
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.files import ShardFiles, delete_empty_parts
 from raybias.runtime.predict.rewriting import StyleRewriter, with_styles
@@ -44,12 +44,7 @@ _Part = tuple[str, str, str]
 
 
 class RunsTable:
-    """The runs that are known, in the study's order whatever ended first.
-
-    Parameters
-    ----------
-    mark: the study's fingerprint, for trackers.
-    """
+    """The runs that are known, in the study's order whatever ended first."""
 
     def __init__(self, study: Study, store: Store, *, mark: str, reporter: Reporter) -> None:
         self.study, self.store, self.mark, self.reporter = study, store, mark, reporter
@@ -97,12 +92,7 @@ _WORTH_A_CHART_S: Final = 1.0
 
 
 class StudyRun:
-    """A study under way.
-
-    Parameters
-    ----------
-    workers: that do its tasks.
-    """
+    """A study under way."""
 
     def __init__(
         self,
@@ -123,17 +113,12 @@ class StudyRun:
         self._lock = Lock()
 
     def run(self, *, limit_s: float = math.inf) -> None:
-        """Do all tasks.
-
-        Parameters
-        ----------
-        limit_s: seconds after which they are stopped.
+        """Do all tasks; those of a failed study go on from where they were when it is run again.
 
         Raises
         ------
-        Stopped: the limit passed.
-        RaybiasError: the first that failed; the others were stopped, and their work goes on from
-            where it was when the study is run again.
+        Stopped: they took more than `limit_s` seconds.
+        RaybiasError: the first that failed; the others were stopped.
         """
         valid = still_valid(self.store)
         if not self.study.styles.rewriting:
@@ -152,7 +137,7 @@ class StudyRun:
             graph.add(task, do[task.kind])
         try:
             graph.run(limit_s=limit_s)
-            self._write_schedule(graph.log.schedule())
+            self._write_schedule(graph.log)
             methods = (each for name in self.study.backbones for each in self.plan.methods(name))
             delete_empty_parts(self.store)
             seal(self.store, valid, {"items", *(each.output().folder for each in methods)})
@@ -186,22 +171,22 @@ class StudyRun:
         self._listed[task.key] = files
         return files.lacking
 
-    def _write_schedule(self, schedule: Schedule) -> None:
+    def _write_schedule(self, log: Logbook) -> None:
         """Keep which task held which devices, unless nothing was left to do."""
-        if schedule.wall < _WORTH_A_CHART_S:
-            return
-        devices = {"devices": schedule.devices, "per_device": self.plan.inventory.per_gpu}
-        rows = [vars(span) | devices for span in schedule.spans]
-        self.store.write_table(SCHEDULE_FILE, pa.Table.from_pylist(rows, schema=SCHEDULE))
+        if max((span["end"] for span in log.spans), default=0.0) >= _WORTH_A_CHART_S:
+            rows = [span | {"devices": log.devices} for span in log.spans]
+            self.store.write_table(SCHEDULE_FILE, pa.Table.from_pylist(rows, schema=SCHEDULE))
 
     def _untrained(self, backbone: Backbone) -> Iterator[dict[str, Any]]:
-        """List the runs that tune nothing, and write their prompts to OUT/prompts."""
+        """Yield rows of schema.RUNS of the runs that tune nothing; write OUT/prompts."""
         for method in self.plan.methods(backbone):
             for run in method.runs(self.prepared.inputs(method, backbone)):
                 if run.recipe is not None:
                     content = json.dumps(run.recipe, indent=2)
                     self.store.write_text(f"prompts/{run.run_id}.json", content)
-                yield _untrained_row(run, backbone, method)
+                names = {"run_id": run.run_id, "model": backbone.name, "method": method.name}
+                own = {"dataset": run.dataset, "seed": run.seed, "stage": "final", "steps": 0}
+                yield {**dict.fromkeys(RUNS.names), **names, **own, "selected": True}
 
     def _fetch(self, grant: Grant) -> None:
         """Bring a model of the hub to the machines, if anything is left to do with it."""
@@ -234,8 +219,12 @@ class StudyRun:
         self._write_items(whole)
 
     def _write_items(self, items: Mapping[str, pl.DataFrame]) -> None:
+        pairs = {probe.name: pair_probes[probe.source].schema for probe in self.study.pairs}
+        asked = {each.name: question_probes[each.source].schema for each in self.study.questions}
         for name, frame in items.items():
-            self.store.write_table(f"items/{name}.parquet", _items_table(self.study, name, frame))
+            schema = {**pairs, **asked}.get(name, ITEMS)
+            table = frame.select(schema.names).to_arrow().cast(schema)
+            self.store.write_table(f"items/{name}.parquet", table)
         for name, text in card_texts(self.study).items():
             self.store.write_text(f"cards/{name}.yaml", text)
 
@@ -323,25 +312,3 @@ class StudyRun:
             for each in self.plan.methods(backbone)
             if each.shares_backbone and self.plan.score(backbone.name, each.name).replica == asked
         ]
-
-
-def _untrained_row(run: Run, backbone: Backbone, method: Method) -> dict[str, Any]:
-    """Build the row of `schema.RUNS` of a run that tunes nothing."""
-    return {
-        **dict.fromkeys(RUNS.names),
-        "run_id": run.run_id,
-        "model": backbone.name,
-        "method": method.name,
-        "dataset": run.dataset,
-        "seed": run.seed,
-        "stage": "final",
-        "steps": 0,
-        "selected": True,
-    }
-
-
-def _items_table(study: Study, name: str, items: pl.DataFrame) -> pa.Table:
-    pairs = {probe.name: pair_probes[probe.source].schema for probe in study.pairs}
-    questions = {probe.name: question_probes[probe.source].schema for probe in study.questions}
-    schema = {**pairs, **questions}.get(name, ITEMS)
-    return items.select(schema.names).to_arrow().cast(schema)

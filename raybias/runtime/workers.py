@@ -77,37 +77,24 @@ class Reading:
 
 
 class Workers(Places, Protocol):
-    """Those that tune packs and compute shards, for one study."""
+    """Those that tune packs and compute shards, for one study.
+
+    Each verb raises Stopped where the study was stopped, and RaybiasError or RayError where the
+    work cannot be done.
+    """
 
     @property
     def starting(self) -> str:
         """What a stage waits for before its first row or step, in words for a user."""
 
     def fetch(self, backbone: Backbone) -> None:
-        """Bring a model of the hub to where it will be loaded.
-
-        Raises
-        ------
-        ModelError: it is not there, and the hub cannot be reached.
-        """
+        """Bring a model of the hub to where it will be loaded."""
 
     def tune(self, stage: TuningStage, trials: Sequence[Trial], grant: Grant) -> None:
-        """Tune a pack of a stage's trials to its end.
-
-        Raises
-        ------
-        Stopped: the study was stopped.
-        RaybiasError, RayError: it cannot be tuned.
-        """
+        """Tune a pack of a stage's trials to its end."""
 
     def read(self, reading: Reading, grant: Grant, advance: Advance) -> None:
-        """Compute shards and commit their files; `advance` is called for each.
-
-        Raises
-        ------
-        Stopped: the study was stopped.
-        RaybiasError, RayError: a shard cannot be computed.
-        """
+        """Compute shards and commit their files; `advance` is called for each."""
 
     def close(self) -> None:
         """End what is held; waits for what still computes."""

@@ -46,9 +46,8 @@ class Zero3:
     """The engine's `Sharding`: no rank ever holds all weights, not even while loading."""
 
     def __init__(self, dtype: str, device: torch.device) -> None:
-        self.device = device
-        self.group = ProcessGroup(device)
-        self.config = _config(dtype)
+        self.device, self.config = device, _config(dtype)
+        self.group: ProcessGroup | None = ProcessGroup(device)
 
     def loading(self) -> Any:
         """Return a context in which `from_pretrained` shards what it reads."""
@@ -69,7 +68,7 @@ class Zero3:
         )
 
 
-class ShardedInference:
+class ShardedInference(Zero3):
     """The engine's `Sharding` for inference, whose ranks need not do the same.
 
     A rank gathers each block for as long as it computes; embeddings and heads are whole on
@@ -77,20 +76,14 @@ class ShardedInference:
     Until `begin_alone` all ranks must do the same.
     """
 
-    group: None = None
-
     def __init__(self, dtype: str, device: torch.device) -> None:
-        self.device = device
-        self.ranks = ProcessGroup(device)
-        self.config = _config(dtype)
+        super().__init__(dtype, device)
+        # They share no batch.
+        self.ranks, self.group = ProcessGroup(device), None
         self.model: PreTrainedModel | None = None
         self._held: list[Any] = []
         self._gathered: dict[torch.nn.Module, Any] = {}
         self._alone = self._idle = self._inside = False
-
-    def loading(self) -> Any:
-        """Return a context in which `from_pretrained` shards what it reads."""
-        return _sharding_loads(self.config, self.device)
 
     def begin(self, model: PreTrainedModel, *, whole: bool) -> None:
         """Have a loaded model gather each block when it is needed, and hold the rest."""

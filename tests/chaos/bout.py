@@ -10,10 +10,9 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import psutil
 import yaml
@@ -90,9 +89,6 @@ class Bout:
         if self.steps_again > self.packs * EVERY * PACK:
             found.append(f"{self.steps_again} steps again after {self.packs} packs lost workers")
         return found
-
-    def record(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def write_study(folder: Path, *, limit: int = 240, arms: int = 2) -> Path:

@@ -2,36 +2,25 @@
 
     python tests/chaos/long.py --kills 100 --seed 1 --out chaos.md
 
-An interrupted command goes on with the bouts that OUT's .jsonl does not hold, beside what an
-undisturbed process left in OUT's .calm. Exits with 1 if any bout lost, doubled or changed
-something, or repeated more work than one shard an actor.
+Exits with 1 if any bout lost, doubled or changed something, or repeated more work than one shard an
+actor.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import sys
 import tempfile
 import time
 from importlib.metadata import version
-from itertools import count
 from pathlib import Path
 
 from arena import arena
-from bout import EVERY, PACK, STAGES, Bout, Kill, drawn, fight, undisturbed, write_study
+from bout import EVERY, PACK, STAGES, Bout, drawn, fight, undisturbed, write_study
 from tabulate import tabulate
 
 KINDS = ("driver", "replica", "worker", "node")
-
-
-def read(path: Path) -> list[Bout]:
-    """The bouts that were fought already."""
-    if not path.exists():
-        return []
-    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    return [Bout(**{**r, "kills": [Kill(**kill) for kill in r["kills"]]}) for r in records]
 
 
 def report(bouts: list[Bout], *, command: str) -> str:
@@ -73,24 +62,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("chaos.md"))
     options = parser.parse_args()
-    held = options.out.with_suffix(".jsonl")
-    bouts = read(held)
+    bouts: list[Bout] = []
     command = f"python tests/chaos/long.py --kills {options.kills} --seed {options.seed}"
-    calm, folder = options.out.with_suffix(".calm"), Path(tempfile.mkdtemp(prefix="chaos"))
-    study = write_study(folder)
-    if not (calm / "report.html").exists():
-        undisturbed(study, calm)
+    folder = Path(tempfile.mkdtemp(prefix="chaos"))
+    study, calm = write_study(folder), folder / "calm"
+    undisturbed(study, calm)
     with arena() as place:
         while (made := sum(len(bout.kills) for bout in bouts)) < options.kills:
-            fought = {bout.number for bout in bouts}
-            number = next(each for each in count(1) if each not in fought)
+            number = len(bouts) + 1
             bout = fight(
                 place, study, folder / f"bout{number}", calm,
                 number=number, seed=options.seed, kills=drawn(options.seed, number),
             )  # fmt: skip
             bouts.append(bout)
-            with held.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(bout.record()) + "\n")
             options.out.write_text(report(bouts, command=command), "utf-8")
             _say(bout, made + len(bout.kills), options.kills)
         left = place.left()

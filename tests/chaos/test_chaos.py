@@ -10,7 +10,10 @@ from bout import Kill, attribute, fight
 from verdict import faults
 
 pytestmark = pytest.mark.chaos
-KILLS = [("tuning", "worker"), ("scoring", "replica"), ("scoring", "node"), ("scoring", "driver")]
+KILLS = [
+    *[("tuning", "worker"), ("tuning", "driver")],
+    *[("scoring", "replica"), ("scoring", "node"), ("scoring", "driver")],
+]
 
 ENDS = [
     ("tuning", "interrupted"),

@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from raybias.methods.base import Shard
-from raybias.planning.shards import shards_of
+from raybias.planning.workload import shards_of
 from raybias.storage import Store
 from raybias.study_record import read_record
 

@@ -79,9 +79,8 @@ def main() -> None:
 
     def stage(gpus: int) -> Any:
         return SimpleNamespace(
-            threads=1, gpus=gpus, sharers=1, requests={}, backbone="b", method=str(gpus),
-            sharded=False,
-        )  # fmt: skip
+            threads=1, gpus=gpus, requests={}, backbone="b", method=str(gpus), sharded=False
+        )
 
     def work(grant: Grant) -> None:
         task = grant.task

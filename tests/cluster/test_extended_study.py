@@ -17,19 +17,14 @@ from support import extension
 pytestmark = pytest.mark.cluster
 
 
-def test_a_study_runs_with_what_a_package_adds(on_every_node: Path, tmp_path: Path) -> None:
-    check_study(on_every_node, tmp_path, "none")
-
-
-@pytest.mark.slow
+@pytest.mark.parametrize("address", ["none", pytest.param("", marks=pytest.mark.slow)])
 def test_a_study_runs_with_what_a_package_adds_to_every_node(
-    ray_cluster: None, on_every_node: Path, tmp_path: Path
+    on_every_node: Path, tmp_path: Path, request: pytest.FixtureRequest, address: str
 ) -> None:
-    check_study(on_every_node, tmp_path, ray.get_runtime_context().gcs_address)
-
-
-def check_study(on_every_node: Path, tmp_path: Path, address: str) -> None:
-    """Run the study by a process of its own: this one looked for packages before there was one."""
+    """Run by a process of its own: this one looked for packages before there was one."""
+    if not address:
+        request.getfixturevalue("ray_cluster")
+        address = ray.get_runtime_context().gcs_address
     if not (on_every_node / "my_package").exists():
         extension.install(on_every_node)
     (tmp_path / "clerks.yaml").write_text(extension.study())

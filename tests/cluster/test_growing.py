@@ -14,7 +14,7 @@ from growing import NARROW, NARROW_S
 DRIVER = Path(__file__).with_name("growing.py")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_wide_task_waits_for_one_narrow_one_and_a_node_that_joins_is_used() -> None:
     done = subprocess.run(
         [sys.executable, str(DRIVER)], capture_output=True, text=True, check=False, timeout=300,

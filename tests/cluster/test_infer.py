@@ -24,13 +24,13 @@ from raybias.engine.backbone import load_backbone
 from raybias.engine.scoring.causal import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods.base import PARTS, Shard
-from raybias.planning.shards import shards_of
 from raybias.planning.stage_plans import ScorePlan
 from raybias.planning.tasks import Task
+from raybias.planning.workload import shards_of
 from raybias.runtime.graph import Grant
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict import replica
-from raybias.runtime.predict.files import ShardFiles, missing
+from raybias.runtime.predict.files import ShardFiles
 from raybias.runtime.predict.stream import Replicas
 from raybias.runtime.progress import Advance, Done, Reporter
 from raybias.runtime.workers import Reading
@@ -155,7 +155,7 @@ def read(store: Store) -> pl.DataFrame:
 
 def check(store: Store, expected: dict[str, np.ndarray]) -> None:
     """Every item once per run, in order, with the engine's own logits and labels."""
-    assert missing(store, all_shards(), TUNED) == []
+    assert ShardFiles(store, all_shards(), TUNED).todo == []
     frame = read(store)
     assert frame.height == ITEM_COUNT * len(RUNS)
     items = store.read_table("items/mine.parquet")
@@ -225,7 +225,7 @@ def test_killed_replica_and_broken_files_are_made_good(
     store.write_table(short, store.read_table(short).slice(0, 3))
     store.delete(lost)
     before = {name: times(tmp_path, name) for name in (shard.file for shard in shards)}
-    todo = missing(store, shards, TUNED)
+    todo = ShardFiles(store, shards, TUNED).todo
     assert [shard.file for shard in todo] == [torn, short, lost]
     assert not store.exists(torn)
     # With one that a replica finished after its driver had died.

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import yaml
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 CHECKOUT = Path(__file__).resolve().parents[2]
 RAY = str(Path(sys.executable).with_name("ray"))
 #: The demonstration, cut down: few seeds, few steps, few items, few processes.
@@ -110,7 +110,6 @@ def test_a_job_leaves_the_studys_result(dashboard: str, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "tables" / "estimates.csv").exists()
 
 
-@pytest.mark.slow
 def test_the_jobs_exit_code_is_the_studys(dashboard: str, tmp_path: Path) -> None:
     broken = submit(dashboard, "--out", str(tmp_path / "no"), "--set", "methods.0.keeep=2")
     assert broken.returncode != 0

@@ -11,7 +11,10 @@ import yaml
 from raybias.api import studies
 from raybias.config import Study, load_study
 from raybias.engine.rewriter import Rewriter
-from raybias.planning.shards import STYLED, chunks_of
+from raybias.errors import ModelError
+from raybias.planning.preflight import check_rewritten
+from raybias.planning.prepared import PreparedStudy
+from raybias.planning.workload import STYLED, chunks_of
 from raybias.probes import pair_items
 from raybias.probes.styles.rewriting import rewritten_pairs
 from raybias.schema import PAIRS
@@ -70,6 +73,9 @@ def test_a_style_that_a_model_makes_goes_to_the_tables_and_is_made_once(
     assert 0 < kept < 70
     items = pl.read_parquet(tmp_path / "items/mine.parquet")
     assert items.equals(pl.concat([wanted.select(PAIRS.names), originals]))
+    longer = items.with_columns(pl.col("sent_more") + " w1" * 520)
+    with pytest.raises(ModelError, match="texts are longer than"):
+        check_rewritten(PreparedStudy.of(study), {"mine": longer})
     assert f"{kept} of 70 pairs keep their original" in capfd.readouterr().err
     found = pl.read_parquet(tmp_path / "tables/estimates.parquet")
     effects = found.filter(statistic="difference", condition="")

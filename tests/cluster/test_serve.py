@@ -112,7 +112,6 @@ def test_serve_answers_refuses_and_stops(tmp_path: Path) -> None:
     serve.shutdown()  # what other tests left has no HTTP
     with serving(tmp_path / "out", "--max-queued", "2", "--replicas", "2") as place:
         check(place, expected)
-        check_lost_replica(place)
     for _ in range(300):  # its replicas end by themselves
         if not serve.status().applications:
             break
@@ -120,17 +119,6 @@ def test_serve_answers_refuses_and_stops(tmp_path: Path) -> None:
     assert not serve.status().applications
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(place.rpartition(":")[2])))
-
-
-def check_lost_replica(place: str) -> None:
-    """Of two replicas one is killed, and no request is missed."""
-    replicas = [
-        p for p in psutil.process_iter(["cmdline"]) if titled(p, "ServeReplica:raybias-serve")
-    ]
-    assert len(replicas) == 2
-    replicas[0].kill()
-    answers = [asyncio.run(asked(place, RUN_IDS[n % 2], TEXTS)) for n in range(40)]
-    assert {status for status, _, _ in answers} == {200}
 
 
 def titled(process: psutil.Process, title: str) -> bool:

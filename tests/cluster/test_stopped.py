@@ -114,38 +114,6 @@ def test_a_signal_leaves_nothing_and_a_rival_is_refused(
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_killed_is_followed_at_once_though_its_replicas_hold_the_cluster(
-    tmp_path: Path,
-) -> None:
-    path = study(tmp_path, steps=20)
-    content = yaml.safe_load(path.read_text("utf-8"))
-    content["methods"][0] |= {"early_stop": {"after_step": 20, "window": 1}}
-    cpus = int(ray.cluster_resources()["CPU"])
-    content |= {"limit": None, "resources": {"cpus_per_worker": cpus, "rows_per_shard": 8}}
-    path.write_text(yaml.safe_dump(content), "utf-8")
-    command, said = command_of(tmp_path, path), tmp_path / "said"
-
-    def reads() -> bool:
-        return any((tmp_path / "out" / "parts").rglob("*.parquet"))
-
-    with said.open("w") as stream:
-        driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stream)
-    try:
-        until(lambda: driver.poll() is not None or reads(), "it reads")
-        assert driver.poll() is None, said.read_text()
-    finally:
-        driver.kill()
-        driver.wait()
-    assert any("Replica" in name for name in left())
-    # What is left holds more than another of its kind would find.
-    assert ray.available_resources().get("CPU", 0) < cpus / 2
-    again = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert again.returncode == 0, again.stderr
-    assert "resumed" not in again.stderr, "nothing is tuned again"
-    until(lambda: not left(), "nothing is left")
-
-
-@pytest.mark.slow
 def test_replicas_end_with_a_driver_that_is_killed_and_until_then_are_named(tmp_path: Path) -> None:
     path = study(tmp_path, steps=20)
     content = yaml.safe_load(path.read_text("utf-8"))

@@ -26,10 +26,9 @@ from raybias.engine.context import Execution
 from raybias.errors import ModelError
 from raybias.methods import Lora, PairScore, SoftPrompt, ZeroShot
 from raybias.planning.prepared import fit_methods
-from raybias.planning.shards import shards_of
+from raybias.planning.workload import shards_of
 from raybias.runtime.metrics import Meter
-from raybias.runtime.predict.sharded import read_mine
-from raybias.runtime.predict.worker import ShardWorker
+from raybias.runtime.predict.worker import ShardWorker, read_mine
 from raybias.runtime.study import run_study
 from raybias.runtime.workers import Reading
 from raybias.schema import ITEMS, LABELS, PAIRS

@@ -399,7 +399,7 @@ def test_rates_that_differ_in_the_tenth_digit_are_different_runs() -> None:
     method = SoftPrompt(learning_rates=rates)
     choices = [HyperParameters(rate, 0.01, 5) for rate in rates]
     training, backbone = TrainingSet(source="sst5"), Backbone(id="opt")
-    trials = trials_of(backbone, training, method, seeds=[1], choices=choices, stage="sweep")
+    trials = trials_of(backbone, training, method, seeds=[1], choices=choices)
     names = [trial.run_id.removeprefix("opt.sst5.soft_prompt.") for trial in trials]
     assert names == ["lr0.02.s1", "lr0.0200000001.s1", "lr1e-05.s1", "lr1.s1"]
 

@@ -13,7 +13,7 @@ from raybias.errors import DataError, OutputError, StorageError
 from raybias.methods.base import Shard
 from raybias.runtime import lease
 from raybias.runtime.lease import leased
-from raybias.runtime.predict.files import missing
+from raybias.runtime.predict.files import ShardFiles
 from raybias.schema import OutputSpec
 from raybias.storage import Store, split_uri
 from support.moto_s3 import BUCKET, S3, served
@@ -117,13 +117,13 @@ def test_a_service_that_is_gone_is_one_line_and_can_come_back(
             lambda: store.read_table(shard.file),
             lambda: store.files("p"),
             lambda: store.exists("p"),
-            lambda: missing(store, [shard], reading),
+            lambda: ShardFiles(store, [shard], reading).todo,
         ):
             with pytest.raises(StorageError, match=r"check that it answers; the same") as raised:
                 action()
             assert "\n" not in str(raised.value)
             assert raised.value.exit_code == 1
-    assert missing(store, [shard], reading) == []
+    assert ShardFiles(store, [shard], reading).todo == []
 
 
 def test_what_will_not_come_back_names_its_cure(s3: S3, tmp_path: Path) -> None:

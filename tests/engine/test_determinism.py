@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -54,20 +53,6 @@ def test_runs_have_passes_of_their_own_on_a_gpu_that_repeats_its_bits() -> None:
         for asked in (False, True)
     }
     assert [place for place, each in apart.items() if each] == [("cuda", True)]
-
-
-def test_workers_that_share_a_gpu_leave_room_for_their_contexts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shares: list[float] = []
-    whole = SimpleNamespace(total_memory=24 * 2**30)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: whole)
-    monkeypatch.setattr(
-        torch.cuda, "set_per_process_memory_fraction", lambda share, device: shares.append(share)
-    )
-    with as_found():
-        Execution(device="cuda", sharers=4).set_torch()
-    assert 4 * (shares[0] * whole.total_memory + 600 * 2**20) == pytest.approx(whole.total_memory)
 
 
 def test_running_sums_of_filters_and_draws_are_those_of_a_cpu(

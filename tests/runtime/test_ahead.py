@@ -21,7 +21,6 @@ from raybias import methods
 from raybias.config import Backbone
 from raybias.engine.adapters.soft_prompt import save_soft_prompt
 from raybias.engine.backbone import ModelContext
-from raybias.errors import ModelError
 from raybias.methods.base import Answered, Compute, Method, Shard, shard_of
 from raybias.methods.label_prompts import ChainOfThought, FewShot
 from raybias.methods.options import OptionLikelihood
@@ -230,30 +229,6 @@ def test_a_request_that_is_given_up_while_it_waits_is_not_done(
     assert watch.computed == [first.file, last.file]
     assert (given_up.file in watch.prepared) is (where == "before_computing")
     assert not store.exists(given_up.file)
-
-
-def test_what_cannot_be_prepared_is_the_same_line_and_holds_up_nothing(
-    spec: Backbone, store: Store
-) -> None:
-    method = PairScore(scores=("perplexity",))
-    texts = pa.array(["", *TEXTS[1:]])
-    broken = PAIR_ITEMS.set_column(
-        PAIR_ITEMS.schema.get_field_index("sent_more"), "sent_more", texts
-    )
-    shards = shards_of(method)[:3]
-    plain: Any = method.reader(ModelContext(spec, LABELS), store)
-    with pytest.raises(
-        ModelError, match=r"too few tokens .*first: p0 \(original\) sent_more"
-    ) as one:
-        plain.prepare(None, part(broken, shards[0]))
-
-    scorer, watch = scorer_of(method, spec, store)
-    with pytest.raises(ModelError) as other:
-        asyncio.run(as_serve_sends(scorer, shards[:1], broken))
-    assert str(other.value) == str(one.value)
-    assert watch.computed == []
-    asyncio.run(as_serve_sends(scorer, shards[1:], broken))
-    assert len(watch.computed) == 2
 
 
 def test_runs_that_read_the_same_texts_share_what_is_prepared(spec: Backbone, store: Store) -> None:

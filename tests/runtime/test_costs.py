@@ -90,7 +90,7 @@ def test_a_sharded_step_gathers_the_weights_forward_and_backward(folder: Path) -
     whole = int(weights.arithmetic.split()[0].replace(",", "")) * 2
     # Two ranks, each of which receives the other's half, in one pass a step.
     assert found["set"].gathered == whole * (2 * STEPS + 1 + STEPS // EVERY)
-    assert any(line.what == "gathered by all workers" for line in found["set"].lines)
+    assert any(line[0] == "gathered by all workers" for line in found["set"].lines)
     assert found[""].gathered > 0
 
 

@@ -130,13 +130,6 @@ def test_an_installation_that_is_not_what_raybias_needs_is_named_package_by_pack
     assert "mlflow" not in wrong, "an extra that was not asked for"
 
 
-def test_more_threads_than_processors_slow_each_other() -> None:
-    assert found()["torch threads"].state == "ok"
-    torch.set_num_threads(4096)
-    assert "set OMP_NUM_THREADS to" in str(found()["torch threads"])
-    assert found()["torch threads"].state == "warn"
-
-
 def test_a_machine_that_takes_no_temporary_file_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", None)  # as in a process that asks for the first time
     assert found()["temporary files"].state in ("ok", "warn")

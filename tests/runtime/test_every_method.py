@@ -10,7 +10,6 @@ import pytest
 from peft import PeftModel
 from transformers import AutoModelForSequenceClassification
 
-from raybias.errors import BadInput, DataError, ModelError
 from support import studies
 from support.studies import NO_RAY, run
 
@@ -53,21 +52,3 @@ def test_what_is_tuned_opens_elsewhere(study: Path, out: Path) -> None:
     base = AutoModelForSequenceClassification.from_pretrained(study.parent / "tiny", num_labels=3)
     assert PeftModel.from_pretrained(base, folders["lora"])
     assert AutoModelForSequenceClassification.from_pretrained(folders["full"]).num_labels == 3
-
-
-@pytest.mark.parametrize(
-    ("change", "kind", "message"),
-    [
-        ("methods.1.shots_per_label=20", DataError, "has 12 negative sentences, not the 20"),
-        ("methods.1.shots_per_label=11", ModelError, r"of 30 texts are longer .* demonstrations"),
-        ("methods.4.target=[nowhere]", ModelError, "'nowhere' matches no linear layer"),
-        ("methods.4.select=test", DataError, "has no test split"),
-        ("verbalizer.neutral=neg", BadInput, "neg"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused(
-    study: Path, tmp_path: Path, change: str, kind: type[BadInput], message: str
-) -> None:
-    with pytest.raises(kind, match=message):
-        run(study, tmp_path / "out", "--set", change, *NO_RAY)
-    assert not (tmp_path / "out").exists()

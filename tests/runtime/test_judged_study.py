@@ -27,7 +27,6 @@ from raybias.runtime.this_process import ThisProcess
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support.documents import ROOT, blocks
-from support.endpoint import Endpoint, serving
 from support.mirrored import mirror
 from support.reading import labelled
 from support.studies import GROUPS, NO_RAY, judged, run
@@ -194,24 +193,6 @@ def test_a_run_judges_as_it_labels(place: Path, tmp_path: Path) -> None:
     recipe.write_text(json.dumps({**json.loads(recipe.read_text()), "seed": 2}))
     with pytest.raises(BadInput, match=r"methods\.0\.judge\.revision is .*now"):
         run(place / "study.yaml", tmp_path / "out", *asked, *NO_RAY)
-
-
-def test_an_endpoints_texts_are_judged(place: Path, tmp_path: Path) -> None:
-    pytest.importorskip("openai", reason="the extra raybias[endpoints] is not installed")
-    (tmp_path / "key").write_text("sk-a-key\n")
-    with serving(Endpoint(answer=lambda body: "<think>hm</think> a dull day", key=None)) as server:
-        spec = f"{{endpoint: '{server.url}', model: tiny, key_file: {tmp_path / 'key'}}}"
-        content = yaml.safe_load((place / "study.yaml").read_text())
-        content["backbones"] = [yaml.safe_load(spec)]
-        content["methods"][0] |= {"prompt_format": "chat", "template": "Go on: {text}"}
-        for section, key in (("probes", "data"),):
-            content[section][0][key] = str(place / content[section][0][key])
-        content["methods"][0]["judge"]["model"] = str(place / "judge")
-        (tmp_path / "study.yaml").write_text(yaml.safe_dump(content))
-        run(tmp_path / "study.yaml", tmp_path / "out", *NO_RAY)
-    rows = predictions(tmp_path / "out")
-    assert set(rows["answer"]) == {"<think>hm</think> a dull day"}
-    assert rows["parsed"].all()
 
 
 def relabelled(names: dict[int, str] | None, **config: Any) -> Callable[[Path], None]:

@@ -255,19 +255,6 @@ def test_without_network_the_cache_does_or_one_line_comes_without_a_retry(
     assert done.stderr == ""
 
 
-@pytest.mark.long
-def test_a_plan_without_network_is_one_line(cache: Path) -> None:
-    study = cache.parent / "study.yaml"
-    study.write_text(study_of("org/good").model_dump_json())
-    done = python(
-        "from raybias.cli import main; main()", "plan", str(study), HF_HUB_CACHE=str(cache),
-        HF_ENDPOINT="http://127.0.0.1:9",
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("raybias: org/good: is no folder here, the hub does not answer")
-
-
 def test_weights_that_are_not_whole_are_refused_before_out_is_written(tmp_path: Path) -> None:
     model = save_model(tmp_path / "tiny")
     study = study_of(model)

@@ -8,7 +8,7 @@ import pytest
 from transformers import OPTConfig
 
 from raybias.config import parse_study
-from raybias.planning.inventory import Inventory, Node, Product, assumed, choose, measure_product
+from raybias.planning.inventory import Inventory, Node, assumed, choose
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.runtime.inventory import read_inventory
@@ -16,29 +16,19 @@ from raybias.storage import Store
 from raybias.study_record import begin, make_record
 from support.words import word_tokenizer
 
-FAST = Product(native=True, slowdown=0.5)
-SLOW = Product(native=False, slowdown=41.0)
 
-
-def cpus(*products: Product | None) -> Inventory:
-    nodes = tuple(Node(cpus=4, memory=16 * 2**30, product=product) for product in products)
+def cpus(*able: bool | None) -> Inventory:
+    nodes = tuple(Node(cpus=4, memory=16 * 2**30, cpu_bfloat16=each) for each in able)
     return Inventory(nodes=nodes, source="made up")
 
 
 @pytest.mark.parametrize(
     ("inventory", "said"),
     [
-        (cpus(FAST), "dtype bfloat16: this CPU multiplies in it (product 2.0 times faster)"),
-        (cpus(SLOW), "dtype float32: this CPU emulates bfloat16 (product 41.0 times slower)"),
-        (
-            cpus(Product(native=True, slowdown=1.3)),
-            "dtype bfloat16: this CPU multiplies in it (although a product just took 1.3 times",
-        ),
-        (
-            cpus(FAST, SLOW, FAST),
-            "dtype float32: the CPU of 1 of 3 nodes emulates bfloat16 (product 41.0 times slower)",
-        ),
-        (cpus(FAST, None), "dtype float32: 1 of 2 nodes have CPUs that are not known to"),
+        (cpus(True), "dtype bfloat16: this CPU multiplies in it"),
+        (cpus(False), "dtype float32: this CPU emulates bfloat16"),
+        (cpus(True, False, True), "dtype float32: the CPU of 1 of 3 nodes emulates bfloat16"),
+        (cpus(True, None), "dtype float32: 1 of 2 nodes have CPUs that are not known to"),
         (assumed("nodes=2,gpus=8,gpu_memory=80GiB,gpu=A100"), "dtype bfloat16: A100 can"),
         (assumed("gpus=8,gpu_memory=80GiB"), "dtype bfloat16: assumed of GPUs whose kind is not"),
         (
@@ -56,10 +46,9 @@ def test_what_a_gpu_says_of_itself_counts_before_its_kind() -> None:
     assert choose(Inventory((node,), "made up"), gpus=True).dtype == "float32"
 
 
-def test_this_machine_is_measured() -> None:
-    assert 0 < measure_product().slowdown < 1000
-    assert read_inventory().nodes[0].product is None, "nobody asked"
-    assert read_inventory(products=True).nodes[0].product is not None
+def test_this_machine_is_asked_where_it_matters() -> None:
+    assert read_inventory().nodes[0].cpu_bfloat16 is None
+    assert read_inventory(dtypes=True).nodes[0].cpu_bfloat16 is not None
 
 
 def test_a_plan_decides_and_an_out_keeps_what_was_decided(tmp_path: Path) -> None:
@@ -76,11 +65,11 @@ def test_a_plan_decides_and_an_out_keeps_what_was_decided(tmp_path: Path) -> Non
     )
     assert study.undecided
     prepared = PreparedStudy.of(study)
-    fast, slow = plan(prepared, cpus(FAST)), plan(prepared, cpus(SLOW))
+    fast, slow = plan(prepared, cpus(True)), plan(prepared, cpus(False))
     assert fast.decided.backbones[0].dtype == "bfloat16"
     assert slow.decided.backbones[0].dtype == "float32"
     assert slow.shapes["opt"].weight_bytes == 2 * fast.shapes["opt"].weight_bytes
     store = Store(tmp_path / "out")
     begin(store, make_record(fast.decided, {}, command="test"))
-    again = plan(prepared, cpus(SLOW), out=store.uri)
+    again = plan(prepared, cpus(False), out=store.uri)
     assert (again.decided, again.precision) == (fast.decided, None)

@@ -89,5 +89,5 @@ def test_gpus_are_described_by_their_free_memory(monkeypatch: pytest.MonkeyPatch
     # A context would hold memory of the first GPU for as long as the driver runs.
     monkeypatch.setattr(torch.cuda, "_lazy_init", None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    (node,) = this_machine(products=True).nodes
+    (node,) = this_machine(dtypes=True).nodes
     assert (node.gpus, node.gpu_memory, node.gpu, node.bfloat16) == (2, 38, "A100", False)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import polars as pl
 import pytest
@@ -12,23 +11,14 @@ from transformers import T5Config
 
 from raybias.config import Study, parse_study
 from raybias.engine.memory import total
-from raybias.engine.rewriter import Rewriter
 from raybias.errors import ConfigError, DataError, ModelError, PlanError
-from raybias.methods.base import shard_of
 from raybias.planning.costs import costs_of, describe
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
-from raybias.planning.preflight import check_rewritten
-from raybias.planning.prepared import PreparedStudy, in_style, read_items
-from raybias.planning.shards import STYLED, chunks_of
+from raybias.planning.prepared import PreparedStudy, read_items
 from raybias.planning.stage_plans import Plan
 from raybias.planning.tasks import fetched_models, tasks_of
 from raybias.probes import pair_items
-from raybias.probes.styles.rewriting import rewritten_pairs
-from raybias.runtime.predict.files import missing
-from raybias.runtime.predict.rewriting import StyleRewriter, StyleRewriting, with_styles
-from raybias.schema import PAIRS, REWRITTEN_PAIRS
-from raybias.storage import Store
 from support import prompting
 from support.mirrored import mirror
 from support.rewriters import save_judge, save_pairs, save_t5
@@ -145,59 +135,3 @@ def test_what_cannot_be_rewritten_is_refused_before_any_work(folder: Path, tmp_p
     both["files"] = [str(tmp_path / "none.csv")]
     with pytest.raises(DataError, match=r"none.csv"):
         read_items(study(folder, styles=both))
-
-
-@pytest.mark.long
-def test_chunks_are_files_that_equal_the_pairs_rewritten_at_once(
-    folder: Path, tmp_path: Path
-) -> None:
-    chosen = study(folder, paired="separate")
-    prepared = PreparedStudy.of(chosen)
-    made = plan(prepared, assumed(SMALL))
-    options, stage = chosen.styles.rewriting["formal"], made.rewrite("formal")
-    items, store = prepared.data.items, Store(tmp_path)
-    originals = in_style(chosen, "formal", items)["mine"]
-    work = StyleRewriting(style="formal", options=options, paired=stage.paired, seed=0)
-    context = stage.context(options.spec())
-    predictor = work.reader(context, store)
-    chunks = chunks_of("formal", stage.pairs)
-    assert [chunk.file for chunk in chunks] == [
-        "parts/styled/mine/formal/00000000.parquet",
-        "parts/styled/mine/formal/00000064.parquet",
-    ]
-    assert missing(store, chunks, STYLED) == chunks
-    # The last first: neither order nor company changes a pair.
-    for chunk in reversed(chunks):
-        pairs = originals.slice(chunk.first_row, 64).select(PAIRS.names).to_arrow()
-        store.write_table(
-            chunk.file, shard_of(predictor, None, chunk, pairs, REWRITTEN_PAIRS)().table
-        )
-    assert missing(store, chunks, STYLED) == []
-    wanted = rewritten_pairs(
-        originals, "formal", Rewriter(options, style="formal"), paired="separate", seed=0
-    )
-    written = pl.concat([pl.DataFrame(store.read_table(chunk.file)) for chunk in chunks])
-    assert written.columns == REWRITTEN_PAIRS.names
-    assert written.select(PAIRS.names).equals(wanted.select(PAIRS.names))
-    assert 5 < written["kept"].sum() < 68
-    assert written.filter(~pl.col("kept"))["adequacy_more"].min() >= 0.05
-
-    # With every shard there, nothing is left to stream, and they become one file.
-    said: list[str] = []
-    reporter = type("Said", (), {"say": lambda _, text: said.append(text)})()
-    none, workers = cast("Any", None), cast("Any", SimpleNamespace(starting=""))
-    rewriter = StyleRewriter(
-        chosen, "formal", made.rewrite("formal"), store, workers, cast("Any", reporter)
-    )
-    whole = with_styles(items, {"formal": rewriter.run(items, none)})
-    assert whole["mine"].filter(style="formal").equals(wanted.select(PAIRS.names))
-    assert whole["mine"].filter(style="original").equals(items["mine"].filter(style="original"))
-    assert said == [
-        f"rewrite as formal with t5: {written['kept'].sum()} of 70 pairs keep their original, for"
-        " which nothing adequate was drawn"
-    ]
-    assert store.files("styled", recursive=True) == ["styled/mine/formal.parquet"]
-    check_rewritten(prepared, whole)
-    longer = whole["mine"].with_columns(pl.col("sent_more") + " w1" * 520)
-    with pytest.raises(ModelError, match="texts are longer than"):
-        check_rewritten(prepared, {"mine": longer})

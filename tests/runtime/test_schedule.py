@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, cast
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.simulated import Runs, simulate
+from benchmarks.simulated import simulate
 from raybias.planning.bounds import Bounds
 from raybias.planning.inventory import assumed
-from raybias.planning.machine import CPU, ResourceRequest
+from raybias.planning.machine import ResourceRequest
 from raybias.planning.tasks import Task, remaining
-from raybias.planning.workload import Layout
 from raybias.report.run_figures import schedule_figure
 from raybias.runtime.graph import Logbook
 
@@ -104,33 +103,6 @@ def test_bounds_are_the_longest_path_or_the_work_and_grahams_above_it() -> None:
     assert wide.high == bounds.high + 5
 
 
-class Steps:
-    """Work of which each run takes a second a step, whatever it is packed with."""
-
-    most, every = 8, 1
-
-    def step_seconds(self, speed: object, layout: object, runs: int) -> float:
-        return float(runs)
-
-    def evaluation_seconds(self, speed: object, layout: object, runs: int) -> float:
-        return 0.0
-
-    def test_seconds(self, speed: object, layout: object) -> float:
-        return 0.0
-
-
-def test_idle_devices_take_half_of_the_slowest_pack() -> None:
-    runs = Runs(cast(Any, Steps()), CPU, Layout(1), (10,) * 4)
-    assert runs.seconds() == 40
-    assert runs.after(30).reached == 7.5
-    tasks = [tuned("pack", runs.seconds()), tuned("after", 1, "pack")]
-    assert simulate(tasks, GPUS).wall == 41
-    # Halved at 2 s, after half a step, and at 4 s, after one and a half; then each is by itself.
-    halved = simulate(tasks, GPUS, runs={"pack": runs})
-    assert halved.wall == pytest.approx(4 + 8.5 + 1)
-    assert len({span.worker for span in halved.spans}) == 4
-
-
 def test_a_logbook_is_the_schedule_of_what_tasks_held() -> None:
     book = Logbook()
     one, other = tuned("a", 1), read("b", 9)
@@ -138,7 +110,7 @@ def test_a_logbook_is_the_schedule_of_what_tasks_held() -> None:
     book.hold({"a": (one, 1), "b": (other, 2)}, 4, 2.0)
     book.hold({"b": (other, 4)}, 4, 5.0)
     book.hold({}, 4, 6.0)
-    made = book.schedule()
-    held = sorted((span.task, span.start, span.end) for span in made.spans)
+    held = sorted((span["task"], span["start"], span["end"]) for span in book.spans)
     assert held == [("a", 0, 5), ("b", 0, 2), ("b", 0, 6), ("b", 0, 6), ("b", 5, 6), ("b", 5, 6)]
+    made = pl.DataFrame(book.spans).with_columns(devices=book.devices)
     assert "6.0 s, devices busy 88% of it" in schedule_figure(made, "drawn").svg

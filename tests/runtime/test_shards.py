@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from raybias.methods.base import PARTS, Answered, Compute, Reader, Shard
-from raybias.planning.shards import shards_of
+from raybias.planning.workload import shards_of
 from raybias.runtime.metrics import Meter
-from raybias.runtime.predict.files import ShardFiles, delete_empty_parts, missing
+from raybias.runtime.predict.files import ShardFiles, delete_empty_parts
 from raybias.runtime.predict.replica import Replica
 from raybias.runtime.predict.worker import ShardWorker
 from raybias.runtime.progress import Advance, Done, Reporter
@@ -94,7 +94,7 @@ def test_a_shard_of_all_rows_is_the_runs_file_at_once(store: Store, worker: Shar
     (shard, _) = shards_of(RUNS, {"mine": len(ITEMS)}, 100, STORED)
     worker.compute(shard, ITEMS)
     assert shard.file == shard.run_file
-    assert missing(store, [shard], STORED) == []
+    assert ShardFiles(store, [shard], STORED).todo == []
 
 
 @pytest.mark.parametrize("killed", ["between shards", "before a join", "within a join"])
@@ -126,14 +126,14 @@ def test_broken_files_are_deleted_and_asked_for_again(store: Store, worker: Shar
         worker.compute(shard, ITEMS)
     store.write_bytes(SHARDS[0].file, b"torn")
     store.write_table(SHARDS[1].file, ITEMS.slice(0, 2))
-    assert missing(store, SHARDS, STORED) == [SHARDS[0], SHARDS[1], *SHARDS[3:]]
+    assert ShardFiles(store, SHARDS, STORED).todo == [SHARDS[0], SHARDS[1], *SHARDS[3:]]
     assert store.files(PARTS, recursive=True) == [SHARDS[2].file]
     completed(store, worker)
     store.write_table(SHARDS[0].run_file, ITEMS.slice(1))
     assert completed(store, worker) == SHARDS[:3]
     assert rows(store) == WHOLE
     # A rank asks for the shards of its reading alone, of which the run has more.
-    assert missing(store, SHARDS[:2], STORED) == []
+    assert ShardFiles(store, SHARDS[:2], STORED).todo == []
 
 
 def test_a_replica_commits_and_computes_nothing_twice(store: Store, worker: ShardWorker) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from hypothesis import strategies as st
 from ray.data.exceptions import SystemException
 from ray.exceptions import RayTaskError, UserCodeException
 from ray.train import ControllerError, WorkerGroupError
-from rich.console import Console
 
 import raybias.runtime.study
 from raybias import schema
@@ -36,10 +34,8 @@ from raybias.errors import (
 from raybias.methods.base import Answered, Compute, Reader, Shard, predictions, shard_of
 from raybias.planning.preflight import check_inputs, check_references
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.shards import shards_of
+from raybias.planning.workload import shards_of
 from raybias.probes.published.planted import Plant
-from raybias.runtime.predict.files import missing
-from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import root_error, translating_errors
 from raybias.schema import OutputSpec
 from raybias.storage import Store
@@ -143,24 +139,6 @@ def test_shards_cover_every_row_once(items: dict[str, int], rows_per_shard: int)
     ]
     wanted = [(r["run_id"], p, row) for r in runs for p, n in items.items() for row in range(n)]
     assert sorted(covered) == sorted(wanted)
-
-
-def test_only_whole_shards_count_as_done(tmp_path: Path) -> None:
-    store, (shard, *_) = (
-        Store(tmp_path),
-        shards_of(
-            [{"run_id": "r", "model": "m", "method": "k", "dataset": "d"}], {"p": 4}, 4, TUNED
-        ),
-    )
-    assert missing(store, [shard], TUNED) == [shard]
-    table = answered(shard, item_table(4), np.eye(4, 3, dtype=np.float32))
-    store.write_table(shard.file, table)
-    assert missing(store, [shard], TUNED) == []
-    for wrong in (table.slice(0, 3), table.drop_columns(["answer"])):
-        store.write_table(shard.file, wrong)
-        assert missing(store, [shard], TUNED) == [shard]
-    store.write_bytes(shard.file, b"PAR1 torn")
-    assert missing(store, [shard], TUNED) == [shard]
 
 
 def item_table(rows: int) -> pa.Table:
@@ -271,15 +249,6 @@ def test_an_error_of_rays_own_says_what_it_was() -> None:
     assert "scoring: KeyError: 'shape'" in str(root_error(error, "scoring"))
 
 
-def test_progress_without_a_terminal_is_a_few_plain_lines() -> None:
-    target = io.StringIO()
-    reporter = Reporter(Console(file=target))
-    with reporter.stage("score", 100) as advance:
-        for _ in range(100):
-            advance(note="x")
-    assert target.getvalue() == "score: 100/100 (x)\n"
-
-
 TRUTH = {"quixlan": 0.2, "other": 0.0}
 PLANT = Plant("origin", "quixlan", "negative_fpr", {"negative_fpr": TRUTH, "positive_fpr": TRUTH})
 
@@ -368,7 +337,7 @@ def test_what_a_killed_driver_left_is_freed_before_the_inventory_is_read(
     """Its replicas may hold every GPU, and a plan asks one of each node for its memory."""
     done: list[str] = []
 
-    def asked(address: str | None, *, products: bool) -> Any:
+    def asked(address: str | None, *, dtypes: bool) -> Any:
         done.append("inventory")
         raise WorkFailed("far enough")
 

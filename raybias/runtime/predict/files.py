@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,13 +29,9 @@ _GROUP_ROWS: Final = 1 << 17
 
 
 class ShardFiles:
-    """The shards of a task, and which of them OUT holds.
+    """The shards of a task; `todo` are those that OUT lacks, in their order.
 
     A file with wrong rows or columns is deleted.
-
-    Attributes
-    ----------
-    todo: shards that OUT lacks, in the order of `shards`.
     """
 
     def __init__(self, store: Store, shards: Sequence[Shard], output: OutputSpec) -> None:
@@ -98,13 +94,8 @@ class ShardFiles:
 
         Parameters
         ----------
-        title: of the stage that is shown.
-        read: called with `todo`, if there is any, and what it must tell of each that is done.
-        starting: what is waited for before the first one, for a user.
-
-        Raises
-        ------
-        RaybiasError: as `read` says, or where a file cannot be read or written.
+        title: of the stage that is shown, and what it is `starting` before the first shard.
+        read: called with `todo`, if there is any, and with what it calls for each shard.
         """
         total, todo = len(self.shards), self.todo
         # The outer one is for ending the replicas, which fails where the cluster is gone.
@@ -130,26 +121,19 @@ class ShardFiles:
         joined: list[Future[None]] = []
         pool = ThreadPoolExecutor(1)
 
-        def join(run_file: str) -> None:
-            if run_file in parts:
-                joined.append(pool.submit(self._join, parts.pop(run_file)))
-
-        def told(
-            count: int = 1, *, part: float = 0.0, note: str = "", done: Done | None = None
-        ) -> None:
-            advance(count, part=part, note=note, done=done)
+        def told(count: int = 1, *, done: Done | None = None, **what: Any) -> None:
+            advance(count, done=done, **what)
             if done is not None and done.shard is not None:
-                left[done.shard.run_file] -= 1
-                if not left[done.shard.run_file]:
-                    join(done.shard.run_file)
+                run_file = done.shard.run_file
+                left[run_file] -= 1
+                if not left[run_file] and run_file in parts:
+                    joined.append(pool.submit(self._join, parts.pop(run_file)))
 
         try:
             for folder in self._left_over:
                 self.store.delete_folder(folder)
             yield told
-            for name in list(parts):
-                join(name)
-            for each in joined:
+            for each in (*joined, *(pool.submit(self._join, each) for each in parts.values())):
                 each.result()
         finally:
             pool.shutdown(cancel_futures=True)
@@ -168,11 +152,6 @@ class ShardFiles:
                 writer.write_table(pa.concat_tables(tables).combine_chunks())
         store.write_bytes(shards[0].run_file, sink.getvalue().to_pybytes())
         store.delete_folder(_folder(shards[0].file))
-
-
-def missing(store: Store, shards: Sequence[Shard], output: OutputSpec) -> list[Shard]:
-    """List the shards that OUT lacks; see `ShardFiles`."""
-    return ShardFiles(store, shards, output).todo
 
 
 def delete_empty_parts(store: Store) -> None:

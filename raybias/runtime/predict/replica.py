@@ -56,13 +56,11 @@ _ENDED: Final = {
 
 
 class Replica:
-    """One model in one replica.
+    """One model in one replica, for shards of `methods` that share its weights.
 
     Parameters
     ----------
-    methods: whose shards may come; they share the weights.
     out: URI of the study's OUT, which holds the runs' adapters or prompts.
-    meter: counts rows and tokens.
     """
 
     def __init__(
@@ -100,12 +98,7 @@ class Replica:
         return int(result.tokens)
 
     async def label(self, method: str, run_id: str, texts: list[str]) -> list[dict[str, Any]]:
-        """Label texts that are no items of a probe with one run; a row of answers each.
-
-        Raises
-        ------
-        ModelError: a text that the model cannot read.
-        """
+        """Label texts that are no items of a probe with one run; returns a row of answers each."""
         reader = self.worker.reader(method)
         reader.check(texts)
         run = await self.run(model_id(method, run_id))
@@ -137,12 +130,7 @@ def model_id(method: str, run_id: str) -> str:
 
 
 def deployment(name: str, methods: Sequence[Served], **options: Any) -> serve.Deployment:
-    """Return the Serve deployment of replicas for methods that share weights.
-
-    Parameters
-    ----------
-    options: further ones of `serve.deployment`, in the place of those set here.
-    """
+    """Return the Serve deployment of replicas for methods that share weights."""
     set_here: dict[str, Any] = {
         "max_ongoing_requests": REQUESTS_PER_REPLICA,
         "health_check_period_s": 10,
@@ -184,11 +172,7 @@ def deployed(app: serve.Application, name: str) -> Iterator[DeploymentHandle]:
 def wait_for_replica(
     handle: DeploymentHandle, stopped: threading.Event, *, every: bool = False
 ) -> None:
-    """Wait until an application has a replica that is ready, as its handle is told by Serve.
-
-    Parameters
-    ----------
-    every: whether to wait for all of its replicas, as Serve's controller says.
+    """Wait until Serve tells an application's handle of a replica, or runs `every` one of them.
 
     Raises
     ------

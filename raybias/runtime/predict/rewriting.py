@@ -16,8 +16,8 @@ import pyarrow as pa
 from raybias.config import Rewriting, Study
 from raybias.methods.base import Answered, Compute, Reader, Shard
 from raybias.planning.prepared import in_style
-from raybias.planning.shards import REWRITING, STYLED, chunks_of
 from raybias.planning.stage_plans import RewritePlan
+from raybias.planning.workload import REWRITING, STYLED, chunks_of
 from raybias.probes.styles.rewriting import rewritten_pairs
 from raybias.runtime.graph import Grant
 from raybias.runtime.metrics import Meter
@@ -34,13 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StyleRewriting:
-    """One style of a study, in a method's place on a replica.
-
-    Attributes
-    ----------
-    paired: as the plan decides.
-    seed: keys the draws.
-    """
+    """One style of a study, in a method's place on a replica; `seed` keys the draws."""
 
     style: str
     options: Rewriting
@@ -55,12 +49,7 @@ class StyleRewriting:
         return STYLED
 
     def reader(self, context: ModelContext, store: Store) -> PairRewriter:
-        """Load the checkpoint and its judge.
-
-        Raises
-        ------
-        ModelError: a model without weights, or one that lacks some.
-        """
+        """Load the checkpoint and its judge."""
         from raybias.engine.rewriter import Rewriter
 
         return PairRewriter(self, Rewriter(self.options, context.execution, style=self.style))
@@ -88,12 +77,7 @@ class PairRewriter(Reader):
 
 @dataclass(frozen=True)
 class StyleRewriter:
-    """Puts the pairs of one style that a checkpoint makes into OUT/styled.
-
-    Parameters
-    ----------
-    workers: that rewrite.
-    """
+    """Puts the pairs of one style that a checkpoint makes into OUT/styled."""
 
     study: Study
     style: str
@@ -103,15 +87,11 @@ class StyleRewriter:
     reporter: Reporter
 
     def run(self, items: Mapping[str, pl.DataFrame], grant: Grant) -> dict[str, pl.DataFrame]:
-        """Rewrite what is missing; returns the rewritten pairs by probe.
+        """Rewrite the missing pairs; returns the rewritten ones by probe.
 
         Parameters
         ----------
-        items: per probe, with the originals where rewritten pairs will stand.
-
-        Raises
-        ------
-        WorkFailed: a checkpoint or judge cannot be loaded, or a shard fails.
+        items: by probe, with the originals where rewritten pairs will stand.
         """
         plan, files = self.plan, self._files()
         originals = in_style(self.study, self.style, items)
@@ -163,12 +143,9 @@ def with_styles(
     """Put rewritten pairs, by style and probe, into the places of their originals."""
     whole = dict(items)
     for frames in made.values():
-        whole |= {name: _with_style(whole[name], frame) for name, frame in frames.items()}
+        for name, frame in frames.items():
+            style = frame["style"][0]
+            # Styles stand one after another.
+            parts = whole[name].partition_by("style", maintain_order=True)
+            whole[name] = pl.concat(frame if p["style"][0] == style else p for p in parts)
     return whole
-
-
-def _with_style(items: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
-    """Replace the rows of one style; styles stand one after another."""
-    parts = items.partition_by("style", maintain_order=True)
-    style = made["style"][0]
-    return pl.concat([made if part["style"][0] == style else part for part in parts])

@@ -56,12 +56,7 @@ _DOWNSCALE_S: Final = 20.0
 def shard_rows(
     shards: Sequence[Shard], items: Mapping[str, pa.Table]
 ) -> Generator[tuple[Shard, pa.Table], None, None]:
-    """Read the rows of shards with Ray Data; yields each shard with its rows, in order.
-
-    Parameters
-    ----------
-    items: rows by probe, all with the same columns.
-    """
+    """Read the rows of shards with Ray Data; yields each shard with its rows, in order."""
     context = DataContext.get_current()
     context.execution_options.preserve_order = True
     tables = {probe: ray.put(table) for probe, table in items.items()}
@@ -93,13 +88,7 @@ def shard_rows(
 
 
 class Replicas:
-    """A Serve application with one model, up while readings use it and a moment longer.
-
-    Parameters
-    ----------
-    name: of the application.
-    reading: the first that uses it; others have the same model, methods and plan.
-    """
+    """A Serve application with one model, up while readings use it and a moment longer."""
 
     def __init__(self, name: str, reading: Reading) -> None:
         self.name, self.first = name, reading
@@ -114,11 +103,6 @@ class Replicas:
         Parameters
         ----------
         max_failures: how often one shard may lose its replica.
-
-        Raises
-        ------
-        Stopped: the study was stopped.
-        RaybiasError, RayError: the replicas do not start, or a shard cannot be computed.
         """
         grant.enough = len(reading.todo)
         with self.held(grant) as handle, self._turn:

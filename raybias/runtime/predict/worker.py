@@ -1,19 +1,32 @@
-"""Compute and commit shards with one model, in a replica, on a rank or in this process."""
+"""Compute and commit shards with one model, in a replica, in this process, or on a rank.
+
+Ranks are a Train worker group that shares a backbone too large for one device. Each computes and
+commits shards of its own as a replica would, so neither the number of ranks nor their share of the
+work changes a result.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from raybias.config import Resources
+from raybias.errors import RaybiasError
 from raybias.methods.base import Compute, Shard, shard_of
-from raybias.runtime.progress import Done
-from raybias.runtime.workers import Served, keep_ways
+from raybias.runtime.predict.files import ShardFiles
+from raybias.runtime.progress import Advance, Done
+from raybias.runtime.worker_group import run_group, within_memory
+from raybias.runtime.workers import Reading, Served, keep_ways
 from raybias.storage import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from ray.util.queue import Queue
 
     from raybias.engine.backbone import ModelContext
 
@@ -29,10 +42,6 @@ class ShardWorker:
     context: of this process, as `ModelContext.here` gives it.
     methods: whose shards may come; the first one's reader is loaded at once.
     store: the study's OUT, which holds the runs' adapters or prompts.
-
-    Raises
-    ------
-    ModelError: the backbone cannot be loaded, or not for the first method.
     """
 
     def __init__(self, context: ModelContext, methods: Sequence[Served], store: Store) -> None:
@@ -46,12 +55,7 @@ class ShardWorker:
         self.reader(methods[0].name)
 
     def reader(self, method: str) -> Any:
-        """Load the method's reader, or return it if it is loaded.
-
-        Raises
-        ------
-        ModelError: the backbone cannot be loaded for this method.
-        """
+        """Load the method's reader, or return it if it is loaded."""
         with self._changing:
             if self._held[0] != method:
                 self._held = ("", None)
@@ -76,3 +80,65 @@ class ShardWorker:
         result = self.prepare(run, shard, items.slice(shard.first_row, shard.rows))()
         self.commit(shard, result.table)
         return Done(rows=shard.rows, tokens=result.tokens, shard=shard)
+
+
+def read_together(name: str, reading: Reading, resources: Resources, advance: Advance) -> None:
+    """Compute the shards of a reading by one method on a worker group, and commit their files.
+
+    Raises
+    ------
+    ModelError, WorkFailed: the backbone cannot be loaded, or a shard cannot be computed.
+    """
+    run_group(
+        name,
+        reading.plan,
+        reading.plan.replicas_max,
+        resources,
+        work=read_on_rank,
+        task=reading,
+        store=reading.store,
+        add=lambda done: advance(done=done),
+    )
+    if reading.store.exists(f"train/{name}"):
+        reading.store.delete_folder(f"train/{name}")
+
+
+def read_on_rank(config: Mapping[str, Any]) -> None:
+    """Compute a rank's shards; Ray Train calls this on every rank."""
+    import ray
+    from ray.train.torch import get_device
+
+    progress: Queue = config["progress"]
+    reading: Reading = ray.get(config["work"])
+    with within_memory(reading.context, reading.store, config["folder"]) as context:
+        for report in read_mine(replace(reading, context=context), get_device()):
+            if isinstance(report, Done):
+                reading.meter.add("raybias_rows_total", report.rows)
+                reading.meter.add("raybias_tokens_total", report.tokens)
+            progress.put(report)
+
+
+def read_mine(reading: Reading, device: torch.device) -> Iterator[Done | RaybiasError]:
+    """Compute this rank's share of the missing shards.
+
+    All ranks of the process group must call it. Yields what was done as files are committed, and
+    at the end the error, if any, that stopped this rank.
+    """
+    from raybias.runtime.zero3 import ShardedInference
+
+    (method,) = reading.methods
+    sharing = ShardedInference(reading.context.spec.dtype, device)
+    # Loading waits for all ranks, so they all look before any of them writes.
+    waiting = ShardFiles(reading.store, reading.todo, method.output()).todo
+    worker = ShardWorker(reading.context.here(device, sharing), [method], reading.store)
+    items = reading.rows()
+    error: RaybiasError | None = None
+    sharing.begin_alone()
+    try:
+        for shard in waiting[sharing.ranks.rank :: sharing.ranks.world]:
+            yield worker.compute(shard, items[shard.probe])
+    except RaybiasError as raised:
+        error = raised
+    sharing.end_alone()
+    if error is not None:
+        yield error

@@ -96,12 +96,11 @@ class Offer:
 
 
 def offered(args: Serving) -> tuple[Offer, dict[str, serve.Application]]:
-    """Read what is to be served of a study's OUT; return it with a scorer for each `MODEL-METHOD`.
+    """Read a study's OUT; return what it offers, and a scorer for each `MODEL-METHOD`.
 
     Raises
     ------
-    OutputError: OUT holds no study, none of its runs labels texts, or a local model is not the
-        one that it was made with.
+    OutputError: OUT holds no study, no run that labels texts, or a local model has changed.
     ConfigError: a model that the study does not have; no token, or one that can be guessed.
     """
     digest = None if args.anyone else token_digest(read_token(args.token_file))
@@ -131,12 +130,7 @@ def offered(args: Serving) -> tuple[Offer, dict[str, serve.Application]]:
 
 
 def app(args: Serving) -> serve.Application:
-    """Build the Serve application of a study's OUT.
-
-    Raises
-    ------
-    OutputError, ConfigError: as `offered` says.
-    """
+    """Build the Serve application of a study's OUT; raises as `offered` does."""
     offer, scorers = offered(args)
     ingress = serve.deployment(
         name="Ingress",
@@ -153,12 +147,7 @@ def app(args: Serving) -> serve.Application:
 
 
 class Ingress:
-    """Routes requests to the replicas of their run.
-
-    Parameters
-    ----------
-    deployments: handles by `MODEL-METHOD`.
-    """
+    """Routes requests to the replicas of their run, by deployments named `MODEL-METHOD`."""
 
     def __init__(self, offer: Offer, deployments: Mapping[str, Any]) -> None:
         self.offer, self.deployments, self.under_way = offer, deployments, 0
@@ -178,13 +167,7 @@ class Ingress:
         return self.seen.get(name, self.offer.args.replicas)
 
     def watch(self, applications: Mapping[str, str], ended: threading.Event) -> None:
-        """Look every second how many replicas live, so that no request waits for lost ones.
-
-        Parameters
-        ----------
-        applications: Serve's, by deployment.
-        ended: when to look no more.
-        """
+        """Count live replicas every second until `ended`; no request waits for lost ones."""
 
         def look() -> None:
             while not ended.wait(_HEALTH_CHECK_S):
@@ -299,12 +282,7 @@ def _scorer(
 
 
 def read_token(file: str | None) -> str:
-    """Read the bearer token from a file or the environment.
-
-    Raises
-    ------
-    ConfigError: there is none, or it can be guessed.
-    """
+    """Read the bearer token from a file or the environment; refuse one that can be guessed."""
     try:
         text = Path(file).read_text("utf-8") if file else os.environ.get(TOKEN_VARIABLE, "")
     except (OSError, UnicodeDecodeError) as error:

@@ -13,7 +13,6 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final, Protocol
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -76,10 +75,7 @@ class Labeller(Protocol):
     async def label(self, run: str, texts: Sequence[str]) -> list[dict[str, Any]]:
         """Give each text's `label`, the labels' `probabilities` and the generated `answer`.
 
-        Raises
-        ------
-        Overloaded: to be tried again later.
-        BadInput: texts that the model cannot read.
+        Raises Overloaded where it can be tried again, and BadInput for unreadable texts.
         """
 
 
@@ -89,12 +85,7 @@ def token_digest(token: str) -> bytes:
 
 
 def web(labeller: Labeller, limits: Limits, digest: bytes | None) -> FastAPI:
-    """Build the application.
-
-    Parameters
-    ----------
-    digest: `token_digest` of the bearer token; None asks for none.
-    """
+    """Build the application; `digest` is `token_digest` of the bearer token, None asks for none."""
     bearer = HTTPBearer(auto_error=False)
 
     async def authorised(request: Request) -> None:
@@ -110,14 +101,17 @@ def web(labeller: Labeller, limits: Limits, digest: bytes | None) -> FastAPI:
             # As JSON whatever its Content-Type is: `curl -d` calls all that it sends a form.
             content = Asked.model_validate_json(body)
         except ValidationError as error:
-            raise RequestValidationError(error.errors()) from error
+            # The first thing wrong, without sending back what was sent.
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])
+            problem = ": ".join(filter(None, (place, str(first["msg"]))))
+            raise HTTPException(422, problem) from error
         _check(content, labeller, limits)
         return content
 
     api = FastAPI(title="raybias", docs_url=None, redoc_url=None, openapi_url=None)
-    api.add_exception_handler(RequestValidationError, _malformed)
-    api.add_exception_handler(AnyHTTPException, _refused)
-    api.add_exception_handler(Exception, _failed)
+    for kind in (AnyHTTPException, Exception):
+        api.add_exception_handler(kind, _refused)
 
     @api.get("/healthz")
     async def health() -> dict[str, str]:
@@ -210,20 +204,9 @@ async def _in_time(labeller: Labeller, asked: Asked, limits: Limits) -> list[dic
         raise HTTPException(422, error.problem) from error
 
 
-async def _malformed(request: Request, error: Exception) -> JSONResponse:
-    """Name the first thing wrong, without sending back what was sent."""
-    problems: Sequence[Any] = getattr(error, "errors", list)()
-    first = problems[0] if problems else {"loc": (), "msg": "malformed"}
-    place = ".".join(str(part) for part in first["loc"])
-    return _error(422, ": ".join(part for part in (place, str(first["msg"])) if part))
-
-
 async def _refused(request: Request, error: Exception) -> JSONResponse:
-    status = getattr(error, "status_code", 500)
-    return _error(status, str(getattr(error, "detail", "")), getattr(error, "headers", None))
-
-
-async def _failed(request: Request, error: Exception) -> JSONResponse:
+    if isinstance(error, AnyHTTPException):
+        return _error(error.status_code, str(error.detail), error.headers)
     return _error(500, "the work failed; the server's log says why")
 
 

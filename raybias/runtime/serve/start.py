@@ -159,13 +159,7 @@ def _answering(application: FastAPI, place: socket.socket, *, most: int) -> Iter
 
 @contextmanager
 def _ingress(args: Serving, *, ends_with_ray: bool) -> Iterator[Ingress]:
-    """Run the replicas in the Ray that is connected, and an ingress in this process.
-
-    Raises
-    ------
-    PlanError: the cluster lacks CPUs or GPUs.
-    WorkFailed: the replicas do not start.
-    """
+    """Run the replicas in the Ray that is connected, and an ingress in this process."""
     offer, scorers = offered(args)
     _check_room(offer, len(scorers))
     prefix = f"{NAME}-{uuid.uuid4().hex[:8]}"

@@ -7,10 +7,10 @@ beside what, by the study's graph.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -44,34 +44,19 @@ def trials_of(
     backbone: Backbone,
     training: TrainingSet,
     method: Tuned,
-    *,
     seeds: Sequence[int],
     choices: Sequence[HyperParameters],
-    stage: str,
 ) -> tuple[Trial, ...]:
-    """List one trial per seed and choice of a sweep, in the study's order."""
-    prefix = f"{backbone.name}.{training.name}.{method.name}"
-
-    def name(choice: HyperParameters) -> str:
-        parts = [prefix, f"lr{_exactly(choice.learning_rate)}"]
+    """List one final trial per seed and choice of hyper-parameters, in the study's order."""
+    found = []
+    for choice in choices:
+        name = f"{backbone.name}.{training.name}.{method.name}.lr{_exactly(choice.learning_rate)}"
         if method.weight_decays:
-            parts.append(f"wd{_exactly(choice.weight_decay)}")
+            name += f".wd{_exactly(choice.weight_decay)}"
         if method.stop_windows:
-            parts.append(f"t{choice.stop_window}")
-        return ".".join(parts)
-
-    return tuple(
-        Trial(
-            run_id=f"{name(choice)}.s{seed}",
-            seed=seed,
-            stage=stage,
-            learning_rate=choice.learning_rate,
-            weight_decay=choice.weight_decay,
-            stop_window=choice.stop_window,
-        )
-        for choice in choices
-        for seed in seeds
-    )
+            name += f".t{choice.stop_window}"
+        found += [Trial(f"{name}.s{seed}", seed, stage="final", **vars(choice)) for seed in seeds]
+    return tuple(found)
 
 
 def _exactly(value: float) -> str:
@@ -93,12 +78,7 @@ def tokenise(inputs: Inputs, training: str, method: Tuned) -> Tokens:
 
 @dataclass(frozen=True)
 class TuningJob:
-    """The sweep and the final runs of one method on one training set.
-
-    Attributes
-    ----------
-    work: what the study's graph calls for a pack; it is to call `tune`.
-    """
+    """The sweep and the final runs of one method on one training set; `work` does one pack."""
 
     prepared: PreparedStudy
     backbone: Backbone
@@ -125,11 +105,7 @@ class TuningJob:
     def tune(self, grant: Grant) -> bool:
         """Tune one pack of a stage; returns whether it was the last of the job.
 
-        Runs whose adapter is in OUT are not tuned again; others go on from their state there.
-
-        Raises
-        ------
-        WorkFailed: workers failed for good.
+        Runs whose adapter is in OUT are not tuned again; others resume from their state there.
         """
         task = grant.task
         stage = self._stage(task.stage)
@@ -147,12 +123,7 @@ class TuningJob:
                 return stage.left == 0 and task.stage == last
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of `schema.RUNS` of all runs, those that are kept marked as selected.
-
-        Raises
-        ------
-        WorkFailed: too few runs finished.
-        """
+        """Return the rows of `schema.RUNS` of all runs, those that are kept marked as selected."""
         swept = self._sweep.rows() if len(self.choices) > 1 else []
         final = [self.row(trial) for trial in self._all(self._choice)]
         others = [
@@ -181,8 +152,8 @@ class TuningJob:
     @cached_property
     def _sweep(self) -> TuningStage:
         seeds = self.method.seeds[: self.method.sweep_seeds]
-        trials = self._trials(seeds=seeds, choices=self.choices, stage="sweep")
-        return TuningStage(self, "sweep", trials)
+        trials = trials_of(self.backbone, self.training, self.method, seeds, self.choices)
+        return TuningStage(self, "sweep", [replace(each, stage="sweep") for each in trials])
 
     @cached_property
     def _final(self) -> TuningStage:
@@ -199,19 +170,10 @@ class TuningJob:
         return choice
 
     def _all(self, choice: HyperParameters) -> tuple[Trial, ...]:
-        return self._trials(seeds=self.method.seeds, choices=(choice,), stage="final")
-
-    @cached_property
-    def _trials(self) -> Callable[..., tuple[Trial, ...]]:
-        return partial(trials_of, self.backbone, self.training, self.method)
+        return trials_of(self.backbone, self.training, self.method, self.method.seeds, (choice,))
 
     def row(self, trial: Trial) -> dict[str, Any]:
-        """Return a finished trial's row of `schema.RUNS`.
-
-        Raises
-        ------
-        WorkFailed: it has none.
-        """
+        """Return a finished trial's row of `schema.RUNS`."""
         row = record_of(self.store, trial.run_id, self.fingerprint)
         if row is None:
             raise WorkFailed(f"no result of {trial.run_id}", where=self.store.uri)
@@ -244,7 +206,7 @@ class TuningStage:
     given: trials that a pack gave up, by the key of the task that goes on with them.
     """
 
-    def __init__(self, job: TuningJob, name: str, trials: tuple[Trial, ...]) -> None:
+    def __init__(self, job: TuningJob, name: str, trials: Sequence[Trial]) -> None:
         self.job, self.plan, self.trials = job, job.plan, trials
         self.title = f"{job.title} (sweep)" if name == "sweep" else job.title
         self.left = job.plan.packs(name)

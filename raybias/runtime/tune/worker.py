@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -85,9 +85,7 @@ def record_of(store: Store, run_id: str, fingerprint: str) -> dict[str, Any] | N
 class PackWorker:
     """Tunes packs of one method on one backbone, which it loads once; an actor, or in this process.
 
-    Parameters
-    ----------
-    leaving: whether it is to keep states and end; by default, whether its node is taken away.
+    It keeps states and ends when it is `leaving`: by default, when its node is taken away.
     """
 
     def __init__(self, task: TuneTask, leaving: Callable[[], bool] | None = None) -> None:
@@ -99,12 +97,7 @@ class PackWorker:
     def tune(
         self, work: tuple[TuneTask, Tokens], trials: Sequence[Trial]
     ) -> Iterator[WorkerReport]:
-        """Tune trials to their end, or until this worker is `leaving`.
-
-        Raises
-        ------
-        ModelError: the backbone cannot be loaded, or not for this method.
-        """
+        """Tune trials to their end, or until this worker is `leaving`."""
         task, tokens = work
         # The threads of torch are those of the thread that asks, which is not the constructor's.
         context = self.context.here()
@@ -148,44 +141,32 @@ def tune_together(config: dict[str, Any]) -> None:
 
     from raybias.runtime.zero3 import Zero3
 
-    work = ray.get(config["work"])
-    task = work[0][0]
+    (task, tokens), trials = ray.get(config["work"])
     rank, device = ray.train.get_context().get_world_rank(), get_device()
-    with within_memory(task.context, Store(task.out), task.folder) as context:
-        sharding = Zero3(task.context.spec.dtype, device)
-        _tune_on(rank, work, context.here(device, sharding), config["progress"])
-
-
-def _tune_on(rank: int, work: Any, context: ModelContext, progress: Queue) -> None:
-    """Tune on one rank."""
-    (task, tokens), trials = work
-    try:
-        trainer = task.method.trainer(context)
-        pack, error = WorkerPack(task, tokens, trials, trainer, writes=rank == 0), None
-    except RaybiasError as raised:
-        pack, error = None, raised
-    # Every rank learns of the error here, so that none waits for another for ever.
-    failed = torch.tensor(int(error is not None), device=context.execution.device)
-    dist.all_reduce(failed)
-    if failed.item() or pack is None:
-        if error is not None:
-            progress.put(error)
-        return
-    if rank == 0:
-        keep_ways(Store(task.out), context)
-    for report in pack.reports():
+    progress: Queue = config["progress"]
+    with within_memory(task.context, Store(task.out), task.folder) as halved:
+        context = halved.here(device, Zero3(task.context.spec.dtype, device))
+        try:
+            trainer = task.method.trainer(context)
+            pack, error = WorkerPack(task, tokens, trials, trainer, writes=rank == 0), None
+        except RaybiasError as raised:
+            pack, error = None, raised
+        # Every rank learns of the error here, so that none waits for another for ever.
+        failed = torch.tensor(int(error is not None), device=context.execution.device)
+        dist.all_reduce(failed)
+        if failed.item() or pack is None:
+            if error is not None:
+                progress.put(error)
+            return
         if rank == 0:
-            progress.put(report)
+            keep_ways(Store(task.out), context)
+        for report in pack.reports():
+            if rank == 0:
+                progress.put(report)
 
 
 class WorkerPack:
-    """Trials that one worker tunes in the same steps.
-
-    Parameters
-    ----------
-    trials: those that have a result are left out.
-    writes: whether this worker keeps states and saves adapters; of several ranks, one does.
-    """
+    """Trials that one worker tunes in the same steps; of several ranks one `writes`."""
 
     def __init__(
         self,
@@ -259,15 +240,14 @@ class WorkerPack:
 
     def _kept_states(self) -> dict[str, dict[str, torch.Tensor]]:
         """Read the states of the trials that have one."""
-        if self.task.sharded:
-            name = self._state(self.name)
-            return _apart(load(self.store.read_bytes(name))) if self.store.exists(name) else {}
-        names = {run_id: self._state(run_id) for run_id in self.active}
-        return {
-            run_id: load(self.store.read_bytes(name))
-            for run_id, name in names.items()
-            if self.store.exists(name)
-        }
+        states: dict[str, dict[str, torch.Tensor]] = {}
+        for owner in [self.name] if self.task.sharded else self.active:
+            if not self.store.exists(file := self._state(owner)):
+                continue
+            for key, tensor in load(self.store.read_bytes(file)).items():
+                run_id, _, name = key.rpartition(":")
+                states.setdefault(run_id or owner, {})[name] = tensor
+        return states
 
     def _reached(self) -> dict[str, int]:
         """Return the last step that each trial was evaluated at by earlier workers."""
@@ -280,8 +260,7 @@ class WorkerPack:
     def advance(self, leaving: Callable[[], bool] = lambda: False) -> WorkerReport:
         """Train to the next evaluation, save the trials that stop, and keep states that are due.
 
-        Those of soft prompts, which are small, are kept each time; others as often as that costs a
-        twentieth of the time.
+        Small states are kept each time; others as often as that takes a twentieth of the time.
         """
         steps, tokens = self.tuner.steps, self.tuner.tokens
         evaluations = self.tuner.advance(leaving)
@@ -319,7 +298,10 @@ class WorkerPack:
         if self.writes:
             states = {run_id: self.tuner.state(run_id) for run_id in self.active}
             if self.task.sharded:
-                states = {self.name: _together(states)}
+                each = (
+                    (run, name, t) for run, state in states.items() for name, t in state.items()
+                )
+                states = {self.name: {f"{run}:{name}": tensor for run, name, tensor in each}}
             for name, state in states.items():
                 if state:
                     self.store.write_bytes(self._state(name), save(state))
@@ -386,20 +368,6 @@ class WorkerPack:
             **self.trainer.label_metadata(),
             "adapter": adapter,
         }
-
-
-def _together(states: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Give each tensor its trial's name before its own."""
-    return {f"{run}:{name}": each for run, state in states.items() for name, each in state.items()}
-
-
-def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-    """Return what `_together` put together, by trial."""
-    states: dict[str, dict[str, torch.Tensor]] = {}
-    for key, tensor in tensors.items():
-        run_id, _, name = key.partition(":")
-        states.setdefault(run_id, {})[name] = tensor
-    return states
 
 
 def _number(value: float) -> float | None:
