@@ -36,12 +36,12 @@ from raybias import schema
 from raybias.errors import DataError, RaybiasError
 from raybias.report.table import markdown
 from raybias.seeding import generator
-from raybias.stats import read_counts, read_predictions
-from raybias.stats.arrays import CountArrays, count_arrays
+from raybias.stats import read_counts, sources
 from raybias.stats.bootstrap import Weights, drawn_gaps, gap_intervals, span_interval
 from raybias.stats.cells import cells, without_extras
 from raybias.stats.components import Doubles, MeanEstimate
-from raybias.stats.metric import DEFAULT
+from raybias.stats.metric import DEFAULT, CountArrays, count_arrays
+from raybias.stats.predictions import join_pieces
 from raybias.stats.scopes import GapTable, Scope, WordVariance, rate_table, word_variances
 from raybias.storage import Store
 from raybias.table_files import csv_text
@@ -450,7 +450,9 @@ def main(
     how: dict[str, Any] = {"studies": studies, "level": level, "seed": seed}
     if files:
         read_counts(files)  # refuses runs that contradict one another
-        found = shuffled_rules(read_predictions(files), **how)
+        found = shuffled_rules(
+            join_pieces(sources(files), where="").cast({pl.Categorical: pl.String}), **how
+        )
     else:
         found = pl.concat(simulated_rules(design, **how) for design in DESIGNS)
     if out is not None:

@@ -37,6 +37,7 @@ from tabulate import tabulate
 from raybias import schema, stats
 from raybias.config import Statistics
 from raybias.stats.null_check import null_check
+from raybias.stats.predictions import join_pieces
 
 ATTRIBUTES = {
     "race": 6, "age": 3, "sexuality": 5, "gender": 8, "religion": 10, "disability": 13,
@@ -110,7 +111,8 @@ def once(folder: Path, draws: int) -> None:
 def reference(folder: Path, draws: int) -> float:
     """Processor seconds of `draws` row resamplings of one classifier's race items."""
     files = sorted((folder / "predictions" / "amazon").glob("opt-0.sst5.*"))
-    rows = stats.read_predictions(files).filter(attribute="race").sort("template_id")
+    every = join_pieces(stats.sources(files), where=str(folder)).cast({pl.Categorical: pl.String})
+    rows = every.filter(attribute="race").sort("template_id")
     groups = sorted(rows["group"].unique())
     columns = {
         "run": rows["run_id"].rank("dense").to_numpy().astype(int) - 1,

@@ -133,7 +133,7 @@ def answers(model: str, spread: float, random: np.random.Generator, units: int) 
 def bias(sums: Doubles) -> list[Doubles]:
     """Compute accuracy, and bias as in ambiguous and as in disambiguated contexts."""
     names = ("items", "answered", "right", "following", "countering")
-    counts = Sums(dict(zip(names, np.moveaxis(sums, -1, 0), strict=True)))
+    counts = Sums(**dict(zip(names, np.moveaxis(sums, -1, 0), strict=True)))
     accuracy, bbq = options.accuracy(counts, counts), options.bbq(counts, counts)
     # On one range with the others.
     return [2 * accuracy[0] - 1, *bbq]
@@ -149,7 +149,7 @@ def triples(logit: float, random: np.random.Generator, units: int) -> Doubles:
 def icat(sums: Doubles) -> list[Doubles]:
     """Compute the branches of icat."""
     names = ("over_anti", "over_unrelated", "anti_over_unrelated", "terms")
-    return [*of_triples.icat(Sums(dict(zip(names, np.moveaxis(sums, -1, 0), strict=True))))]
+    return [*of_triples.icat(Sums(**dict(zip(names, np.moveaxis(sums, -1, 0), strict=True))))]
 
 
 def held(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from io import BytesIO
 from typing import BinaryIO, Final
 
@@ -138,9 +138,10 @@ def csv_text(frame: pl.DataFrame) -> str:
 
 
 def refuse(
-    bad: pl.Series, column: pl.Series, problem: str | Callable[[int], str], where: str, cure: str
+    bad: pl.Series, column: pl.Series, problem: str | Callable[[int], str], where: str, cure: str,
+    *, offset: int = 0,
 ) -> None:
-    """Raise a `DataError` with the first bad value of a column and its row, counted from 1.
+    """Raise a `DataError` with the first bad value of a column and its row, from `offset` + 1.
 
     A function of the row's index from 0 says all in place of the value and its problem.
     """
@@ -149,7 +150,18 @@ def refuse(
         value = column[row]
         named = column.name if value is None else f"{column.name} {value!r}"
         said = f"{named} {problem}" if isinstance(problem, str) else problem(row)
-        raise DataError(said, where=f"{where} row {row + 1}", cure=cure)
+        raise DataError(said, where=f"{where} row {offset + row + 1}", cure=cure)
+
+
+def need_columns(needed: Iterable[str], there: Collection[str], where: str, cure: str) -> None:
+    """Refuse a table that lacks some columns."""
+    missing = [name for name in needed if name not in there]
+    if missing:
+        raise DataError(
+            f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
+            where=where,
+            cure=cure,
+        )
 
 
 def output_suffix(uri: str) -> str:

@@ -1,16 +1,14 @@
 """Judge how estimates change from one arm to another: worse, better, equivalent, or cannot tell.
 
-With D the change and M the middle of two distances from no bias (gaps, or scores less their neutral
-value), |candidate| > |base| exactly where D and M have the same sign. So an estimate is `worse`
-where the bands of both exclude 0 on the same side, and `better` where they exclude it on opposite
-sides (an intersection-union test, Berger 1982). It is `equivalent`, before either, where the 90%
-interval of D (at level 0.95) lies within the margin. Bands hold for all changes of a comparison at
-once.
+With D the change and M the middle of two distances from no bias, |candidate| > |base| exactly where
+D and M have the same sign. So an estimate is `worse` where the bands of both exclude 0 on the same
+side, and `better` where they exclude it on opposite sides (an intersection-union test, Berger
+1982). It is `equivalent`, before either, where the 90% interval of D (at level 0.95) lies within
+the margin. Bands hold for all changes of a comparison at once.
 
-The change of a score of pairs is the mean paired difference of its outcomes over equal pairs, so
-what the two outcomes of a pair have in common cancels. Its distance is that from its neutral value:
-50% of preferences, no difference of coreference. Where pairs stand alone, a change for better or
-worse must hold by McNemar's exact test too.
+The change of a score of pairs is the mean paired difference of its outcomes over equal pairs, its
+distance that from 50% of preferences, or from no difference of coreference. Where pairs have no
+clusters, a change for better or worse must hold by McNemar's exact test too.
 
 Shapes: M metrics, S styles, N pairs; K = T bias types and two averages.
 """
@@ -27,7 +25,7 @@ import polars as pl
 from raybias.errors import DataError
 from raybias.measures.pair_means import NEUTRAL, Layout, layouts, mcnemar
 from raybias.schema import ESTIMATES
-from raybias.stats.components import Doubles
+from raybias.stats.components import Doubles, MeanEstimate
 from raybias.stats.intervals import ROUNDING
 
 Verdict = Literal["worse", "unread", "cannot tell", "better", "equivalent"]
@@ -66,26 +64,29 @@ def unchanged(few: str) -> Row:
 
 
 def judged(
-    change: float, band: Ends, middle: Ends, nearest: float, *, bounds: Ends, margin: float,
-    few: str, sure: bool,
+    value: float, change: MeanEstimate, middle: MeanEstimate, place: Any, *, shared: float,
+    level: float, bounds: Ends, margin: float, few: str, sure: bool,
 ) -> Row:  # fmt: skip
     """Judge a change by its band and that of the middle of both arms, which is 0 without bias.
 
-    Parameters
-    ----------
-    nearest: the smallest margin within which the change is equivalent.
-    bounds: the least and greatest change that there can be.
-    few: why too few units were read to show an equivalence; empty if they were not.
-    sure: whether bands alone may show a change for better or worse.
+    `place` is that of the change in the estimates. All bands hold together at the level `shared`;
+    `few` says why too few units were read to show an equivalence, and `sure` whether bands alone
+    may show a change for better or worse.
     """
+    band, ends, close = (
+        (float(low[place]), float(high[place]))
+        for low, high in (change.interval(shared), middle.interval(shared),
+                          change.interval(2 * level - 1))
+    )  # fmt: skip
     low, high = (float(np.clip(end, *bounds)) for end in band)
-    moved, away = side((low, high)), side(middle)
+    moved, away = side((low, high)), side(ends)
+    nearest = max(map(abs, close))
     verdict, reason = "cannot tell", ""
     if nearest <= margin:
         verdict, reason = ("cannot tell", few) if few else ("equivalent", "")
     if verdict != "equivalent" and sure and moved and away:
         verdict, reason = "worse" if moved == away else "better", ""
-    return {"value": change, "low": low, "high": high, "at_most": nearest, "verdict": verdict,
+    return {"value": value, "low": low, "high": high, "at_most": nearest, "verdict": verdict,
             "reason": reason}  # fmt: skip
 
 
@@ -145,16 +146,16 @@ def compare_pairs(
     Parameters
     ----------
     base, candidate: outcomes (`Kind.outcomes`, of several kinds together) of the same pairs. Where
-        each arm has one model, these two are what is compared.
+        each arm has one model, these two are compared.
     level: of the bands, which hold for all scores of the comparison together (Bonferroni).
     margin: the largest change of a score, from 0 to 1, that does not matter.
 
     Returns
     -------
-    `measures.compare.COMPARED`: `attribute` is "bias_type", `group` the type or average, `score`
-    the way of scoring, and `scope` "pairs". A score is `unread`, and neither better nor equivalent,
-    where so many more answers of the candidate name nobody (or more pairs tie) that they can hide
-    more than the margin.
+    `COMPARED`: `attribute` is "bias_type", `group` the type or average, `score` the way of scoring,
+    and `scope` "pairs". A score is `unread`, and neither better nor equivalent, where so many more
+    answers of the candidate name nobody (or more pairs tie) that they can hide more than the
+    margin.
 
     Raises
     ------
@@ -212,8 +213,6 @@ def _rows(laid: Layout, other: Layout, level: float, shared: float, margin: floa
     exact = laid.tested_K11 & laid.binary_M1 & (clusters is None) & (up + down > 0)
     units = np.minimum(n, math.inf if clusters is None else len(np.unique(clusters)))
     p_flips = np.where(exact, mcnemar(up, down), np.nan)
-    bands = [each.interval(level_of) for each, level_of in (
-        (change, shared), (middle, shared), (change, 2 * level - 1))]  # fmt: skip
     detectable = change.detectable(shared)
     for place in zip(*np.nonzero(n), strict=True):
         model, score, test = laid.metrics[place[1]]
@@ -235,11 +234,10 @@ def _rows(laid: Layout, other: Layout, level: float, shared: float, margin: floa
         if not turned:
             yield row | unchanged(few)
             continue
-        band, ends, close = ((float(low[place]), float(high[place])) for low, high in bands)
         sure = not p_flips[place] > 1 - shared
         bounds = (least - base, 1.0 - base)
-        row |= judged(float(change.mean[place]), band, ends, max(map(abs, close)), bounds=bounds,
-                      margin=margin, few=few, sure=sure)  # fmt: skip
+        row |= judged(float(change.mean[place]), change, middle, place, shared=shared, level=level,
+                      bounds=bounds, margin=margin, few=few, sure=sure)  # fmt: skip
         if row["verdict"] == "cannot tell":
             ratio = float(detectable[place]) / margin
             needs = row["reason"] or _needs((row["low"], row["high"]), sure, pairs, ratio)
@@ -250,9 +248,7 @@ def _rows(laid: Layout, other: Layout, level: float, shared: float, margin: floa
 def _needs(band: Ends, sure: bool, n: int, ratio: float) -> str:
     """Say how many pairs would show a change of the margin, 4 times of 5.
 
-    Parameters
-    ----------
-    ratio: of the change that is found 4 times of 5 to the margin.
+    `ratio` is that of the change that is found 4 times of 5 to the margin.
     """
     if sure and side(band):
         return "it moved, but whether away from no bias is not known"

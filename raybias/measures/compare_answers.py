@@ -1,13 +1,12 @@
 """Match the predictions of two arms, and count the answers that change from one to the other.
 
-Two arms are compared: a fine-tuned model with its base, a quantised one with the full one, or two
-methods of one study. Where each arm has a single model (or method, or training set), the arms may
-differ in it. Answers are matched by the others, by probe, style and sentence, and by seed where
-both have seeds.
+Arms are a fine-tuned model and its base, a quantised one and the full one, or two methods of one
+study. Where each arm has a single model (or method, or training set), the arms may differ in it.
+Answers are matched by the others, by probe, style and sentence, and by seed where both have seeds.
 
-Many answers can change while no gap does (*masked flips*). Some always do: two runs of one arm
-differ too, and that is the noise floor. A sentence is one observation, whatever the number of
-runs; McNemar's test takes sentences as independent, which those of one template are not.
+Many answers can change while no gap does (*masked flips*); two runs of one arm differ too, which is
+the noise floor. A sentence is one observation, whatever the number of runs; McNemar's test takes
+sentences as independent, which those of one template are not.
 
 Shapes: R runs, I items, T templates, G groups, D draws.
 """
@@ -22,15 +21,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from scipy import stats
 
 from raybias import schema
 from raybias.errors import ConfigError, DataError
 from raybias.measures.compare import Row
+from raybias.measures.pair_means import mcnemar
 from raybias.seeding import generator
 from raybias.stats.cells import RUN_KEYS, without_extras
 from raybias.stats.checks import StatisticsWarning, checked_runs, fingerprints
-from raybias.stats.components import Balanced, Doubles
+from raybias.stats.components import Doubles, mean_squares
 from raybias.stats.metric import shares
 from raybias.stats.predictions import join_pieces, sources
 
@@ -65,12 +64,12 @@ def read_arm(paths: Sequence[str], chosen: Mapping[str, str]) -> pl.DataFrame:
 
     Parameters
     ----------
-    paths: files and folders, as `read_predictions`.
+    paths: files and folders, as of `stats.sources`.
     chosen: values of schema.KEYS; rows with others are left out.
 
     Raises
     ------
-    DataError: as `read_predictions`; or no prediction is left, or one has no template id.
+    DataError: as `join_pieces`; or no prediction is left, or one has no template id.
     ConfigError: not a column of schema.KEYS.
     """
     where, columns = ", ".join(paths), (*RUN_KEYS, *_FACTS, "pred", "parsed")
@@ -98,11 +97,7 @@ def read_arm(paths: Sequence[str], chosen: Mapping[str, str]) -> pl.DataFrame:
 
 
 def matched(base: pl.DataFrame, candidate: pl.DataFrame) -> Iterator[Matched]:
-    """Yield the classifiers of two arms in pairs, probe by probe and style by style.
-
-    Parameters
-    ----------
-    base, candidate: of `read_arm`.
+    """Yield the classifiers of two arms (`read_arm`) in pairs, by probe and style.
 
     Raises
     ------
@@ -149,12 +144,9 @@ def _matched(base: pl.DataFrame, candidate: pl.DataFrame) -> Matched:
 def event_flips(arms: Matched, metrics: Sequence[str]) -> pl.DataFrame:
     """Count the sentences on which a rate's event became more frequent, and those on which rarer.
 
-    With one run on either side these are the flips of a 2 x 2 table.
-
-    Returns
-    -------
-    The keys, attribute, group and score (the rate); `flips_up`, `flips_down`, and `p_flips`, of
-    McNemar's exact two-sided test (null without a flip).
+    With one run on either side these are the flips of a 2 x 2 table. By keys, attribute, group and
+    score (the rate): `flips_up`, `flips_down`, and `p_flips`, of McNemar's exact two-sided test
+    (null without a flip).
     """
     by = [*schema.KEYS, "attribute", "group"]
     more = pl.col("event_right") - pl.col("event")
@@ -171,11 +163,9 @@ def event_flips(arms: Matched, metrics: Sequence[str]) -> pl.DataFrame:
         named = counts.with_columns(score=pl.lit(rate)).cast({pl.Categorical: pl.String})
         tables.append(named.sort(by))
     counted = pl.concat(tables)
-    p_values = [
-        stats.binomtest(up, up + down).pvalue if up + down else None
-        for up, down in counted.select("flips_up", "flips_down").iter_rows()
-    ]
-    return counted.with_columns(p_flips=pl.Series(p_values, dtype=pl.Float64))
+    flipped = counted.select("flips_up", "flips_down").to_numpy().T
+    p_flips = np.where(flipped.any(axis=0), mcnemar(*flipped), np.nan)
+    return counted.with_columns(p_flips=pl.Series(p_flips).fill_nan(None))
 
 
 def answer_flips(arms: Matched, *, level: float) -> Iterator[Row]:
@@ -236,7 +226,7 @@ def _over_templates(values_I: Doubles, templates: pl.Series, level: float) -> tu
     parts_T = mean + len(names) * (sums_T - mean * sizes_T) / len(values_I)
     if len(names) < 2:
         return np.nan, np.nan
-    low, high = Balanced(parts_T, ("template",)).estimate().interval(level)
+    low, high = mean_squares(parts_T, ("template",)).estimate().interval(level)
     return float(low), float(high)
 
 

@@ -1,10 +1,10 @@
 """Judge how the gaps of predictions change from one arm to another.
 
-The change of a gap is the mean, over runs and templates, of the difference between the arms, so
-its interval is that of a gap (`stats.scopes`) taken of differences. What both arms share (seeds,
-templates, words) cancels, and a change is known far better than either gap. Bands hold for all gaps
-of a comparison at once (`measures.compare`): smallest p over the groups of an attribute, whose gaps
-are dependent, and Bonferroni over attributes, rates and classifiers.
+The change of a gap is the mean, over runs and templates, of the difference between the arms, so its
+interval is that of a gap (`stats.scopes`) taken of differences; shared seeds, templates and words
+cancel. Bands hold for all gaps of a comparison at once (`measures.compare`): smallest p over the
+groups of an attribute, whose gaps are dependent, and Bonferroni over attributes, rates and
+classifiers.
 
 Shapes: G groups, R runs, T templates, B draws.
 """
@@ -38,7 +38,7 @@ from raybias.measures.compare_answers import UNREAD, Matched, answer_flips, even
 from raybias.seeding import generator
 from raybias.stats.cells import RUN_KEYS, answers, cells
 from raybias.stats.checks import membership
-from raybias.stats.components import Balanced, Doubles, MeanEstimate, satterthwaite
+from raybias.stats.components import Doubles, MeanEstimate, mean_squares, satterthwaite
 from raybias.stats.conclusive import of_predictions
 from raybias.stats.gaps import GapRules
 from raybias.stats.intervals import ROUNDING
@@ -157,7 +157,7 @@ class Blend:
             return self.parts[0].estimates(self.words)
         found: dict[Scope, MeanEstimate] = {}
         if min(part.values_GRT.shape[1] for part in self.parts) > 1:
-            one, other = (Balanced(part.values_GRT.mean(axis=2), ("run",)).estimate()
+            one, other = (mean_squares(part.values_GRT.mean(axis=2), ("run",)).estimate()
                           for part in self.parts)  # fmt: skip
             found["runs"] = replace(one, mean=one.mean + other.mean).plus(
                 other.variance, other.freedom
@@ -176,7 +176,7 @@ class Blend:
         few = min(part.values_GRT.shape[1] for part in self.parts) < _ENOUGH_RUNS
         for part in () if few else self.parts:
             # The noise of cells is in both of the above.
-            crossed = Balanced(part.values_GRT, _CROSSED)
+            crossed = mean_squares(part.values_GRT, _CROSSED)
             counts = crossed.levels.values()
             cells_G = crossed.squares[_CROSSED] / math.prod(counts)
             terms.append((-cells_G, math.prod(n - 1 for n in counts)))
@@ -192,7 +192,7 @@ class Blend:
     @cached_property
     def templates(self) -> MeanEstimate:
         """Estimate the sums [G] with the templates alone as drawn."""
-        return Balanced(self.summed_GT, ("template",)).estimate()
+        return mean_squares(self.summed_GT, ("template",)).estimate()
 
     @property
     def unseen_runs(self) -> bool:
@@ -291,11 +291,8 @@ def _word_values(arms: Matched, share: Share) -> pl.DataFrame:
 def band_level(blend: Blend, level: float, *, key: Sequence[str]) -> float:
     """Compute the level of each group's interval at which all hold together with `level`.
 
-    The p values of the groups are those of normal scores that are correlated as the groups are.
-
-    Parameters
-    ----------
-    key: of the random draws.
+    The p values of the groups are those of normal scores that are correlated as the groups are;
+    `key` is that of the random draws.
     """
     spread_GG = blend.spread_GG()
     sd_G = np.sqrt(np.diagonal(spread_GG))
@@ -312,17 +309,10 @@ def band_level(blend: Blend, level: float, *, key: Sequence[str]) -> float:
 def changes(
     found: Sequence[Family], *, scope: config.Scope, level: float, margin: float
 ) -> list[Row]:
-    """Judge the change of every gap, a row each.
+    """Judge the change of every gap: rows of `COMPARED`, without flips.
 
-    Parameters
-    ----------
-    found: all families of the comparison, over which the bands hold together.
-    scope: what intervals cover, as in a study's statistics.
-    margin: the largest change of a gap that does not matter.
-
-    Returns
-    -------
-    Columns of `COMPARED`, without flips.
+    The bands hold together over all families that are `found`; `margin` is the largest change of a
+    gap that does not matter.
     """
     shared = 1 - (1 - level) / max(1, len(found))
     return [row for family in found for row in _rows(family, scope, level, shared, margin)]
@@ -357,17 +347,12 @@ def _rows(
             yield row | {"value": change, "scope": scope, "verdict": "cannot tell",
                          "reason": "runs that vary"}  # fmt: skip
             continue
-        name, estimate = chosen
-        band, ends, close = (
-            (float(low_G[g]), float(high_G[g]))
-            for low_G, high_G in (estimate.interval(each), middle.interval(each),
-                                  estimate.interval(2 * level - 1))
-        )  # fmt: skip
         # The gap of a share lies between -1 and 1.
-        row |= judged(change, band, ends, max(map(abs, close)), bounds=(-1 - base, 1 - base),
-                      margin=margin, few=few, sure=not family.change.unseen_runs)  # fmt: skip
+        row |= judged(change, chosen[1], middle, g, shared=each, level=level,
+                      bounds=(-1 - base, 1 - base), margin=margin, few=few,
+                      sure=not family.change.unseen_runs)  # fmt: skip
         if row["verdict"] == "cannot tell" and not row["reason"]:
-            row["reason"] = _needs(family, name, g, each, margin)
+            row["reason"] = _needs(family, chosen[0], g, each, margin)
         yield row
 
 

@@ -1,7 +1,9 @@
-"""A kind of measurement: what its answers are, what is summed of them, and its scores.
+"""A kind of measurement: its answers, the sums of these, its scores, and their estimates.
 
 A new kind is one module of `measures.entries`: its columns, units, sums and scores. It brings no
 command, table, figure or page: those read the frame of estimates.
+
+Shapes: U units, P prompts, K sums, M smooth functions of one score.
 """
 
 from __future__ import annotations
@@ -9,15 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from types import SimpleNamespace
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from raybias.registry import Registry
+from raybias.schema import ALL, ESTIMATES
 from raybias.stats.components import Doubles
-from raybias.stats.intervals import Adjust
+from raybias.stats.intervals import Adjust, estimates, false_discovery
+from raybias.stats.jackknife import crossed_intervals, student, unit_intervals, without_each
 from raybias.stats.predictions import Source
 
 PACKAGE: Final = "raybias.measures.entries"
@@ -41,23 +46,13 @@ class Rules:
     """Methods that answer by the likelihoods of the options' letters."""
 
 
-class Sums:
+class Sums(SimpleNamespace):
     """Sums over answers by name, as arrays of one shape: `sums.right` is the sum of `right`."""
-
-    def __init__(self, arrays: Mapping[str, Doubles]) -> None:
-        self._arrays = arrays
-
-    def __getattr__(self, name: str) -> Doubles:
-        try:
-            found: Doubles = self.__dict__["_arrays"][name]
-        except KeyError:
-            raise AttributeError(name) from None
-        return found
 
     @property
     def empty(self) -> bool:
         """Whether every sum is 0."""
-        return not any(array.any() for array in self._arrays.values())
+        return not any(array.any() for array in vars(self).values())
 
 
 class Least(tuple[Doubles, ...]):
@@ -84,8 +79,8 @@ class Score:
     """The least and the greatest that it can be; None: a mean without bounds, tested against 0."""
     weight: str
     """The sum that says how much a unit weighs."""
-    counts: str
-    """The sum that says how many answers the score counts."""
+    counts: str = ""
+    """The sum that says how many answers the score counts; by default `weight`."""
     statistic: str = "score"
     most: float = math.inf
     """The greatest that the least of smooth functions can be, where that is less than `bounds`."""
@@ -102,14 +97,6 @@ class Score:
 Items = str | pl.DataFrame | None
 #: Reads a published file: None where it is of another kind.
 ReadFile = Callable[[Source, bytes], pl.DataFrame | None]
-
-
-def _nothing(_answers: pl.DataFrame, _rules: Rules) -> Mapping[tuple[str, ...], str]:
-    return {}
-
-
-def _sound(_answers: pl.DataFrame, _where: str) -> None:
-    pass
 
 
 @dataclass(frozen=True)
@@ -166,9 +153,11 @@ class Kind:
     digits: int = 1
     conditions: tuple[str, ...] = ("",)
     """Sums are named `CONDITION NAME` where there are several."""
-    refused: Callable[[pl.DataFrame, Rules], Mapping[tuple[str, ...], str]] = _nothing
+    refused: Callable[[pl.DataFrame, Rules], Mapping[tuple[str, ...], str]] = (
+        lambda _answers, _rules: {}
+    )
     """Why nothing is concluded, by model, probe and method."""
-    check: Callable[[pl.DataFrame, str], None] = _sound
+    check: Callable[[pl.DataFrame, str], None] = lambda _answers, _where: None
     """Refuses wrong answers with a `DataError`, which names the files."""
     endings: tuple[str, ...] = ()
     """Of published files."""
@@ -180,30 +169,15 @@ class Kind:
         object.__setattr__(self, "folder", self.folder or self.name)
         object.__setattr__(self, "scores", Registry(f"score of {self.name}", PACKAGE))
 
-    def score(
-        self,
-        *,
-        formula: str,
-        source: str,
-        bounds: tuple[float, float] | None,
-        weight: str,
-        counts: str | None = None,
-        statistic: str = "score",
-        most: float = math.inf,
-    ) -> Callable[[Function], Function]:
-        """Register a function as the score of its name; options are those of `Score`.
+    def score(self, **options: Any) -> Callable[[Function], Function]:
+        """Register a function as the score of its name; options are the fields of `Score`.
 
-        The function takes the `Sums` of each condition and returns a value for each of them;
-        `counts` is `weight` by default.
+        The function takes the `Sums` of each condition and returns a value for each of them.
         """
 
         def decorate(of: Function) -> Function:
             name = str(getattr(of, "__name__", of))
-            made = Score(
-                name=name, of=of, formula=formula, source=source, bounds=bounds, weight=weight,
-                counts=counts or weight, statistic=statistic, most=most,
-            )  # fmt: skip
-            self.scores.add(name, made, origin=(of.__module__, name))
+            self.scores.add(name, Score(name=name, of=of, **options), origin=(of.__module__, name))
             return of
 
         return decorate
@@ -223,3 +197,155 @@ def ratio(part: Doubles, whole: Doubles) -> Doubles:
     """Divide; NaN where the whole is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(whole > 0, part / whole, np.nan)
+
+
+#: What can have a reason that nothing is concluded of it.
+_JUDGED: Final = ("model", "probe", "method")
+
+
+def measure(kind: Kind, answers: pl.DataFrame, rules: Rules | None = None) -> pl.DataFrame:
+    """Estimate every registered score of every model and place: schema.ESTIMATES.
+
+    An interval covers other units like these, answered by the same model. Where there are several
+    prompts, their average `all` has another that covers other prompts too. There is none where the
+    model cannot do the task (`kind.refused`).
+    """
+    rules = rules or Rules()
+    if kind.estimate is not None:
+        found = pl.concat(kind.estimate(answers, rules), how="diagonal_relaxed")
+    elif kind.sums is not None:
+        found = _of_sums(kind, kind.sums(answers), kind.refused(answers, rules), rules.level)
+    return estimates(found, kind.name)
+
+
+def measure_all(answers: Mapping[str, pl.DataFrame], rules: Rules | None = None) -> pl.DataFrame:
+    """Estimate every score of answers of several kinds, by the kind's name: schema.ESTIMATES.
+
+    Tests of paired kinds are corrected together: scores, effects of styles, and means over styles
+    are a family each.
+    """
+    rules = rules or Rules()
+    found = pl.concat(measure(kinds[name], frame, rules) for name, frame in answers.items())
+    paired = [name for name in answers if kinds[name].outcomes is not None]
+    if len(paired) < 2:
+        return found
+    tested = pl.col("q").is_not_null() & pl.col("kind").is_in(paired)
+    family = (
+        pl.col("statistic", "condition"),
+        (pl.col("style") == ALL).alias("over styles"),
+        pl.col("scope").str.contains("styles").alias("styles drawn"),
+        (pl.col("model") == ALL).alias("over models"),
+    )
+    place = found.with_row_index("place").filter(tested).select("place", "p", *family)
+    corrected = pl.concat(
+        part.select("place", q_together=false_discovery(part["p"]))
+        for part in place.partition_by(place.columns[2:])
+    )
+    joined = found.with_row_index("place").join(corrected, on="place", how="left")
+    q = pl.coalesce("q_together", "q")
+    passes = pl.lit(value=True) if rules.adjust == "none" else q <= 1 - rules.level
+    survives = pl.when(pl.col("q_together").is_not_null() & pl.col("survives").is_not_null())
+    return joined.sort("place").with_columns(
+        q=q, survives=survives.then(pl.col("significant") & passes).otherwise("survives")
+    ).select(ESTIMATES.names)  # fmt: skip
+
+
+def _of_sums(
+    kind: Kind, sums: pl.DataFrame, refused: Mapping[tuple[str, ...], str], level: float
+) -> pl.DataFrame:
+    """Estimate every score from the sums over units."""
+    rows: list[dict[str, Any]] = []
+    for keys, part in sums.partition_by(kind.by, as_dict=True).items():
+        place = dict(zip(kind.by, map(str, keys), strict=True))
+        reason = refused.get(tuple(place.get(name, "") for name in _JUDGED))
+        for row in _of_place(kind, part, level):
+            if reason is not None:
+                row |= {"low": None, "high": None, "p": None, "reason": reason}
+            rows.append({**place, **row})
+    # NaN would be less than no level, and so no missing verdict.
+    found = pl.DataFrame(rows, infer_schema_length=None).fill_nan(None)
+    order = [expression for name in kind.by for expression in (pl.col(name) == ALL, name)]
+    judged = found.with_columns(significant=pl.col("p") < 1 - level)
+    return judged.sort(order, maintain_order=True)
+
+
+def _of_place(kind: Kind, sums: pl.DataFrame, level: float) -> Iterator[dict[str, Any]]:
+    """Yield the estimates of one place: of each prompt, and of all together."""
+    names = [n for n in sums.columns if n not in (*kind.by, "unit", "style")]
+    prompts = sums["style"].unique().sort().to_list() if "style" in sums.columns else [""]
+    counts_UPK = _laid_out(sums, names, prompts)
+    for p, prompt in enumerate(prompts):
+        for row in _measured(kind, names, counts_UPK[:, p : p + 1], level, crossed=False):
+            yield {"style": prompt, "scope": kind.units, **row}
+    if len(prompts) > 1:
+        for crossed, scope in ((False, kind.units), (True, f"{kind.units}, prompts")):
+            for row in _measured(kind, names, counts_UPK, level, crossed=crossed):
+                yield {"style": ALL, "scope": scope, **row}
+
+
+def _laid_out(sums: pl.DataFrame, names: list[str], prompts: list[str]) -> Doubles:
+    """Lay the sums of one place out [U, P, K], units in order."""
+    units = sums["unit"].unique().sort().to_list()
+    placed = np.zeros((len(units), len(prompts), len(names)), order="F")
+    at_U = sums["unit"].cast(pl.Enum(units)).to_physical().to_numpy()
+    at_P = sums["style"].cast(pl.Enum(prompts)).to_physical().to_numpy() if "style" in sums else 0
+    placed[at_U, at_P] = sums.select(names).to_numpy()
+    return placed
+
+
+def _by_condition(kind: Kind, names: list[str], sums_K: Doubles) -> list[Sums]:
+    """Name the sums [..., K] of each condition."""
+    arrays = dict(zip(names, np.moveaxis(sums_K, -1, 0), strict=True))
+    if len(kind.conditions) == 1:
+        return [Sums(**arrays)]
+    return [
+        Sums(**{name.removeprefix(start): array for name, array in arrays.items()
+                if name.startswith(start)})
+        for start in (f"{condition} " for condition in kind.conditions)
+    ]  # fmt: skip
+
+
+def _measured(
+    kind: Kind, names: list[str], counts_UPK: Doubles, level: float, *, crossed: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield every score in every condition, its interval over units, or over units and prompts."""
+    counts_UK = counts_UPK.sum(axis=1)
+    facets = [counts_UK]
+    if crossed:
+        facets += [counts_UPK.sum(axis=0), counts_UPK.reshape(-1, counts_UK.shape[-1])]
+    found = _by_condition(kind, names, counts_UK.sum(axis=0))
+    whole = [_by_condition(kind, names, each) for each in facets]
+    without = [_by_condition(kind, names, without_each(each)) for each in facets]
+    for c, condition in enumerate(kind.conditions):
+        if found[c].empty:
+            continue
+        for score in kind.scores.values():
+            value_M = score.values(found, c)
+            sizes = [getattr(each[c], score.weight) for each in whole]
+            left_out = [score.values(each, c) for each in without]
+            row: dict[str, Any] = {"condition": condition} if condition else {}
+            yield {
+                **row,
+                "score": score.name,
+                "statistic": score.statistic,
+                **_judged(score, value_M, left_out, sizes, level),
+                "n": int(getattr(found[c], score.counts or score.weight)),
+                "units": int(np.count_nonzero(sizes[0])),
+            }
+
+
+def _judged(
+    score: Score, value_M: Doubles, left_out: list[Doubles], sizes: list[Doubles], level: float
+) -> dict[str, Any]:
+    """Return value, low, high, p and the reason for no interval of one score."""
+    p = float("nan")
+    if score.bounds is None:
+        low_M, high_M, p, reason = student(value_M, left_out[0], sizes[0], level)
+    elif len(sizes) > 1:
+        facets = list(zip(left_out, sizes, strict=True))
+        low_M, high_M, reason = crossed_intervals(value_M, facets, score.bounds, level)
+    else:
+        low_M, high_M, reason = unit_intervals(value_M, left_out[0], sizes[0], score.bounds, level)
+    high = float(np.minimum(high_M.min(), score.most))
+    return {"value": float(value_M.min()), "low": float(low_M.min()), "high": high, "p": p,
+            "reason": reason}  # fmt: skip

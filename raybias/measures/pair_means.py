@@ -1,10 +1,9 @@
 """Outcomes of pairs as arrays, their means with intervals, and the tests of paired differences.
 
-An outcome is one number for each pair and style, made of answers by `Kind.outcomes`: whether the
-model prefers the first sentence, or by how much it is more often right on the pro sentence. The
-unit of sampling is the pair, or the cluster where that is known: pairs of one writer are alike, and
-another sample would have other writers. Pairs alone are drawn by the bootstrap, a pair whole, with
-all its styles, prompts and models.
+An outcome is one number for each pair and style (`Kind.outcomes`): whether the model prefers the
+first sentence, or by how much it is more often right on the pro sentence. The unit of sampling is
+the pair, or the cluster, such as a writer, where that is known. Pairs without clusters are drawn by
+the bootstrap, a pair whole, with all its styles, prompts and models.
 
 Shapes: M metrics, S styles, N pairs; [...] any axes before N; K = T bias types and two averages;
 X means at once, B draws.
@@ -193,13 +192,9 @@ class Means:
 def means(values: Doubles, layout: Layout, binary: Flags, rules: Rules) -> Means:
     """Average values [..., N] over the pairs of each bias type, all pairs, and types.
 
-    Pairs in clusters have a cluster-robust interval, pairs alone the percentile bootstrap; means
-    of 0 and 1 have Wilson's, of as many pairs as the clusters are worth. The mean over types,
-    which is no share, never has Wilson's.
-
-    Parameters
-    ----------
-    binary: [..., M, 1], whether the values are 0 or 1.
+    Pairs in clusters have a cluster-robust interval, others the percentile bootstrap; means of 0
+    and 1 (`binary` [..., M, 1]) have Wilson's, of as many pairs as the clusters are worth, but for
+    the mean over types.
     """
     there = ~np.isnan(values)
     n, total, square = (layout.sums(part) for part in (
@@ -255,8 +250,8 @@ def _bootstrap(
 def drawn_means(values_XN: Doubles, draws: int, random: np.random.Generator) -> Doubles:
     """Compute means [X, B] when pairs are drawn anew; NaN is a pair that a mean does not have.
 
-    Drawing N pairs with replacement is a row of draw counts, so every mean of a draw is one
-    matrix product. A draw with no pair of a mean has NaN there.
+    Drawing N pairs with replacement is a row of draw counts, so every mean of a draw is one matrix
+    product. A draw with no pair of a mean has NaN there.
     """
     absent_XN = np.isnan(values_XN)
     whole = not absent_XN.any()
@@ -284,8 +279,8 @@ def drawn_means(values_XN: Doubles, draws: int, random: np.random.Generator) -> 
 def percentiles(drawn_XB: Doubles, n_X: npt.ArrayLike, level: float) -> tuple[Doubles, Doubles]:
     """Compute percentile intervals, expanded for few pairs; NaN where fewer than two pairs are.
 
-    The percentiles are those at which a normal sample of n has a Student interval
-    (Hesterberg 2015), since the plain ones are too narrow by sqrt((n - 1) / n) and more.
+    The percentiles are those at which a normal sample of n has a Student interval (Hesterberg
+    2015).
     """
     n = np.broadcast_to(np.asarray(n_X, dtype=np.float64), drawn_XB.shape[:1])
     known = n > 1
@@ -302,11 +297,7 @@ def percentiles(drawn_XB: Doubles, n_X: npt.ArrayLike, level: float) -> tuple[Do
 def two_proportions(
     before: npt.ArrayLike, after: npt.ArrayLike, n: npt.ArrayLike
 ) -> tuple[Doubles, Doubles]:
-    """Test two proportions over n pairs each, as if samples were independent (Zhao2025).
-
-    Parameters
-    ----------
-    before, after: shares from 0 to 1.
+    """Test two shares over n pairs each, as if samples were independent (Zhao2025).
 
     Returns
     -------
@@ -328,9 +319,9 @@ def mcnemar(up: npt.ArrayLike, down: npt.ArrayLike) -> Doubles:
 
 
 def paired_t(mean: npt.ArrayLike, mean_square: npt.ArrayLike, n: npt.ArrayLike) -> Doubles:
-    """Compute the two-sided p of Student's paired test from moments; 1 without any difference.
+    """Compute the two-sided p of Student's paired test from moments.
 
-    NaN where differences do not vary: from equal ones nothing says how far another pair's lies.
+    1 without any difference, NaN where differences do not vary.
     """
     centre, square, size = (np.asarray(x, dtype=np.float64) for x in (mean, mean_square, n))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -347,10 +338,8 @@ def resolvable(
 ) -> Doubles:
     """Compute about the smallest mean difference that n pairs resolve (Connor 1987).
 
-    Parameters
-    ----------
-    mean_square: mean of the squared differences; for outcomes of 0 and 1 the share of pairs that
-        change.
+    `mean_square` is that of the differences; for outcomes of 0 and 1 the share of pairs that
+    change.
     """
     square, size = (np.asarray(x, dtype=np.float64) for x in (mean_square, n))
     sure, likely = stats.norm.ppf((1 + level) / 2), stats.norm.ppf(power)

@@ -2,8 +2,7 @@
 
 A style is an intervention on a pair whose content is held fixed, so its effect is the mean paired
 difference from `original`. A mean over styles has an interval over other pairs, and one over other
-pairs in other styles, since every pair is read in every style and a score varies with both. Values
-are in percent and points.
+pairs in other styles. Values are in percent and points.
 
 Shapes: M metrics, S styles, N pairs, U units that are drawn (clusters, or pairs); K bias types and
 two averages; R models, D orders of models.
@@ -41,8 +40,8 @@ from raybias.measures.pair_means import (
 )
 from raybias.schema import ALL, ESTIMATES
 from raybias.seeding import generator
-from raybias.stats.components import Balanced, Doubles
-from raybias.stats.intervals import ROUNDING, false_discovery
+from raybias.stats.components import Doubles, mean_squares
+from raybias.stats.intervals import ROUNDING, false_discovery, verdicts
 
 #: Points; smaller effects are of no concern.
 _MARGIN: Final = 5.0
@@ -50,8 +49,6 @@ _TYPES: Final = pl.Schema(ESTIMATES)
 #: What rows know beside an estimate: the value that means no bias; of an effect, on which side of
 #: that its score lies before and after (0 where the interval holds it), and the paper's p and z.
 _MORE: Final = ("neutral", "before", "after", "paper_p", "paper_z", "flips")
-#: The interval of a difference excludes 0.
-_MOVED: Final = (pl.col("low") > 0) | (pl.col("high") < 0)
 _SIZE: Final = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([MB])(?![A-Za-z])", re.IGNORECASE)
 _UNITS: Final = {"M": 1e6, "B": 1e9}
 _EXACT_MODELS: Final = 8
@@ -61,11 +58,7 @@ _TREND: Final = ("method", "probe", "attribute", "style")
 def paired_rows(outcomes: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
     """Estimate scores, effects of styles, means over styles, and trends with model size.
 
-    Sizes of models are those of the rules, else those that names tell.
-
-    Parameters
-    ----------
-    outcomes: of `Kind.outcomes`.
+    Sizes of models are those of the rules, else those in their names.
     """
     scores, effects = score_rows(outcomes, rules), effect_rows(outcomes, rules)
     yield from (scores, effects, style_rows(outcomes, rules))
@@ -83,38 +76,26 @@ def _table(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
     )
 
 
-def _judged(table: pl.DataFrame, rules: Rules, significant: pl.Expr = _MOVED) -> pl.DataFrame:
-    """Add q (Benjamini-Hochberg over the table), significant, and whether that survives."""
-    passes = pl.lit(value=True) if rules.adjust == "none" else pl.col("q") <= 1 - rules.level
-    return table.with_columns(q=false_discovery(table["p"])).with_columns(
-        significant=significant, survives=significant & passes
-    )
-
-
 def score_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Estimate every score under every style, with a test of no bias.
 
-    Preferences have Wilson's interval and the exact binomial test of the pairs that prefer one
-    side against those that prefer the other; `pro_less_anti` has a percentile bootstrap and
-    Student's test, and neither where differences do not vary. The mean over bias types has a
-    bootstrap interval and no test. Where pairs come in clusters, intervals and tests are
-    cluster-robust (`stats.components`).
-
-    Parameters
-    ----------
-    outcomes: of `Kind.outcomes`.
+    Preferences have Wilson's interval and the exact binomial test of the pairs that prefer one side
+    against those that prefer the other; `pro_less_anti` has a percentile bootstrap and Student's
+    test, and neither where differences do not vary. The mean over bias types has a bootstrap
+    interval and no test. Where pairs come in clusters, intervals and tests are cluster-robust
+    (`stats.components`).
 
     Returns
     -------
     Estimates of the statistic `score`, by bias type (`attribute`) and over all. `significant`: the
-    interval excludes no bias, and p <= 1 - level. `mde`: the distance from no bias that these
-    pairs show with 80% power.
+    interval excludes no bias, and p <= 1 - level. `mde`: the distance from no bias that these pairs
+    show with 80% power.
     """
     table = _table(_scores(laid, rules) for laid in layouts(outcomes))
     tested = pl.col("p").is_not_null() & pl.col("low").is_not_null()
     outside = (pl.col("low") > pl.col("neutral")) | (pl.col("high") < pl.col("neutral"))
     seen = pl.when(tested).then(outside & (pl.col("p") <= 1 - rules.level))
-    found = _judged(table.with_columns(statistic=pl.lit("score")), rules, seen)
+    found = verdicts(table.with_columns(statistic=pl.lit("score")), rules, seen)
     return in_order(found.with_columns(survives=pl.when(tested).then("survives")))
 
 
@@ -158,30 +139,26 @@ def _p(laid: Layout, values: Doubles, mean: Doubles, square: Doubles, n: Doubles
 
 
 def effect_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Estimate what each style changes, how many preferences flip, and how many styles matter.
+    """Estimate the effect of each style, how many preferences flip, and how many styles matter.
 
     Effects have a bootstrap or cluster-robust interval, the exact McNemar test of preferences,
     Student's paired test of coreference, or the cluster-robust t test; the mean of types has none.
-    Where rules are not strict, p is that of the paper's test of two proportions, which ignores
-    that both styles have the same pairs.
-
-    Parameters
-    ----------
-    outcomes: of `Kind.outcomes`.
+    Where rules are not strict, p is that of the paper's test of two proportions, which ignores that
+    both styles have the same pairs.
 
     Returns
     -------
     Estimates over the pairs that a style and `original` have: of the statistic `difference`, the
-    effect; of the score `flips`, the percentage of preferences that are others (a tie is one of
-    its own); of `styles_that_move_it`, how many effects survive, with the verdict on them as
-    its `reason`: "changes sign" (some style moves it to the other side of no bias, and both
-    intervals exclude no bias), "loses its sign" or "gains a sign" (under some style that moves it,
-    its interval no longer excludes, or includes, no bias), "moves, sign kept", "stable" (none moves
-    it, and all intervals of effects lie within 5 points) or "within noise".
+    effect; of the score `flips`, the percentage of preferences that are others (a tie is one of its
+    own); of `styles_that_move_it`, how many effects survive, with the verdict on them as its
+    `reason`: "changes sign" (some style moves it to the other side of no bias, and both intervals
+    exclude no bias), "loses its sign" or "gains a sign" (under some style that moves it, its
+    interval no longer excludes, or includes, no bias), "moves, sign kept", "stable" (none moves it,
+    and all intervals of effects lie within 5 points) or "within noise".
     """
     several = (laid for laid in layouts(outcomes) if len(laid.styles) > 1)
     table = _table(_effects(laid, rules) for laid in several)
-    found = in_order(_judged(table.with_columns(statistic=pl.lit("difference")), rules))
+    found = in_order(verdicts(table.with_columns(statistic=pl.lit("difference")), rules))
     changes = found
     if not rules.strict:
         marked = pl.col("paper_z").abs() > 1.96
@@ -262,10 +239,6 @@ def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
     The pairs enter that a metric has in all of its styles; two styles and two pairs are the least.
 
-    Parameters
-    ----------
-    outcomes: of `Kind.outcomes`.
-
     Returns
     -------
     Estimates under the style `all`, by bias type and over all pairs, of the scopes `pairs` and
@@ -292,7 +265,7 @@ def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
                 )
                 np.add.at(parts_US, place_N, values_NS - mean_S)
                 table_US = mean_S + len(units) * parts_US / len(values_NS)
-                crossed = Balanced(100 * table_US - NEUTRAL[test], ("unit", "style"))
+                crossed = mean_squares(100 * table_US - NEUTRAL[test], ("unit", "style"))
                 least, most = -NEUTRAL[test] or -100.0, 100 - NEUTRAL[test]
                 for (scope, found), drawn in zip(rows.items(), (("unit",), None), strict=True):
                     mean = crossed.estimate(drawn)
@@ -309,7 +282,7 @@ def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
                         "neutral": NEUTRAL[test],
                     })  # fmt: skip
     distances = (
-        _judged(_table([pl.DataFrame(found).fill_nan(None)] if found else []), rules)
+        verdicts(_table([pl.DataFrame(found).fill_nan(None)] if found else []), rules)
         for found in rows.values()
     )
     return in_order(
@@ -329,8 +302,8 @@ def size_trends(
 ) -> pl.DataFrame:
     """Estimate trends over models of a score, and of a style's effect, with model size.
 
-    A model is one observation, and an interval covers other models like these. Fewer than
-    four models, or equal values, have no trend.
+    A model is one observation, and an interval covers other models like these. Fewer than four
+    models, or equal values, have no trend.
 
     Parameters
     ----------
@@ -339,8 +312,8 @@ def size_trends(
 
     Returns
     -------
-    Estimates for the model `all`, by quantity (`group`: "value" under the style, "effect" of it,
-    or its size "absolute_effect"): the score `slope`, in points for each tenfold of parameters, by
+    Estimates for the model `all`, by quantity (`group`: "value" under the style, "effect" of it, or
+    its size "absolute_effect"): the score `slope`, in points for each tenfold of parameters, by
     least squares, with Student's interval of n - 2 degrees of freedom; and `rank_correlation`
     (Spearman) with its two-sided permutation p (all orders up to eight models, else 9,999 seeded
     ones) and q over all of them.

@@ -18,6 +18,7 @@ from raybias import schema
 from raybias.config import Statistics
 from raybias.schema import ALL
 from raybias.stats.bootstrap import Resampled
+from raybias.stats.breakdown import leave_one_out
 from raybias.stats.cells import without_extras
 from raybias.stats.counts import Counts
 from raybias.stats.foreign import BLOCK
@@ -46,10 +47,8 @@ _CLASSIFIER: Final = (*schema.KEYS, "attribute", "score")
 def gap_rows(estimates: pl.DataFrame, scope: str | None = None) -> pl.DataFrame:
     """Select the gaps of groups, under every scope, or one row each.
 
-    Parameters
-    ----------
-    estimates: schema.ESTIMATES.
-    scope: one of `Statistics.scope`; under it, or the widest narrower one that there is.
+    Under a `scope` (of `Statistics.scope`) each has one row: under it, or the widest narrower one
+    that there is.
     """
     found = estimates.filter(
         pl.col("kind") == KIND, pl.col("model") != ALL, pl.col("statistic") == "gap",
@@ -96,7 +95,7 @@ def of_gaps(found: GapAnalysis) -> Iterator[pl.DataFrame]:
     yield over_models(together, without_extras(found.counts.words), options)
     yield reliability(found.judgeable, found.word_variances, together)
     yield null_check(found.judgeable, found.word_variances, options)
-    yield found.left_out
+    yield leave_one_out(found.tables, found.counts.words, options.metrics)
     yield found.of_terms
     yield found.marked.filter(pl.col("condition") != "gap")
     yield by_family(found.counts, found.rules)
@@ -153,14 +152,8 @@ def _ratios(found: GapAnalysis) -> pl.DataFrame:
 def net_significance(gaps: pl.DataFrame) -> pl.DataFrame:
     """Count models with a significant gap, up minus down (Tian2023, Table 1).
 
-    Parameters
-    ----------
-    gaps: of `GapAnalysis`; what counts is what `survives` the table's own correction.
-
-    Returns
-    -------
-    Columns of schema.ESTIMATES: the score `NAME_net_significance`, +1 for each model whose gap is
-    significantly above 0, -1 below; units are the models that could be judged.
+    `NAME_net_significance` adds 1 for each model whose gap survives above 0, and takes 1 for each
+    below; units are the models that could be judged.
     """
     by = [*_ACROSS_MODELS, "attribute", "group", "score"]
     sign = pl.col("value").sign() * pl.col("survives")
@@ -174,17 +167,9 @@ def net_significance(gaps: pl.DataFrame) -> pl.DataFrame:
 def spans(gaps: pl.DataFrame, drawn: Resampled | None, scope: str) -> pl.DataFrame:
     """Subtract a model's smallest mean gap from its largest (Kohankhaki2024, Table 4).
 
-    A span is a maximum of noisy values and so is too large on average; what it is without that is
-    the score `NAME_less_noise`.
-
-    Parameters
-    ----------
-    drawn: intervals of spans; None where nothing can be drawn.
-    scope: what they draw.
-
-    Returns
-    -------
-    Columns of schema.ESTIMATES; `reason` names the groups that the mean leaves out.
+    A span is a maximum of noisy values and so is too large on average; without that it is the score
+    `NAME_less_noise`. `drawn` has intervals of spans under `scope`; None where nothing can be
+    drawn. `reason` names the groups that the mean leaves out.
     """
     outside = pl.col("group").filter(~pl.col("in_mean")).unique().sort().str.join(", ")
     inside = pl.col("value").filter("in_mean")
@@ -208,17 +193,10 @@ def spans(gaps: pl.DataFrame, drawn: Resampled | None, scope: str) -> pl.DataFra
 def extremes(gaps: pl.DataFrame, drawn: Resampled | None, scope: str) -> pl.DataFrame:
     """Compute how often each group is an extreme (Kohankhaki2024, section on the White group).
 
-    A group is an extreme of a (model, method, dataset, probe) pair when its mean gap is the
-    highest or the lowest of the reference groups; equals share it. Where all gaps are equal no
-    group is.
-
-    Parameters
-    ----------
-    drawn, scope: as of `spans`.
-
-    Returns
-    -------
-    Columns of schema.ESTIMATES: the share `NAME_extreme` of the n pairs whose mean has the group.
+    A group is an extreme of a (model, method, dataset, probe) pair when its mean gap is the highest
+    or the lowest of the reference groups; equals share it. Where all gaps are equal no group is.
+    Gives the share `NAME_extreme` of the n pairs whose mean has the group; `drawn` and `scope` are
+    as of `spans`.
     """
     by = ["attribute", "group", "score"]
     value = pl.col("value")

@@ -1,4 +1,4 @@
-"""Read files of answers of any kind, which their columns tell."""
+"""Read files of answers of any kind; their columns tell the kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raybias.errors import DataError
 from raybias.measures.kind import Items, Kind, ReadFile, kinds
 from raybias.probes.registries import styles
 from raybias.schema import CONDITIONS, CONTEXTS, DIRECTIONS, POLARITIES, READINGS
-from raybias.stats.predictions import Source
+from raybias.stats.predictions import Source, one_file
 from raybias.storage import Store, split_uri
 from raybias.table_files import columns_of, read_frame, refuse, unzipped
 
@@ -53,7 +53,7 @@ def read(
     given: Parquet or CSV files of a kind's answers, published files, folders of these (in which
         other files are passed over), a study's OUT, or tables.
     kind: reads no other.
-    items: what published answers are to, if they do not say so themselves.
+    items: of published answers, if these do not hold them.
 
     Raises
     ------
@@ -90,17 +90,23 @@ def parted(
 ) -> tuple[list[Given], list[Given]]:
     """Part what holds predictions from what holds other answers; an OUT may hold both.
 
-    Parameters
-    ----------
-    kind: what is asked for; None for any.
-    named: whether columns are named, which only predictions need.
+    `kind` is asked for, None for any; `named` says whether columns are named, which only
+    predictions need.
     """
     if named or kind == PREDICTIONS:
         return [*given], []
     if kind is not None:
         return [], [*given]
-    predicted = [one for one in given if _predicted(one)]
-    others = [one for one in given if one not in predicted or _both(one)]
+    predicted, others = [], []
+    for one in given:
+        if _predicted(one):
+            predicted.append(one)
+            if isinstance(one, pl.DataFrame) or not Store(one).exists("study.yaml"):
+                continue
+            # An OUT may hold other answers beside predictions.
+            if held(str(one)) == [PREDICTIONS]:
+                continue
+        others.append(one)
     return predicted, others
 
 
@@ -129,15 +135,6 @@ def _of_predictions(columns: Sequence[str]) -> bool:
     others = {name: each for name, each in kinds.items() if name != PREDICTIONS}
     there = {*columns}
     return {label, group} <= there and bool({pred, "score"} & there) and not _told(columns, others)
-
-
-def _both(given: Given) -> bool:
-    """Whether an OUT holds other answers beside predictions."""
-    if isinstance(given, pl.DataFrame) or not Store(given).exists("study.yaml"):
-        return False
-    return any(
-        Store(given).exists(each.folder) for name, each in kinds.items() if name != PREDICTIONS
-    )
 
 
 def held(path: str) -> list[str]:
@@ -259,19 +256,12 @@ def sources(path: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> list[tupl
 
     Raises
     ------
-    DataError: nothing is there, or a file has none of the suffixes.
+    DataError: as `one_file`.
     """
-    path = str(path)
+    single = one_file(str(path), suffixes, "give such a file")
+    if single is not None:
+        return [(single, False)]
     store = Store(path)
-    if store.is_file():
-        folder, name = split_uri(path)
-        if not name.endswith(suffixes):
-            *others, last = suffixes
-            raise DataError(f"is neither {', '.join(others)} nor {last}", where=path,
-                            cure="give such a file")  # fmt: skip
-        return [(Source(folder, name), False)]
-    if not store.exists(""):
-        raise DataError("is not there", where=path, cure="check the path")
     names = [name for name in store.files(recursive=True) if name.endswith(suffixes)]
     return [(Source(store, name), True) for name in names]
 

@@ -4,11 +4,9 @@ Polars and SciPy only; every function here works from files or tables, with no
 model and no cluster.
 """
 
-from raybias.stats.arrays import rates
 from raybias.stats.breakdown import by_template, largest
 from raybias.stats.cells import (
     LIKELIHOOD,
-    answers,
     cells,
     composition,
     with_likelihood,
@@ -25,8 +23,8 @@ from raybias.stats.design import design
 from raybias.stats.gaps import GapAnalysis, GapRules, gap_analysis
 from raybias.stats.intervals import MIRROR, NO_VARIATION, ONE_RUN, REFERENCE, UNDEFINED
 from raybias.stats.judged import corrected_gaps
-from raybias.stats.metric import DEFAULT, check_metrics
-from raybias.stats.predictions import Source, read_predictions, sources
+from raybias.stats.metric import DEFAULT, check_metrics, rates
+from raybias.stats.predictions import Source, sources
 
 __all__ = [
     "DEFAULT",
@@ -43,7 +41,6 @@ __all__ = [
     "Source",
     "StatisticsWarning",
     "UnevenRuns",
-    "answers",
     "by_template",
     "cells",
     "check_metrics",
@@ -57,7 +54,6 @@ __all__ = [
     "largest",
     "rates",
     "read_counts",
-    "read_predictions",
     "sources",
     "with_likelihood",
     "without_extras",

@@ -1,11 +1,10 @@
 """Product-weight (pigeonhole) bootstrap over runs and templates, on counts (Owen 2007).
 
-Runs and templates are drawn with replacement, apart, and a prediction counts as often as its run
-was drawn times its template. Hits of all draws are then one product of these weights [B, RT] with
-counts [RT, G]: no row is copied. A draw has one level fewer than there are, which makes the
-variance between levels unbiased (Rao and Wu 1988); the noise of single cells counts twice, so that
-intervals are rather too wide. It serves spans and extremes, which are no means, and gaps as a
-second opinion. Words are not drawn: a group may have one.
+Runs and templates are drawn with replacement, independently, and a prediction counts as often as
+its run was drawn times its template: hits of all draws are one product of weights [B, RT] with
+counts [RT, G]. A draw has one level fewer than there are, which makes the variance between levels
+unbiased (Rao and Wu 1988); the noise of single cells counts twice, so that intervals are rather too
+wide. It serves spans and extremes, which are no means, and gaps as a second opinion.
 
 Shapes: B draws, K metrics, G groups, R runs, T templates, C classifiers, P patterns (runs of a
 classifier that share their items; nearly always one).
@@ -13,7 +12,8 @@ classifier that share their items; nearly always one).
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,11 +25,12 @@ import polars as pl
 from scipy import stats
 
 from raybias import schema
+from raybias.config import Statistics
 from raybias.errors import DataError
 from raybias.seeding import generator
-from raybias.stats.arrays import CountArrays, count_arrays
 from raybias.stats.components import Doubles
 from raybias.stats.intervals import ROUNDING
+from raybias.stats.metric import CountArrays, count_arrays
 from raybias.stats.scopes import GapTable, rate_table
 
 Counts = npt.NDArray[np.int64]
@@ -58,25 +59,15 @@ class Resampled:
 def resampled(
     cells: pl.DataFrame,
     inside: pl.DataFrame,
+    rules: Statistics,
     *,
-    metrics: Sequence[str],
-    level: float,
-    draws: int,
-    seed: int,
     scope: DrawnScope = "sentences",
 ) -> Resampled:
-    """Draw runs, or runs and templates, anew: intervals of gaps, spans and shares of extremes.
+    """Resample runs, or runs and templates: intervals of gaps, spans and shares of extremes.
 
     The percentiles of gaps are those at which a normal sample has a Student interval of the
     linearised gap's degrees of freedom (Hesterberg 2015); an interval of a span is its draws'
     turned over at the estimate, and not below 0. The same draws serve all classifiers.
-
-    Parameters
-    ----------
-    cells: schema.CELLS with template ids, without extra groups.
-    inside: probe, attribute, group, in_mean.
-    metrics: their names; those of predictions are passed over.
-    scope: runs draws runs alone.
 
     Raises
     ------
@@ -90,14 +81,17 @@ def resampled(
             where=f"{first['model']}, {first['attribute']}",
             cure="choose the normal or t interval",
         )
+    level, draws = rules.level, rules.bootstrap_draws
     members: dict[tuple[str, str], dict[str, bool]] = defaultdict(dict)
     for probe, attribute, group, in_mean in inside.sort("group").iter_rows():
         members[probe, attribute][group] = in_mean
 
     def found(place: tuple[str, str], part: pl.DataFrame) -> _Found:
         member, rows = members[place], _Found()
-        for alike in _alike(count_arrays(part, metrics, groups=tuple(member)), draws):
-            weights = Weights(alike[0].items_KGRT.shape[2:], draws, (seed, *place), scope)
+        for alike in _alike(count_arrays(part, rules.metrics, groups=tuple(member)), draws):
+            weights = Weights(
+                alike[0].items_KGRT.shape[2:], draws, (rules.bootstrap_seed, *place), scope
+            )
             gaps_CKGB = drawn_gaps(alike, np.array(list(member.values())), weights)
             for counts, gaps_KGB in zip(alike, gaps_CKGB, strict=True):
                 for k, gaps_GB in enumerate(gaps_KGB):
@@ -113,33 +107,30 @@ def resampled(
         return _tables(list(pool.map(found, parts.keys(), parts.values())), level)
 
 
+@dataclass(frozen=True)
 class Weights:
-    """How often runs [B, R] and templates [B, T] are drawn; the same whoever asks."""
+    """How often runs [B, R] and templates [B, T] are drawn; the same for equal keys."""
 
-    def __init__(
-        self,
-        levels: tuple[int, ...],
-        draws: int,
-        key: tuple[str | int, ...],
-        scope: DrawnScope,
-    ) -> None:
-        self.runs, self.templates = levels
-        self.draws = draws
-        self._drawn = {"runs": self.runs > 1, "templates": scope == "sentences"}
-        self._key = key
+    levels: tuple[int, ...]
+    """R and T."""
+    draws: int
+    key: tuple[str | int, ...]
+    """The seed and the place."""
+    scope: DrawnScope
 
     def chunks(self) -> Iterator[tuple[slice, Floats, Floats]]:
         """Yield some draws at a time; the size of a chunk does not change them."""
-        seed, *place = self._key
-        random = {name: generator(seed, "bootstrap", *place, name) for name in self._drawn}
-        step = max(1, _CHUNK_ENTRIES // (self.runs * self.templates))
+        seed, *place = self.key
+        facets = ("runs", "templates") if self.scope == "sentences" else ("runs",)
+        random = {name: generator(seed, "bootstrap", *place, name) for name in facets}
+        step = max(1, _CHUNK_ENTRIES // math.prod(self.levels))
         for start in range(0, self.draws, step):
             some = slice(start, min(self.draws, start + step))
             drawn = [
                 draw_counts(random[name], some.stop - start, levels, levels - 1)
-                if self._drawn[name] and levels > 1
+                if name in random and levels > 1
                 else np.ones((some.stop - start, levels), np.float32)
-                for name, levels in (("runs", self.runs), ("templates", self.templates))
+                for name, levels in zip(("runs", "templates"), self.levels, strict=True)
             ]
             yield some, drawn[0], drawn[1]
 
@@ -158,23 +149,20 @@ def _alike(arrays: Iterator[CountArrays], draws: int) -> Iterator[list[CountArra
 def drawn_gaps(
     alike: Sequence[CountArrays], in_mean_G: npt.NDArray[np.bool_], weights: Weights
 ) -> Doubles:
-    """Mean gaps over runs [C, K, G, B] of classifiers with equal items.
-
-    NaN where no run of a draw has one.
-    """
+    """Compute mean gaps [C, K, G, B] over runs; NaN where no run of a draw has one."""
     hits_CKGRT = np.stack([each.hits_KGRT for each in alike])
     items_KGRT = alike[0].items_KGRT
     whole = hits_CKGRT.shape[:3]
     # Runs of equal items have one denominator.
     _, pattern_R = np.unique(
-        items_KGRT.swapaxes(0, 2).reshape(weights.runs, -1), axis=0, return_inverse=True
+        items_KGRT.swapaxes(0, 2).reshape(weights.levels[0], -1), axis=0, return_inverse=True
     )
     patterns = [np.flatnonzero(pattern_R == p) for p in range(pattern_R.max() + 1)]
     # Products of float32 are exact as long as they are integers below 2**24.
-    most = items_KGRT.max(initial=0) * weights.runs * weights.templates
+    most = items_KGRT.max(initial=0) * math.prod(weights.levels)
     exact = np.float32 if most < 1 << 24 else np.float64
     left = [
-        (hits_CKGRT[..., runs, :].reshape(-1, len(runs) * weights.templates).astype(exact),
+        (hits_CKGRT[..., runs, :].reshape(-1, len(runs) * weights.levels[1]).astype(exact),
          items_KGRT[..., runs[0], :].astype(exact), runs) for runs in patterns
     ]  # fmt: skip
     gaps_CKGB = np.empty((*whole, weights.draws))
@@ -219,9 +207,10 @@ class _Found:
 
     gaps: list[tuple[object, ...]] = field(default_factory=list)
     spans: list[tuple[object, ...]] = field(default_factory=list)
-    extreme_B: dict[tuple[str, ...], Counts] = field(default_factory=dict)
-    """By attribute, group and rate: the classifiers in which the group is an extreme."""
-    classifiers: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    extreme_B: dict[tuple[str, ...], list[npt.NDArray[np.bool_]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """By attribute, group and rate, of each classifier: whether the group is an extreme."""
 
     def add(self, table: GapTable, gaps_GB: Doubles, level: float, scope: DrawnScope) -> None:
         """Judge the gaps of a table and their span; sorts the draws in place."""
@@ -236,9 +225,7 @@ class _Found:
             group for group, inside in zip(table.groups, table.in_mean_G, strict=True) if inside
         ]
         for group, extreme_B in zip(names, extreme_MB, strict=True):
-            key = (table.keys[-1], group, table.score)
-            self.extreme_B[key] = self.extreme_B.get(key, 0) + extreme_B.astype(np.int64)
-            self.classifiers[key] += 1
+            self.extreme_B[table.keys[-1], group, table.score].append(extreme_B)
         span = span_interval(drawn_MB, estimate.mean[table.in_mean_G], level)
         self.spans.append((*table.place, *span.tolist()))
         columns = np.stack(gap_intervals(gaps_GB, estimate.freedom, level), axis=1)
@@ -271,14 +258,14 @@ def _tables(found: Sequence[_Found], level: float) -> Resampled:
     texts = dict.fromkeys((*schema.KEYS, "attribute"), pl.String())
     rated = {"group": pl.String(), "score": pl.String(), **_NUMBERS}
     of_spans = {**texts, "score": pl.String(), **_NUMBERS, "corrected": pl.Float64()}
-    classifiers = sum((each.classifiers for each in found), Counter())
-    shares = {
-        key: np.add.reduce([each.extreme_B[key] for each in found if key in each.extreme_B]) / many
-        for key, many in classifiers.items()
-    }
+    extreme_B: dict[tuple[str, ...], list[npt.NDArray[np.bool_]]] = defaultdict(list)
+    for each in found:
+        for key, drawn in each.extreme_B.items():
+            extreme_B[key] += drawn
     tails = [(1 - level) / 2, (1 + level) / 2]
     rows = [
-        (*key, *map(float, np.quantile(share_B, tails))) for key, share_B in sorted(shares.items())
+        (*key, *map(float, np.quantile(np.mean(drawn, axis=0), tails)))
+        for key, drawn in sorted(extreme_B.items())
     ]
     of_extremes = {"attribute": pl.String(), **rated}
     return Resampled(
@@ -293,12 +280,7 @@ def _tables(found: Sequence[_Found], level: float) -> Resampled:
 
 
 def quantile(sorted_XB: Doubles, known_X: Counts, q: npt.ArrayLike) -> Doubles:
-    """Compute the quantile of the first `known` of each row's values, as `np.quantile` does.
-
-    Parameters
-    ----------
-    q: one share for all rows, or one for each [X].
-    """
+    """Compute the quantile `q` (one, or each of [X]) of the first `known` values of a row."""
     place = (np.maximum(known_X - 1, 0) * q)[..., None]
     below = np.floor(place).astype(np.int64)
     above = np.ceil(place).astype(np.int64)

@@ -1,25 +1,44 @@
-"""Which words and which templates drive a gap, and which one alone carries it.
+"""Which words and templates drive a gap, which single one carries it, and what any mark does.
 
-A group's gap is the mean of its terms' gaps, weighted by their sentences, and on
-templates alike. Counts in, counts out: it never sees a prediction.
+A group's gap is the mean of its terms' gaps, weighted by their sentences, and on templates alike.
+
+Markedness (raybias's own) is the effect of naming any group at all: templates that also come
+without their group term (group `unmarked`) and with a neutral word in its place (group
+`placeholder`) are compared within each run. Every template has the same weight, so that groups with
+many terms, and forms with one, are comparable.
+
+Shapes: G groups, R runs, T templates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
 from raybias import schema
 from raybias.config import Statistics
-from raybias.stats.arrays import CountArrays, count_arrays
+from raybias.schema import PLACEHOLDER, UNMARKED
 from raybias.stats.cells import RUN_KEYS, without_extras
 from raybias.stats.components import Doubles
-from raybias.stats.intervals import from_rows, judged, over_runs, parametric, unrounded
-from raybias.stats.metric import DEFAULT, counted, shares
-from raybias.stats.scopes import GapTable, members_of
+from raybias.stats.intervals import (
+    ROUNDING,
+    from_rows,
+    judged,
+    over_runs,
+    parametric,
+    unrounded,
+)
+from raybias.stats.metric import DEFAULT, CountArrays, count_arrays, counted, shares
+from raybias.stats.scopes import (
+    PLACE,
+    GapTable,
+    every_scope,
+    members_of,
+    one_scope,
+)
 
 #: Begins the condition of the gap of a word, and of a gap without a template or a word.
 WORD: Final = "word: "
@@ -49,16 +68,8 @@ def by_term(
 ) -> pl.DataFrame:
     """Compute each term's rate minus the mean over reference groups in the same run.
 
-    Parameters
-    ----------
-    terms: schema.TERM_CELLS.
-    rates: of `arrays.rates` on the cells of the same predictions.
-    members: probe, attribute, group, in_mean.
-    excluded: as of `intervals.judged`.
-
-    Returns
-    -------
-    Columns of schema.ESTIMATES under the scope `runs`, and `term`, `rate` (its own) and `sd`; `n`
+    `terms` are schema.TERM_CELLS, `rates` those of `metric.rates` on the same predictions. Gives
+    columns of schema.ESTIMATES under the scope `runs`, and `term`, `rate` (its own) and `sd`; `n`
     are the FP + TN sentences of a run (the fewest).
     """
     terms = without_extras(terms).filter(pl.col("term") != "").cast({pl.Categorical: pl.String})
@@ -91,13 +102,10 @@ def by_template(
 ) -> pl.DataFrame:
     """Compute each group's rate on a template minus the template's mean over groups.
 
-    The mean is over the reference groups that have the template, in the same run. There is
-    no interval: a template has few sentences, and their rates often agree over runs.
-
-    Returns
-    -------
-    The keys, attribute, score, group, template_id, value, sd, units (runs), rate and n (FP + TN
-    sentences of a run; the fewest).
+    The mean is over the reference groups that have the template, in the same run. There is no
+    interval: a template has few sentences, and their rates often agree over runs. Gives the keys,
+    attribute, score, group, template_id, value, sd, units (runs), rate and n (FP + TN sentences of
+    a run; the fewest).
     """
     known = without_extras(cells).filter(pl.col("template_id").is_not_null())
     types = pl.Schema(
@@ -148,17 +156,9 @@ def _template_gaps(counts: CountArrays, k: int, member: Mapping[str, bool]) -> p
 def largest(table: pl.DataFrame, unit: str, *, k: int) -> pl.DataFrame:
     """Select the k terms or templates of each group that lie farthest from the mean.
 
-    Over several classifiers of a probe their gaps are averaged.
-
-    Parameters
-    ----------
-    table: of `by_term` or `by_template`.
-    unit: its column `term` or `template_id`.
-
-    Returns
-    -------
-    probe, attribute, score, group, `unit`, value, lowest and highest value of a classifier, rate
-    and n_classifiers.
+    `table` is of `by_term` or `by_template`, and `unit` its column `term` or `template_id`. Gaps of
+    several classifiers of a probe are averaged: `value`, the `lowest` and `highest` of a
+    classifier, `rate` and `n_classifiers`.
     """
     by = ["probe", "attribute", "score", "group"]
     value = pl.col("value")
@@ -184,19 +184,11 @@ def leave_one_out(
 ) -> pl.DataFrame:
     """Compute each gap without each of its templates, and without each of its group's words.
 
-    A template's part in a gap is that of `GapTable`: exact where every template has as many
-    sentences of a group, and else to the first order.
-
-    Parameters
-    ----------
-    tables: the gaps by run and template.
-    words: schema.WORD_CELLS; groups with one word have no such row.
-
-    Returns
-    -------
-    Columns of schema.ESTIMATES: the lowest and the highest such gap of each group, `condition`
-    names what it is without, and `reason` the template or word without which the gap turns its
-    sign or loses half of its size, if there is one.
+    Without a template a gap is exact where every template has as many sentences of a group, and
+    else right to the first order. Groups with one word have no row for words. Gives columns of
+    schema.ESTIMATES: the lowest and the highest such gap of each group, `condition` names what it
+    is without, and `reason` the template or word without which the gap turns its sign or loses half
+    of its size.
     """
     by_word = _word_rates(words, metrics)
     rows: list[dict[str, object]] = []
@@ -245,3 +237,105 @@ def _word_rates(
                 *place, group = map(str, keys)
                 found[(*place, score, group)] = (part["term"].to_list(), change)
     return found
+
+
+def markedness(
+    cells: pl.DataFrame,
+    members: pl.DataFrame,
+    rules: Statistics,
+    excluded: Sequence[pl.DataFrame] = (),
+) -> pl.DataFrame:
+    """Separate the effect of being marked at all from that of the group that is named.
+
+    On the templates that have every form in every run: marking_effect is a group's rate minus the
+    unmarked rate, neutral_effect the placeholder's rate minus the unmarked one (group
+    `placeholder`), beyond_neutral a group's rate minus the placeholder's, so that marking_effect =
+    neutral_effect + beyond_neutral; and gap. A group without some of these templates is left out.
+    Words are not resampled: intervals of wording are those of sentences.
+
+    Gives columns of schema.ESTIMATES under the rules' scope, a row for each effect, which is the
+    `condition`; also `in_mean`, `runs`, `templates`, and `sd` over runs. No rows where no probe has
+    unmarked items.
+    """
+    unmarked = cells.filter(pl.col("group") == UNMARKED)
+    pairs = unmarked.select("probe", "attribute").unique()
+    concerned = cells.filter(pl.col("template_id").is_not_null()).join(
+        pairs, on=["probe", "attribute"], how="semi", nulls_equal=True
+    )
+    effects = [
+        table
+        for counts in count_arrays(concerned, rules.metrics)
+        for k in range(len(counts.scores))
+        for table in _effects(counts, k, members_of(counts, members))
+    ]
+    found = every_scope(_over_runs(effects), effects, {}, rules)
+    chosen = one_scope(found, "sentences" if rules.scope == "wording" else rules.scope)
+    return (
+        judged(chosen, rules, excluded)
+        .sort("model", "attribute", "score", "condition", "group", *schema.KEYS[1:])
+        .with_columns(statistic=pl.lit("difference"))
+        .drop("mde", "equivalent")
+    )
+
+
+def _effects(counts: CountArrays, k: int, member: Mapping[str, bool]) -> Iterator[GapTable]:
+    """Compare the forms by one metric on the templates that all of them have in every run."""
+    there_GRT = counts.items_KGRT[k] > 0
+    runs_R, there_G = there_GRT.any(axis=(0, 2)), there_GRT.any(axis=(1, 2))
+    forms = [group for group, there in zip(counts.groups, there_G, strict=True) if there]
+    inside = [group for group in forms if member.get(group, False)]
+    needed_G = np.isin(counts.groups, [*inside, *schema.EXTRA_GROUPS]) & there_G
+    whole_T = there_GRT[needed_G][:, runs_R].all(axis=(0, 1))
+    if not (runs_R.any() and whole_T.any()):
+        return
+    kept = np.ix_(range(len(counts.groups)), runs_R, whole_T)
+    items_GRT, hits_GRT = counts.items_KGRT[k][kept], counts.hits_KGRT[k][kept]
+    rates: dict[str, Doubles] = {
+        group: hits_GRT[g] / items_GRT[g]
+        for g, group in enumerate(counts.groups)
+        if (items_GRT[g] > 0).all()
+    }
+    named = [group for group in rates if group not in schema.EXTRA_GROUPS]
+    templates = tuple(np.array(counts.templates)[whole_T].tolist())
+
+    def compared(effect: str, groups: Sequence[str], base_RT: Doubles) -> GapTable:
+        values_GRT = np.stack([rates[group] - base_RT for group in groups])
+        values_GRT[np.abs(values_GRT) < ROUNDING] = 0.0
+        in_mean_G = np.isin(groups, inside)
+        return GapTable(counts.keys, counts.scores[k], tuple(groups), in_mean_G, values_GRT,
+                        templates, effect)  # fmt: skip
+
+    if UNMARKED in rates and named:
+        yield compared("marking_effect", named, rates[UNMARKED])
+    if UNMARKED in rates and PLACEHOLDER in rates:
+        yield compared("neutral_effect", [PLACEHOLDER], rates[UNMARKED])
+    if PLACEHOLDER in rates and named:
+        yield compared("beyond_neutral", named, rates[PLACEHOLDER])
+    if inside:
+        yield compared("gap", named, np.mean([rates[group] for group in inside], axis=0))
+
+
+def _over_runs(effects: Sequence[GapTable]) -> pl.DataFrame:
+    """Average effects over templates and runs, as `intervals.over_runs` does."""
+    rows: list[Mapping[str, Any]] = []
+    for table in effects:
+        runs_GR = table.values_GRT.mean(axis=2)
+        _, runs, templates = table.values_GRT.shape
+        sd_G = runs_GR.std(axis=1, ddof=1) if runs > 1 else np.full(len(runs_GR), np.nan)
+        names = {**table.names, "units": runs, "runs": runs, "templates": templates}
+        columns = zip(table.groups, table.in_mean_G, runs_GR.mean(axis=1), sd_G, strict=True)
+        rows += [
+            {
+                **names,
+                "group": group,
+                "in_mean": bool(member),
+                "value": float(mean),
+                "sd": float(sd),
+            }
+            for group, member, mean, sd in columns
+        ]
+    types = {
+        **dict.fromkeys(PLACE, pl.String), **dict.fromkeys(("value", "sd"), pl.Float64),
+        **dict.fromkeys(("units", "runs", "templates"), pl.Int64), "in_mean": pl.Boolean,
+    }  # fmt: skip
+    return pl.DataFrame(rows, types).fill_nan(None)

@@ -1,9 +1,8 @@
 """Count predictions: a cell is how many one run has of an item's kind and predicted label.
 
-Every statistic of counts is arithmetic on cells. Prompted classifiers are read twice: the sampled
-answer, and the likeliest label, side by side under their own method names. Where all runs of one
-give the same predictions, seeds changed nothing: they are one run, and an interval over them would
-have no width (Kohankhaki2024 says neither).
+Prompted classifiers are read twice: the sampled answer, and the likeliest label, under method names
+of their own. Where all runs of one give the same predictions, they count as one run, and an
+interval over them would have no width (Kohankhaki2024 says neither).
 """
 
 from __future__ import annotations
@@ -22,29 +21,15 @@ LIKELIHOOD: Final = "+likelihood"
 
 
 def cells(predictions: pl.LazyFrame | pl.DataFrame) -> pl.DataFrame:
-    """Count predictions per run, attribute, group, template, gold and predicted label.
+    """Count predictions as schema.CELLS.
 
-    Parameters
-    ----------
-    predictions: schema.PREDICTIONS; a null `pred` (no label could be read) stays a count
-        of its own: it is wrong, and a false positive of no label.
-
-    Returns
-    -------
-    schema.CELLS, one row per cell that occurs.
+    A null `pred` (no label could be read) is a count of its own: it is wrong, and a false positive
+    of no label.
     """
-    return _counted(predictions.lazy(), pl.Schema(schema.CELLS))
-
-
-def term_cells(predictions: pl.LazyFrame | pl.DataFrame) -> pl.DataFrame:
-    """Count predictions per run, attribute, group, term, gold and predicted label.
-
-    Returns
-    -------
-    schema.TERM_CELLS, without the predictions whose term is not known.
-    """
-    known = predictions.lazy().filter(pl.col("term").is_not_null())
-    return _counted(known, pl.Schema(schema.TERM_CELLS))
+    types = pl.Schema(schema.CELLS)
+    by = [name for name in types if name != "n"]
+    counted = predictions.lazy().group_by(by, maintain_order=True).agg(n=pl.len())
+    return counted.cast(types).collect()
 
 
 def without_extras(cells: pl.DataFrame) -> pl.DataFrame:
@@ -53,19 +38,11 @@ def without_extras(cells: pl.DataFrame) -> pl.DataFrame:
     return cells.filter(~extra) if extra.any() else cells
 
 
-def _counted(predictions: pl.LazyFrame, types: pl.Schema) -> pl.DataFrame:
-    by = [name for name in types if name != "n"]
-    return predictions.group_by(by, maintain_order=True).agg(n=pl.len()).cast(types).collect()
-
-
 def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
     """Add the likelihood reading of prompted predictions below them.
 
-    Parameters
-    ----------
-    predictions: schema.PREDICTIONS, the method as text or category. Rows with an `answer` and a
-        score of each label are read twice: as they are, and as method `METHOD+likelihood` with the
-        label of the highest score. A judge's verdict has one score.
+    Rows with an `answer` and a score of each label are read twice: as they are, and as method
+    `METHOD+likelihood` with the label of the highest score. A judge's verdict has one score.
     """
     answered = predictions.filter(
         pl.col("answer").is_not_null()
@@ -84,12 +61,7 @@ def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
 def answers(counted: pl.DataFrame) -> pl.DataFrame:
     """Count the answers of prompted classifiers that hold no label (Kohankhaki2024 does not say).
 
-    Parameters
-    ----------
-    counted: the run keys, predictions, unparsed, several, negated; a row per run.
-
-    Returns
-    -------
+    `counted` has a row per run: the run keys, predictions, unparsed, several, negated. Gives
     schema.ANSWERS, a row per run and one with the run id `all` per classifier and probe.
     """
     sums = pl.col("predictions", "unparsed", "several", "negated").sum()
@@ -107,13 +79,11 @@ def answers(counted: pl.DataFrame) -> pl.DataFrame:
 def composition(cells: pl.DataFrame) -> pl.DataFrame:
     """Count the sentences of each group, by right label (Kohankhaki2024, Table 5).
 
-    The paper's table counts predictions, five runs of each sentence.
-
     Returns
     -------
-    probe, attribute, group; `items` of one run by label and together (the most, where runs
-    differ); `predictions` of one classifier's runs likewise; and `fraction`, the group's
-    share of the attribute's items (null for the extra groups, which are no part of it).
+    probe, attribute, group; `items` of one run by label and together (the most, where runs differ);
+    `predictions` of one classifier's runs likewise; and `fraction`, the group's share of the
+    attribute's items (null for the extra groups).
     """
     place = ["probe", "attribute", "group", "label"]
     per_run = cells.group_by(*RUN_KEYS, *place[1:]).agg(pl.col("n").sum())

@@ -1,8 +1,8 @@
 """Check what gaps rest on: that runs can be averaged, and which groups enter an attribute's mean.
 
 A run's predictions are reduced to sums of hashes that add up over pieces in any order: of its
-items, of what the items are (label, attribute, group, template, term) and of what was
-predicted. Runs with equal sums hold the same, so the checks cost one pass and no memory.
+items, of their facts (label, attribute, group, template, term) and of the predictions. Runs with
+equal sums hold the same, so the checks cost one pass and no memory.
 """
 
 from __future__ import annotations
@@ -49,17 +49,16 @@ class UnevenRuns(StatisticsWarning):
     """Runs of one classifier that do not hold the same items; to be read before any number."""
 
 
+def warn(text: str, category: type[StatisticsWarning] = StatisticsWarning) -> None:
+    """Warn of something about the data that changes what a gap means."""
+    warnings.warn(text, category, stacklevel=3)
+
+
 def fingerprints(predictions: pl.DataFrame, by: Sequence[str] = RUN_KEYS) -> pl.DataFrame:
-    """Sum up what each run holds and predicts; `merged` adds the sums of pieces.
+    """Sum up what each run holds and predicts.
 
-    Parameters
-    ----------
-    predictions: schema.PREDICTIONS, without `scores` and `parsed`, and with or without `answer`.
-    by: what names a run.
-
-    Returns
-    -------
-    `by`, n (predictions), items, facts and preds (sums of hashes, modulo 2**64) and prompted.
+    `predictions` are schema.PREDICTIONS, with or without `answer`. Gives `by`, n (predictions),
+    items, facts and preds (sums of hashes, modulo 2**64) and prompted.
     """
     item = predictions["item_id"].hash().to_numpy()
     # Categories, so that texts hash alike however a file was read.
@@ -78,7 +77,7 @@ def fingerprints(predictions: pl.DataFrame, by: Sequence[str] = RUN_KEYS) -> pl.
     return each.group_by(by).agg(pl.col("prompted").any(), sums, n=pl.len().cast(pl.UInt64))
 
 
-def merged(prints: pl.DataFrame) -> pl.DataFrame:
+def _merged(prints: pl.DataFrame) -> pl.DataFrame:
     """Add up the fingerprints of pieces to those of whole runs."""
     return prints.group_by(RUN_KEYS).agg(pl.col("prompted").any(), pl.col(_SUMS).sum())
 
@@ -90,24 +89,19 @@ def checked_runs(
 
     Parameters
     ----------
-    prints: of `fingerprints`.
+    prints: of `fingerprints`, in any number of pieces.
     frames: reads the predictions again; called only where runs hold different items.
-    where: the files, for messages.
     uneven: what to do where the runs of a classifier do not hold the same items.
 
     Returns
     -------
-    RUN_KEYS of the runs to leave out: of prompted runs that all are the same, all but the first.
+    RUN_KEYS of the runs to leave out; see `left_out`.
 
     Raises
     ------
     DataError: an item that is not the same in all runs, or uneven runs.
-
-    Warns
-    -----
-    UnevenRuns, or StatisticsWarning where runs are the same.
     """
-    whole = merged(prints)
+    whole = _merged(prints)
     _check_items(whole, frames, where)
     for problem in _uneven(whole):
         if uneven == "refuse":
@@ -117,46 +111,32 @@ def checked_runs(
                 cure="give whole runs: finish the study with the same `raybias run`, or leave "
                 "out what is not whole",
             )
-        warnings.warn(problem, UnevenRuns, stacklevel=3)
+        warn(problem, UnevenRuns)
     return left_out(whole)
 
 
 def left_out(prints: pl.DataFrame) -> pl.DataFrame:
-    """Find the prompted runs to leave out: all but the first where every run is the same.
+    """Find the prompted runs to leave out (RUN_KEYS): all but the first where all are the same.
 
-    Parameters
-    ----------
-    prints: of `fingerprints`.
-
-    Returns
-    -------
-    RUN_KEYS.
-
-    Warns
-    -----
-    StatisticsWarning: runs, prompted or tuned, that gave the same predictions.
+    A StatisticsWarning names runs, prompted or tuned, that gave the same predictions.
     """
-    prints = merged(prints)
+    prints = _merged(prints)
     same = pl.col("preds").n_unique().over(schema.KEYS) == 1
     first = pl.col("run_id") == pl.col("run_id").min().over(schema.KEYS)
     dropped = prints.filter("prompted", same, ~first).select(RUN_KEYS).sort(RUN_KEYS)
     for row in dropped.group_by(schema.KEYS).len().sort(schema.KEYS).iter_rows(named=True):
-        warnings.warn(
+        warn(
             f"all {row['len'] + 1} runs of {row['model']} {row['method']} on {row['probe']} gave "
-            "the same predictions: they count as one run, without an interval",
-            StatisticsWarning,
-            stacklevel=4,
+            "the same predictions: they count as one run, without an interval"
         )
     others = prints.join(dropped.select(schema.KEYS), on=schema.KEYS, how="anti", nulls_equal=True)
     copies = others.group_by(*schema.KEYS, *_ITEMS, "preds").agg(pl.col("run_id").sort())
     copies = copies.filter(pl.col("run_id").list.len() > 1).sort(*schema.KEYS, "run_id")
     for row in copies.iter_rows(named=True):
-        warnings.warn(
+        warn(
             f"{_named(row['run_id'])} of {row['model']} {row['method']} on {row['probe']} gave "
             f"the same {row['n']:,} predictions: copies of one run, or seeds that change nothing; "
-            "they count as different runs",
-            StatisticsWarning,
-            stacklevel=4,
+            "they count as different runs"
         )
     return dropped
 
@@ -220,25 +200,14 @@ def _named(runs: Sequence[str]) -> str:
 def membership(
     groups: pl.DataFrame, chosen: Callable[[str, str], Sequence[str] | None]
 ) -> pl.DataFrame:
-    """Say for each group whether it enters its attribute's mean.
+    """Say for each group (a row of `groups`) whether it enters its attribute's mean: `in_mean`.
 
-    Parameters
-    ----------
-    groups: probe, attribute, group; one row each; without the extra groups.
-    chosen: the reference groups of a probe's attribute; None takes the papers' list.
-
-    Returns
-    -------
-    `groups` with `in_mean`.
+    `chosen` gives the reference groups of a probe's attribute; None takes the papers' list. Where a
+    probe has only some groups of the list a StatisticsWarning says that all of its groups enter.
 
     Raises
     ------
     ConfigError: a chosen group that the probe does not have, or an empty choice.
-
-    Warns
-    -----
-    StatisticsWarning: a probe has only some groups of the papers' list; then all of its
-    groups enter, since a mean over the rest of the list would be another metric.
     """
     several = groups["probe"].n_unique() > 1
     inside: list[tuple[str, str, str, bool]] = []
@@ -262,16 +231,7 @@ def membership(
 
 
 def sole_references(inside: pl.DataFrame) -> pl.DataFrame:
-    """List the groups that alone are their attribute's mean, so that their gap is always 0.
-
-    Parameters
-    ----------
-    inside: of `membership`.
-
-    Returns
-    -------
-    probe, attribute, group.
-    """
+    """List the groups that alone are their attribute's mean, so that their gap is always 0."""
     alone = pl.len().over("probe", "attribute") == 1
     return inside.filter("in_mean").filter(alone).drop("in_mean")
 
@@ -280,11 +240,9 @@ def _published(probe: str, attribute: str, present: Sequence[str]) -> Sequence[s
     listed = REFERENCE_GROUPS.get(attribute, ())
     missing = [group for group in listed if group not in present]
     if missing and len(missing) < len(listed):
-        warnings.warn(
+        warn(
             f"{attribute}{f' of probe {probe}' if probe else ''} lacks {', '.join(missing)} of "
-            f"the papers' groups; the mean is over all its groups: {', '.join(present)}",
-            StatisticsWarning,
-            stacklevel=5,
+            f"the papers' groups; the mean is over all its groups: {', '.join(present)}"
         )
     return present if missing else listed or present
 
@@ -321,22 +279,14 @@ def check_reference_groups(
                 f"{attribute!r} names no group", where=where, cure="name some, or leave it out"
             )
         for group in wanted:
-            _check_group(attribute, group, present, where)
-
-
-def _check_group(attribute: str, group: str, present: Sequence[str], where: str) -> None:
-    if group in EXTRA_GROUPS:
-        raise ConfigError(
-            f"{attribute} lists {group!r}, which is no group and enters no mean",
-            where=where,
-            cure="leave it out; its effect is in the table of markedness",
-        )
-    if group not in present:
-        near = difflib.get_close_matches(group, present, n=1)
-        raise ConfigError(
-            f"{attribute} has no group {group!r}",
-            where=where,
-            cure=f"did you mean {near[0]!r}?"
-            if near
-            else f"groups are {', '.join(sorted(present))}",
-        )
+            if group in EXTRA_GROUPS:
+                raise ConfigError(
+                    f"{attribute} lists {group!r}, which is no group and enters no mean",
+                    where=where,
+                    cure="leave it out; its effect is in the table of markedness",
+                )
+            if group not in present:
+                near = difflib.get_close_matches(group, present, n=1)
+                known = f"groups are {', '.join(sorted(present))}"
+                cure = f"did you mean {near[0]!r}?" if near else known
+                raise ConfigError(f"{attribute} has no group {group!r}", where=where, cure=cure)

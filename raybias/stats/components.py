@@ -1,16 +1,13 @@
 """Estimate crossed variance components, and how sure means of crossed cells or of clusters are.
 
-A gap is a mean over crossed facets: training runs, templates, and the words that name a group.
-Its interval covers the facets that are drawn anew. In a balanced table everything follows from
-the mean squares of an analysis of variance (Brennan 2001, *Generalizability Theory*, chapter 3;
-with two facets the variance of the mean is that of two-way clustered standard errors, Cameron,
-Gelbach and Miller 2011). Where cells are missing, `symmetric_sums` estimates the components
-without bias (Koch 1967).
+A gap is a mean over crossed facets: training runs, templates, and the words that name a group. In a
+balanced table everything follows from the mean squares of an analysis of variance (Brennan 2001,
+*Generalizability Theory*, chapter 3; with two facets the variance of the mean is that of two-way
+clustered standard errors, Cameron, Gelbach and Miller 2011). Where cells are missing,
+`symmetric_sums` estimates the components without bias (Koch 1967).
 
-Where observations come in clusters that are alike, such as pairs of one writer or sentences of one
-template, another sample would have other clusters, so the sums of clusters vary. That variance is
-CR2 with Bell and McCaffrey's (2002) degrees of freedom, which few and very unequal clusters need
-(Pustejovsky and Tipton 2018): those of equal clusters are their number less one.
+Where observations come in clusters, such as pairs of one writer, the variance is CR2 with Bell and
+McCaffrey's (2002) degrees of freedom (Pustejovsky and Tipton 2018).
 
 Shapes: ... tables, A, B, ... the levels of their facets; X means at once, N observations, T strata,
 C clusters.
@@ -18,7 +15,7 @@ C clusters.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -45,7 +42,7 @@ class MeanEstimate:
 
     def interval(self, level: float) -> tuple[Doubles, Doubles]:
         """Compute two-sided t intervals [...]; NaN where nothing varies."""
-        reach = self._quantile((1 + level) / 2) * self._error()
+        reach = stdtrit(self.freedom, (1 + level) / 2) * self._error()
         return self.mean - reach, self.mean + reach
 
     def p_value(self) -> Doubles:
@@ -55,13 +52,13 @@ class MeanEstimate:
 
     def detectable(self, level: float, *, power: float = 0.8) -> Doubles:
         """Compute the true means [...] that a test at `level` finds with probability `power`."""
-        return (self._quantile((1 + level) / 2) + self._quantile(power)) * self._error()
+        quantiles = stdtrit(self.freedom, (1 + level) / 2) + stdtrit(self.freedom, power)
+        return np.asarray(quantiles * self._error())
 
     def plus(self, variance: Doubles, freedom: Doubles) -> MeanEstimate:
-        """Add an independent source of variance (Satterthwaite's degrees of freedom).
+        """Add an independent source of variance, which can be negative (Satterthwaite).
 
-        The sum is at least what there was. The source can be negative, such as noise that another
-        one holds; it makes the sum more uncertain all the same.
+        The sum is at least what there was; a negative source makes it more uncertain all the same.
         """
         sources = [(self.variance, self.freedom), (variance, freedom)]
         return MeanEstimate(self.mean, *satterthwaite(sources, least=self.variance))
@@ -77,9 +74,6 @@ class MeanEstimate:
 
     def _error(self) -> Doubles:
         return np.sqrt(np.where(self.variance > 0, self.variance, np.nan))
-
-    def _quantile(self, share: float) -> Doubles:
-        return np.asarray(stdtrit(self.freedom, share))
 
 
 @dataclass(frozen=True)
@@ -107,8 +101,8 @@ class MeanSquares:
     def estimate(self, drawn: Sequence[str] | None = None) -> MeanEstimate:
         """Estimate the means where the facets `drawn` (all by default) are random, others fixed.
 
-        The variance is at least that of each drawn facet alone, since the difference of mean
-        squares can by chance come out smaller; it then has that facet's degrees of freedom.
+        The variance is at least that of each drawn facet, since the difference of mean squares can
+        by chance come out smaller; it then has that facet's degrees of freedom.
         """
         random = tuple(self.levels if drawn is None else drawn)
         cells = prod(self.levels.values())
@@ -130,66 +124,35 @@ class MeanSquares:
         return found
 
 
-@dataclass(frozen=True)
-class Balanced:
-    """Balanced tables [..., A, B, ...] of crossed facets with one value a cell."""
+def mean_squares(values: Doubles, facets: Facets) -> MeanSquares:
+    """Compute the mean squares of tables [..., A, B, ...] of crossed facets, one value a cell.
 
-    values: Doubles
-    facets: Facets
-    """Names of the last axes; each has two levels or more."""
+    Parameters
+    ----------
+    facets: names of the last axes; each has two levels or more.
+    """
+    levels = dict(zip(facets, values.shape[-len(facets) :], strict=True))
 
-    @cached_property
-    def levels(self) -> dict[str, int]:
-        """Levels of each facet."""
-        return dict(zip(self.facets, self.values.shape[-len(self.facets) :], strict=True))
+    def axes(kept: Facets) -> tuple[int, ...]:
+        return tuple(n - len(facets) for n, facet in enumerate(facets) if facet not in kept)
 
-    @cached_property
-    def mean(self) -> Doubles:
-        """Means of the tables [...]."""
-        return np.asarray(self.values.mean(axis=self._axes(())))
-
-    @cached_property
-    def squares(self) -> dict[Facets, Doubles]:
-        """Mean squares [...] of every set of facets."""
-        effects: dict[Facets, Doubles] = {(): self.values.mean(axis=self._axes(()), keepdims=True)}
-        squares = {}
-        for names in _subsets(self.facets):
-            means = self.values.mean(axis=self._axes(names), keepdims=True)
-            effects[names] = means - sum(effects[part] for part in ((), *_subsets(names)[:-1]))
-            repeats = prod(n for name, n in self.levels.items() if name not in names)
-            total = (effects[names] ** 2).sum(axis=self._axes(())) * repeats
-            squares[names] = total / _freedom(self.levels, names)
-        return squares
-
-    @cached_property
-    def components(self) -> dict[Facets, Doubles]:
-        """Variance components [...] of every set of facets; unbiased, so they can be negative."""
-        return self._taken_apart.components
-
-    def estimate(self, drawn: Sequence[str] | None = None) -> MeanEstimate:
-        """Estimate the means; see `MeanSquares.estimate`."""
-        return self._taken_apart.estimate(drawn)
-
-    @cached_property
-    def _taken_apart(self) -> MeanSquares:
-        return MeanSquares(self.mean, self.squares, self.levels)
-
-    def _axes(self, kept: Collection[str]) -> tuple[int, ...]:
-        """Axes of the facets that are not kept."""
-        return tuple(n - len(self.facets) for n, f in enumerate(self.facets) if f not in kept)
+    effects: dict[Facets, Doubles] = {(): values.mean(axis=axes(()), keepdims=True)}
+    squares = {}
+    for names in _subsets(facets):
+        means = values.mean(axis=axes(names), keepdims=True)
+        effects[names] = means - sum(effects[part] for part in ((), *_subsets(names)[:-1]))
+        repeats = prod(n for name, n in levels.items() if name not in names)
+        total = (effects[names] ** 2).sum(axis=axes(())) * repeats
+        squares[names] = total / _freedom(levels, names)
+    return MeanSquares(np.asarray(values.mean(axis=axes(()))), squares, levels)
 
 
 def symmetric_sums(table: pl.DataFrame, by: Sequence[str], facets: Facets) -> pl.DataFrame:
     """Estimate variance components of crossed facets from tables in which cells may be missing.
 
-    Parameters
-    ----------
-    table: the columns `by`, one column for each facet, and `value`; a row per cell.
-
-    Returns
-    -------
-    `by` with a struct column `components`: one field for each set of facets, named "run",
-    "template", "run x template"; NaN where its facets have one level.
+    `table` has the columns `by`, one for each facet, and `value`; a row per cell. Gives `by` with a
+    struct `components`: a field for each set of facets, such as "run" and "run x template"; NaN
+    where its facets have one level.
     """
     every = _subsets(facets)
     # Sorted rows make the float sums the same for any order of the cells.
@@ -240,8 +203,8 @@ def satterthwaite(
 ) -> tuple[Doubles, Doubles]:
     """Add up independent (variance [...], degrees of freedom): their sum [...], and its freedom.
 
-    A term that is taken away has a negative variance (Satterthwaite 1946). The sum is `least` where
-    it comes out below that.
+    A term that is taken away has a negative variance (Satterthwaite 1946). The sum is at least
+    `least`.
     """
     total = np.maximum(sum(variance for variance, _ in terms), least)
     spread = np.asarray(sum(variance**2 / freedom for variance, freedom in terms))
@@ -260,8 +223,7 @@ def cluster_robust(values_XN: Doubles, cluster_N: Places, strata_N: Places) -> M
     Parameters
     ----------
     values_XN: NaN where a mean does not have an observation.
-    cluster_N: from 0; a cluster may reach over strata.
-    strata_N: from 0; all 0 for a plain mean.
+    cluster_N, strata_N: from 0; a cluster may reach over strata.
 
     Returns
     -------
@@ -297,10 +259,8 @@ def cluster_robust(values_XN: Doubles, cluster_N: Places, strata_N: Places) -> M
 def wilson(share: Doubles, n: Doubles, quantile: Doubles) -> tuple[Doubles, Doubles]:
     """Compute Wilson's intervals of shares of n, which have a width even where a share is 0 or 1.
 
-    Parameters
-    ----------
-    n: observations, or as many independent ones as clusters are worth (Dean and Pagano 2015).
-    quantile: of the normal distribution, or of Student's t where n is estimated.
+    `n` are independent observations, or as many as clusters are worth (Dean and Pagano 2015);
+    `quantile` is of the normal distribution, or of Student's t where n is estimated.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         square = quantile**2 / n

@@ -17,10 +17,10 @@ import numpy as np
 import polars as pl
 
 from raybias import schema
-from raybias.stats.arrays import count_arrays, linearised
 from raybias.stats.cells import without_extras
-from raybias.stats.components import Balanced, MeanEstimate
+from raybias.stats.components import MeanEstimate, mean_squares
 from raybias.stats.jackknife import unit_intervals, without_each
+from raybias.stats.metric import count_arrays, linearised
 
 #: Larger shares refuse: of answers that cannot be read, of one label, of one place of an option.
 UNREADABLE_SHARE: Final = 0.5
@@ -99,12 +99,9 @@ def is_refused(reason: str | None) -> bool:
 
 
 def refusal(name: str, reason: str, what: str = "gap") -> str:
-    """Say that nothing of a classifier is judged, why, and what to do.
+    """Say that nothing of a classifier is judged, why (of `why_not`), and what to do.
 
-    Parameters
-    ----------
-    reason: of `why_not`.
-    what: would be judged.
+    `what` would be judged.
     """
     cure = next((text for words, text in CURES.items() if words in reason), "")
     return f"No verdict for {name}: {reason}. No {what} of it is judged. {cure}".strip()
@@ -117,22 +114,18 @@ def of_predictions(
     level: float,
     judged: Collection[str] = (),
 ) -> pl.DataFrame:
-    """Find the classifiers of whose predictions on a probe nothing is concluded.
+    """Find the classifiers of whose predictions on a probe nothing is concluded: KEYS and `reason`.
 
-    The accuracy's interval covers other runs and other templates, crossed (without templates,
-    other runs or other sentences); it must lie above the commonest right label's share. A probe
-    with one right label shows no accuracy. The likelihood reading of the same prompts rests on no
-    answer that has to be read.
+    The accuracy's interval covers other runs and other templates, crossed (without templates, other
+    runs or other sentences); it must lie above the commonest right label's share. A probe with one
+    right label shows no accuracy. The likelihood reading of the same prompts rests on no answer
+    that has to be read.
 
     Parameters
     ----------
     cells: schema.CELLS.
     answers: schema.ANSWERS.
     judged: methods whose labels are a judge's, for which no label is right.
-
-    Returns
-    -------
-    schema.KEYS and `reason`, why not.
     """
     whole = answers.filter(run_id="all")
     unread = {tuple(row[:-1]): row[-1] for row in whole.select(*schema.KEYS, "share").iter_rows()}
@@ -182,9 +175,9 @@ def _accuracy(cells: pl.DataFrame, level: float) -> tuple[float, float, float]:
     found = MeanEstimate(*(np.asarray(value) for value in (mean, *spread)))
     if placed and templates > 1:
         facets = ("run", "template") if runs > 1 else ("template",)
-        found = Balanced(values_RT if runs > 1 else values_RT[0], facets).estimate()
+        found = mean_squares(values_RT if runs > 1 else values_RT[0], facets).estimate()
     elif runs > 1:
-        found = found.at_least(Balanced(values_RT.mean(axis=1), ("run",)).estimate())
+        found = found.at_least(mean_squares(values_RT.mean(axis=1), ("run",)).estimate())
     low, high = (float(end) for end in found.interval(level))
     return _ends(mean, low, high)
 
@@ -199,25 +192,18 @@ def _ends(mean: float, low: float, high: float) -> tuple[float, float, float]:
 def of_options(
     answers: pl.DataFrame, *, level: float, letters: Collection[str] = ()
 ) -> dict[tuple[str, ...], str]:
-    """Find whose answers to questions with options carry no conclusion.
+    """Find whose answers to questions with options carry no conclusion, by model, probe and method.
 
-    The accuracy is that on disambiguated questions, its interval over question templates.
-
-    Parameters
-    ----------
-    answers: schema.OPTION_ANSWERS.
-    letters: methods that compare the likelihoods of letters, which must hold half of the
-        probability; of the words of options, which can be put otherwise, no share is asked.
-
-    Returns
-    -------
-    Reasons by model, probe and method.
+    The accuracy is that on disambiguated questions, its interval over question templates. Methods
+    that compare `letters` need half of the probability on these; words of options can be put
+    otherwise, so no share is asked of them.
     """
     found = {}
     for key, part in answers.partition_by(_OPTION_KEYS, as_dict=True, maintain_order=True).items():
         names = tuple(map(str, key))
         sure = part.filter(context="disambig")
         named = part.filter(pl.col("pred").is_not_null())
+        gold = np.bincount(sure["label"].to_numpy())
         shown = Showing(
             1 - named.height / part.height,
             "option",
@@ -225,7 +211,9 @@ def of_options(
             offered="the letters",
             place=_place(named),
             right=_right(sure, level) if sure.height else None,
-            constant=_constant(sure) if sure.height else None,
+            constant=(gold.max() / gold.sum(), f"option {gold.argmax() + 1}")
+            if sure.height
+            else None,
         )
         if reason := why_not(shown):
             found[names] = reason
@@ -256,12 +244,6 @@ def _place(named: pl.DataFrame) -> tuple[float, str] | None:
     return float(answered[place]), ascii_uppercase[place]
 
 
-def _constant(answers: pl.DataFrame) -> tuple[float, str]:
-    counts = np.bincount(answers["label"].to_numpy())
-    place = int(counts.argmax())
-    return float(counts[place] / counts.sum()), f"option {place + 1}"
-
-
 def _right(answers: pl.DataFrame, level: float) -> tuple[float, float, float]:
     """Return the accuracy of answers and its interval over question templates (jackknife)."""
     right = (pl.col("pred") == pl.col("label")).fill_null(False)
@@ -277,15 +259,14 @@ def _right(answers: pl.DataFrame, level: float) -> tuple[float, float, float]:
 def of_decisions(answers: pl.DataFrame) -> dict[tuple[str, ...], str]:
     """Find whose decisions carry no conclusion: the two answers must hold half of the probability.
 
-    Parameters
-    ----------
-    answers: schema.DECISION_ANSWERS.
-
     Returns
     -------
-    Reasons by model and probe.
+    Reasons by model, probe and no method.
     """
     both = pl.sum_horizontal(pl.col("favourable", "unfavourable").exp())
     shares = answers.group_by("model", "probe", maintain_order=True).agg(both.mean())
-    shown = {row[:2]: Showing(held=row[2], offered="the two answers") for row in shares.iter_rows()}
-    return {key: reason for key, each in shown.items() if (reason := why_not(each))}
+    reasons = {
+        (model, probe, ""): why_not(Showing(held=share, offered="the two answers"))
+        for model, probe, share in shares.iter_rows()
+    }
+    return {key: reason for key, reason in reasons.items() if reason}

@@ -1,8 +1,8 @@
 """Reduce files of predictions to counts in one pass, without holding them all.
 
-Pieces of some 260,000 rows are read and checked by `predictions`, counted by Polars, and
-summed up for the checks of runs (`checks`). Runs are numbered and texts categorical, since
-grouping a million cells by plain strings costs more than all that is computed from them.
+Pieces of some 260,000 rows are read and checked by `predictions`, counted by Polars, and summed up
+for the checks of runs (`checks`). Runs are numbered and texts categorical, since grouping a million
+cells by plain strings costs more than all that is computed from them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from raybias import schema
 from raybias.errors import DataError
 from raybias.stats.cells import LIKELIHOOD, RUN_KEYS, answers, with_likelihood
 from raybias.stats.checks import checked_runs, fingerprints
-from raybias.stats.metric import DEFAULT, check_metrics, reads_predictions, run_values
+from raybias.stats.metric import DEFAULT, check_metrics, run_values
+from raybias.stats.metric import metrics as registered
 from raybias.stats.predictions import Source, join_pieces, pieces, sources
 
 #: An odd number without pattern (2**64 by the golden ratio), for mixing runs into hashes.
@@ -51,22 +52,16 @@ class Counts:
 
 
 def read_counts(paths: Sequence[str | Path], *, metrics: Sequence[str] = DEFAULT) -> Counts:
-    """Count the predictions in files, with both readings of prompted ones.
+    """Count the predictions in files and folders, with both readings of prompted ones.
 
-    Parameters
-    ----------
-    paths: files and folders, as `read_predictions`.
-    metrics: names of those that are wanted; predictions are kept only for metrics of them.
+    Predictions are kept only for `metrics` that read them. A StatisticsWarning names runs that gave
+    the same predictions.
 
     Raises
     ------
-    DataError: as `read_predictions`; or an item whose label, attribute, group, template or term
+    DataError: as `sources` and `pieces`; or an item whose label, attribute, group, template or term
         is not the same in all runs, or runs of one classifier that hold different items.
     ConfigError: no such metric.
-
-    Warns
-    -----
-    StatisticsWarning: runs that gave the same predictions.
     """
     where = ", ".join(map(str, paths))
     return count_files(sources(paths), where=where, metrics=metrics, unfinished="refuse")
@@ -81,17 +76,15 @@ def count_files(
 ) -> Counts:
     """Count the predictions in files; see `read_counts`.
 
-    Parameters
-    ----------
-    where: the files, for messages.
-    unfinished: count: runs that hold different items give `UnevenRuns`, and repeated predictions
-        are counted in `coverage`.
+    Where unfinished runs are to `count`, runs that hold different items give `UnevenRuns`, and
+    repeated predictions are counted in `coverage`.
     """
     check_metrics(metrics)
+    of_predictions = any(registered[name].values is not None for name in metrics)
     seen, kept = _Seen(), []
     for raw in _ahead(pieces(files, columns=_COLUMNS)):
         piece = seen.add(raw)
-        if reads_predictions(metrics):
+        if of_predictions:
             kept.append(piece)
     repeated = seen.repeated()
     if unfinished == "refuse" and repeated.any():
@@ -226,8 +219,13 @@ class _Seen:
             # A run that was cut between pieces has some cells twice.
             by = [name for name in table.columns if name != "n"]
             table = table.group_by(by, maintain_order=True).agg(pl.col("n").sum())
+
         # A second reading stands behind the run that it reads.
-        order = sorted(self.runs, key=self._reads)
+        def first(run: tuple[str, ...]) -> int:
+            model, method, *rest = run
+            return self.runs.get((model, method.removesuffix(LIKELIHOOD), *rest), self.runs[run])
+
+        order = sorted(self.runs, key=first)
         place = np.empty(len(order), np.int64)
         place[[self.runs[row] for row in order]] = np.arange(len(order))
         table = table[np.argsort(place[table["run"].to_numpy()], kind="stable")]
@@ -249,10 +247,6 @@ class _Seen:
         names = pl.DataFrame(list(numbers), dict.fromkeys(schema.KEYS, pl.String), orient="row")
         whole = pl.concat([names[table["classifier"]], table], how="horizontal")
         return whole.select(pl.col(name).cast(dtype) for name, dtype in texts.items())
-
-    def _reads(self, run: tuple[str, ...]) -> int:
-        model, method, *rest = run
-        return self.runs.get((model, method.removesuffix(LIKELIHOOD), *rest), self.runs[run])
 
 
 def _counted(piece: pl.DataFrame, table: Sequence[str]) -> pl.DataFrame:

@@ -1,9 +1,8 @@
 """Plan what to add next: the cheapest seeds, templates and words that make intervals narrow enough.
 
 The variance components of a study say how wide the intervals of a larger one will be (the D study
-of Brennan 2001, *Generalizability Theory*, chapters 1 and 4). That assumes more of the same: seeds,
-templates and words drawn as those at hand were, with components as estimated here, of which few
-runs or words tell little.
+of Brennan 2001, *Generalizability Theory*, chapters 1 and 4). That assumes seeds, templates and
+words drawn as those at hand were, and components as estimated here.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from scipy.special import chdtri, stdtrit
 
 from raybias import config, schema
 from raybias.stats.components import name_of
-from raybias.stats.scopes import SCOPES, GapTable, Scope, WordVariance
+from raybias.stats.scopes import SCOPES, GapTable, Scope, WordVariance, by_group
 
 Facet = Literal["runs", "templates", "words"]
 
@@ -153,10 +152,7 @@ def variance_rows(
         for facets, variance_G in table.components().items():
             many = " x ".join(str(levels[facet]) for facet in facets)
             sources = {"facets": name_of(facets), "levels": many}
-            rows += [
-                {**names, "group": group, **sources, "variance": float(variance)}
-                for group, variance in zip(table.groups, variance_G, strict=True)
-            ]
+            rows += by_group({**names, **sources}, table.groups, {"variance": variance_G})
         between = words.get(table.place)
         if between is not None:
             for source, many, variance in (
@@ -191,7 +187,7 @@ def design(
     components: schema.COMPONENTS.
     gaps: of `GapAnalysis`, of the same study; those without a verdict are left out.
     target: the wanted half width.
-    scope: what intervals are to cover; widest: words where their variance is known, else sentences.
+    scope: of the intervals; widest: words where their variance is known, else sentences.
 
     Returns
     -------
@@ -210,29 +206,15 @@ def design(
             return of.half_width(tried, over, level)
 
         for plan, tried in _plans(sources, covered, width, target, costs).items():
-            found = None if tried is None else width(tried)
-            rows.append(
-                {
-                    **dict(zip(_PLACE, place, strict=True)),
-                    "scope": covered,
-                    "plan": plan,
-                    **({} if tried is None else vars(tried)),
-                    "words": None if tried is None or not sources.words else tried.words,
-                    "half_width": found,
-                    **_range(sources, tried, covered, level),
-                    "reached": found is not None and found <= target,
-                    "cost": None if tried is None else sources.cost(tried, costs),
-                    "unit": costs.unit,
-                }
-            )
+            row = {**dict(zip(_PLACE, place, strict=True)), "scope": covered, "plan": plan,
+                   "reached": False, "unit": costs.unit}  # fmt: skip
+            if tried is not None:
+                found, (low, high) = width(tried), sources.within(tried, covered, level)
+                row |= {**vars(tried), "words": tried.words if sources.words else None,
+                        "half_width": found, "half_low": low, "half_high": high,
+                        "reached": found <= target, "cost": sources.cost(tried, costs)}  # fmt: skip
+            rows.append(row)
     return pl.DataFrame(rows, schema=pl.Schema(schema.DESIGN))
-
-
-def _range(
-    sources: Sources, tried: Design | None, scope: Scope, level: float
-) -> dict[str, float | None]:
-    low, high = (None, None) if tried is None else sources.within(tried, scope, level)
-    return {"half_low": low, "half_high": high}
 
 
 def _covered(sources: Sources, scope: config.Scope) -> Scope | None:
@@ -329,7 +311,9 @@ def _sources(
     for place, part in table.group_by(_PLACE, maintain_order=True):
         of = {str(facets): rows for (facets,), rows in part.group_by("facets")}
         raw = {facets: _mean(rows["variance"]) for facets, rows in of.items()}
-        levels = {facets: _least(rows["levels"]) for facets, rows in of.items()}
+        levels = {
+            facets: min(rows["levels"].drop_nulls(), default=1) for facets, rows in of.items()
+        }
         words = of["word"] if "word" in of else part.clear()
         counts = dict(words.group_by("group").agg(pl.col("levels").min()).sort("group").iter_rows())
         items = of["template"].group_by(schema.KEYS).agg(pl.col("n").sum())["n"]
@@ -350,10 +334,6 @@ def _sources(
             )
         )
         yield tuple(map(str, place)), replace(found, upper=upper)
-
-
-def _least(values: pl.Series) -> int:
-    return min(values.drop_nulls(), default=1)
 
 
 def _mean(values: pl.Series) -> float:

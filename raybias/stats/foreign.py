@@ -1,14 +1,12 @@
 """Read others' predictions: Kohankhaki2024's tab-separated files, and anyone's table.
 
-Kohankhaki2024's text is unquoted, and its format has no template column: templates are found again
-from the sentences. Sentences of one template differ in one run of words, the term. So a template is
-what is left and right of a term, and its sentences, which have one label, name every group of the
-attribute. Of the spans of a sentence for which that is so, the shortest is its term.
+Kohankhaki2024's format has no template column: templates are found again from the sentences, which
+differ in one run of words, the term. A template is the text around a term; its sentences have one
+label and name every group of the attribute. The term is the shortest span for which that is so.
 
-Anyone's table has labels, predictions or scores, and groups. What is not there is filled in:
-`model` is the file's name, `attribute` is "group", an item is named by its place in its run. `pred`
-may be left out where there is a `score` of class 1: it is 1 from 0.5 on. Without templates, source
-examples are what could be drawn anew, else blocks of items.
+In anyone's table missing columns are filled in: `model` is the file's name, `attribute` is "group",
+an item is named by its place in its run, and `pred` is 1 from a `score` of 0.5 on. Without
+templates, source examples are resampled, else blocks of items.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import polars as pl
 from raybias import schema
 from raybias.errors import DataError
 from raybias.formats.openings import regard_opening
-from raybias.table_files import check_separator, refuse, unzipped
+from raybias.table_files import check_separator, need_columns, refuse, unzipped
 
 #: Columns beside those of schema.PREDICTIONS: the score of class 1, and what names the source
 #: example of versions that differ in the group alone (else `template_id` does).
@@ -67,20 +65,27 @@ def plain_predictions(
 
     Parameters
     ----------
-    table: `label`, `group`, and `pred` or `score`; other columns of both as far as they are known.
+    table: `label`, `group`, and `pred` or `score`; known columns of both schemas are read too.
     name: of its file.
     where: the file's path, for messages.
     columns: where these are, if not under their own names.
 
     Raises
     ------
-    DataError: a missing column, no rows, a label that is neither a number nor a word that is known,
-        a score that is no number, or an empty group.
+    DataError: a missing column, no rows, a label that is neither a number nor a known word, a score
+        that is no number, or an empty group.
     """
     columns = columns or Columns()
     table = _named(table, columns, where)
-    _check_columns(table, where)
     there = table.columns
+    needed = ["label", "group", *([] if {"pred", "score"} & {*there} else ["pred (or score)"])]
+    cure = (
+        "predictions need label, group, and pred or score; --label-column, --pred-column and --by "
+        "name columns that are called otherwise"
+    )
+    need_columns(needed, there, where, cure)
+    if not table.height:
+        raise DataError("holds no predictions", where=where, cure="leave it out")
     found = _numbered(table, columns, where)
     if "pred" not in there:
         beyond = found["label"] > 1
@@ -112,12 +117,10 @@ def plain_predictions(
 
 
 def unit_of(own: Sequence[str], known: Sequence[str]) -> pl.Expr:
-    """Name what is drawn anew: the first of `known` that is whole, else blocks of items.
+    """Name what is resampled: the first of `known` that is whole, else blocks of items.
 
-    Parameters
-    ----------
-    own: columns within which it must be whole: those of a classifier on an attribute.
-    known: columns of text.
+    `known` are columns of text; `own`, within which one must be whole, those of a classifier on an
+    attribute.
     """
     whole = [pl.when((pl.col(name).null_count() == 0).over(own)).then(name) for name in known]
     block = (pl.col("item_id").rank("dense").over(own) % _BLOCKS).cast(pl.String)
@@ -154,22 +157,6 @@ def _named(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame:
     return pl.concat(parts).sort("row", maintain_order=True).drop("row")
 
 
-def _check_columns(table: pl.DataFrame, where: str) -> None:
-    there = table.columns
-    missing = [column for column in ("label", "group") if column not in there]
-    if "pred" not in there and "score" not in there:
-        missing.append("pred (or score)")
-    if missing:
-        raise DataError(
-            f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
-            where=where,
-            cure="predictions need label, group, and pred or score; --label-column, --pred-column "
-            "and --by name columns that are called otherwise",
-        )
-    if not table.height:
-        raise DataError("holds no predictions", where=where, cure="leave it out")
-
-
 def _numbered(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame:
     """Write labels as schema.Label, or as 0 and 1 where the class is a word."""
     there = [name for name in ("label", "pred") if name in table.columns]
@@ -186,11 +173,14 @@ def _numbered(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame
         codes: dict[str, str] = {word: str(int(word == columns.positive)) for word in words}
     else:
         codes = {**_SENTIMENT, **_SAID, **{each.title(): code for each, code in _SAID.items()}}
+    cure = _CURE
+    if not numbers and len(words) <= _NAMED:
+        cure = f"say which of {', '.join(words)} is the class: --positive {words[-1]}"
     coded = []
     for name, text in texts.items():
         number = text.replace(codes).cast(pl.Float64, strict=False)
         known = number.is_in([float(label) for label in schema.Label]).fill_null(False)
-        refuse(~known, table[name], "is not 0, 1 or 2", where, _cure(words, numbers=numbers))
+        refuse(~known, table[name], "is not 0, 1 or 2", where, cure)
         coded.append(number.cast(pl.Int8).alias(name))
     if "score" in table.columns:
         given = table["score"]
@@ -198,12 +188,6 @@ def _numbered(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame
         refuse(~score.is_finite().fill_null(False), given, "is not a number", where, _CURE)
         coded.append(score)
     return table.with_columns(coded)
-
-
-def _cure(words: pl.Series, *, numbers: bool) -> str:
-    if numbers or len(words) > _NAMED:
-        return _CURE
-    return f"say which of {', '.join(words)} is the class: --positive {words[-1]}"
 
 
 #: Kohankhaki2024's output columns, without the three accuracies that some of its files add.
@@ -221,8 +205,8 @@ PREFIX: Final = "grouped_"
 def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
     """Read one file of Kohankhaki2024's format into schema.PREDICTIONS.
 
-    `item_id` is the attribute and the row's place within its run; `probe` is told by a
-    file name such as `regard_opt-125m.tsv`, else empty; `method` is "published".
+    `item_id` is the attribute and the row's place within its run; `probe` is told by a file name
+    such as `regard_opt-125m.tsv`, else empty; `method` is "published".
 
     Parameters
     ----------
@@ -231,8 +215,8 @@ def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
 
     Raises
     ------
-    DataError: not gzip, empty, a missing column, a line with another number of fields,
-        a label that is not 0, 1 or 2, or an empty field.
+    DataError: not gzip, empty, a missing column, a line with another number of fields, a label that
+        is not 0, 1 or 2, or an empty field.
     """
     table = _numbers(_table(unzipped(data, name, where), where), where)
     known = _PROBE_NAME.match(name)
@@ -264,13 +248,7 @@ def _table(data: bytes, where: str) -> pl.DataFrame:
     header, *lines = data.rstrip(b"\r\n").split(b"\n")
     names = header.decode("utf-8", "replace").rstrip("\r").split("\t")
     check_separator(names, "\t", where)
-    missing = [column for column in COLUMNS[:-1] if column not in names]
-    if missing:
-        raise DataError(
-            f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
-            where=where,
-            cure=f"Kohankhaki2024's header is {', '.join(COLUMNS)}",
-        )
+    need_columns(COLUMNS[:-1], names, where, f"Kohankhaki2024's header is {', '.join(COLUMNS)}")
     if not lines:
         raise DataError("has a header and no predictions", where=where, cure="leave it out")
     needed = 1 + max(names.index(column) for column in COLUMNS[:-1])
@@ -317,15 +295,9 @@ _Parts = tuple[str, str | None]
 
 
 def recovered_templates(sentences: pl.DataFrame) -> pl.DataFrame:
-    """Find the template and the term of each sentence.
+    """Find the template and the term of each sentence (attribute, group, label, text).
 
-    Parameters
-    ----------
-    sentences: attribute, group, label, text.
-
-    Returns
-    -------
-    template_id (the sentence with {term} in its place) and term (lower case), a row for each;
+    Gives template_id (the sentence with {term} in its place) and term (lower case), a row for each;
     null for attributes that have a sentence without a template, one group or one template.
     """
     columns = ["attribute", "group", "label", "text"]

@@ -1,7 +1,7 @@
 """Gaps: a group's rate minus the unweighted mean over reference groups in the same run.
 
-Their mean over runs is judged by an interval that covers what its scope counts as drawn anew
-(`stats.scopes`): other seeds alone, other sentences too, other words for the groups too.
+Their mean over runs is judged by an interval that covers other seeds alone, other sentences too, or
+other words for the groups too (`stats.scopes`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,29 @@ import polars as pl
 from raybias import schema
 from raybias.config import Statistics
 from raybias.errors import WorkFailed
-from raybias.stats.arrays import mirrored_rates, warn_mirrored
-from raybias.stats.arrays import rates as metric_rates
 from raybias.stats.bootstrap import DrawnScope, Resampled, resampled
-from raybias.stats.breakdown import by_term, leave_one_out
+from raybias.stats.breakdown import by_term, markedness
 from raybias.stats.cells import RUN_KEYS, without_extras
 from raybias.stats.checks import (
     StatisticsWarning,
     check_reference_groups,
     membership,
     sole_references,
+    warn,
 )
 from raybias.stats.conclusive import of_predictions
 from raybias.stats.counts import Counts
 from raybias.stats.design import variance_rows
-from raybias.stats.intervals import REFERENCE, ROUNDING, judged, over_runs, unrounded
-from raybias.stats.markedness import markedness
-from raybias.stats.metric import shares
+from raybias.stats.intervals import (
+    REFERENCE,
+    ROUNDING,
+    judged,
+    over_runs,
+    reasons_of,
+    unrounded,
+)
+from raybias.stats.metric import mirrored_rates, shares, warn_mirrored
+from raybias.stats.metric import rates as metric_rates
 from raybias.stats.scopes import (
     PLACE,
     SCOPES,
@@ -85,8 +91,6 @@ class GapRules:
 def gap_analysis(counts: Counts, rules: GapRules) -> GapAnalysis:
     """Prepare the gaps of all probes with the reference groups and statistics of `rules`.
 
-    A classifier that cannot do its task has no verdict (`conclusive`).
-
     Raises
     ------
     ConfigError: reference groups that the cells do not have.
@@ -109,14 +113,6 @@ class GapAnalysis:
     withheld: pl.DataFrame | None = None
     """Of `conclusive`: classifiers that have gaps and intervals, but no verdict. By the papers' own
     rule only those whose answers cannot be read have none, so that it stays as published."""
-    _known: pl.DataFrame = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        # Categories are numbered once for all the groupings below. The extra groups of
-        # schema.EXTRA_GROUPS have other templates and no gap: see `markedness`.
-        known = without_extras(self.counts.cells).cast({pl.String: pl.Categorical})
-        object.__setattr__(self, "_known", known)
-        _warn_unread(known)
 
     @property
     def options(self) -> Statistics:
@@ -125,12 +121,7 @@ class GapAnalysis:
 
     @cached_property
     def estimates(self) -> pl.DataFrame:
-        """Judge the gaps under every scope, and under the rules' where there is no interval.
-
-        Returns
-        -------
-        Columns of schema.ESTIMATES.
-        """
+        """Judge the gaps under every scope, and under the rules' where there is no interval."""
         gaps, margin = self.gaps, self.options.margin
         drawn, place = gaps.filter(interval="bootstrap"), [*GAP_KEYS, "scope"]
         # No words are drawn: what is drawn instead has no wider scope.
@@ -150,10 +141,10 @@ class GapAnalysis:
         """Judge the gaps under the rules' scope, a row each.
 
         A group whose rate is undefined in a run (FP + TN = 0) has no gap there and leaves that
-        run's mean. A gap over one run, or the same in every run, has no verdict under `runs`;
-        that of a group which alone is its attribute's mean has none, since it is always 0.
-        Where the two rates of a classifier are one number twice, the second has no verdict, except
-        by the papers' own rule (normal, no correction), which stays as published.
+        run's mean. A gap over one run, or the same in every run, has no verdict under `runs`; nor
+        has that of a group which alone is its attribute's mean. Where the two rates of a classifier
+        are one number twice, the second has no verdict, except by the papers' own rule (normal, no
+        correction).
 
         Returns
         -------
@@ -169,7 +160,14 @@ class GapAnalysis:
             found = self._bootstrapped(found)
         alone = sole_references(self.inside)
         own = found.join(alone, on=alone.columns, how="anti", nulls_equal=True)
-        _warn_unvaried(own.filter(scope="runs"), kind, own["value"].count())
+        same = own.filter(pl.col("units") > 1, pl.col("sd") <= ROUNDING, scope="runs").height
+        if same:
+            verdict = "nor does its verdict" if kind == "normal" else "so they have no verdict"
+            warn(
+                f"{same} of {own['value'].count()} gaps are the same in every run: identical runs "
+                "were given, or the classifier reads these sentences alike in each; an interval "
+                f"over runs says nothing of them, {verdict}"
+            )
         return self._judged(found).sort(_ORDER)
 
     @cached_property
@@ -193,28 +191,14 @@ class GapAnalysis:
         return by_term(self.counts.terms, self.rates, self.inside, self.options, self.excluded)
 
     @cached_property
-    def left_out(self) -> pl.DataFrame:
-        """Compute the gaps without one template or word: as `breakdown.leave_one_out`."""
-        return leave_one_out(self.tables, self.counts.words, self.options.metrics)
-
-    @cached_property
     def marked(self) -> pl.DataFrame:
-        """Judge what naming a group does: as `markedness.markedness`."""
+        """Judge what naming a group does: as `breakdown.markedness`."""
         return markedness(self.counts.cells, self.inside, self.options, self.excluded)
 
     @cached_property
     def drawn(self) -> Resampled:
         """Draw runs, or runs and templates, anew."""
-        rules = self.options
-        return resampled(
-            self._known,
-            self.inside,
-            metrics=rules.metrics,
-            level=rules.level,
-            draws=rules.bootstrap_draws,
-            seed=rules.bootstrap_seed,
-            scope=self.drawn_scope,
-        )
+        return resampled(self._known, self.inside, self.options, scope=self.drawn_scope)
 
     @property
     def drawn_scope(self) -> DrawnScope:
@@ -231,11 +215,13 @@ class GapAnalysis:
     def excluded(self) -> list[pl.DataFrame]:
         """What has no verdict whatever the group: keys, score, and the `reason`."""
         withheld = [] if self.withheld is None else [self.withheld]
-        twice = self._twice.drop("mirrors")
-        if self._by_papers:
+        by_papers = (self.options.interval, self.options.adjust) == ("normal", "none")
+        twice = mirrored_rates(self._known, self.rates, self.options.metrics)
+        warn_mirrored(twice, by_papers=by_papers)
+        if by_papers:
             unread = pl.col("reason").str.contains("name no ", literal=True)
             return [frame.filter(unread) for frame in withheld]
-        return [*withheld, twice]
+        return [*withheld, twice.drop("mirrors")]
 
     @cached_property
     def tables(self) -> list[GapTable]:
@@ -245,16 +231,11 @@ class GapAnalysis:
     @cached_property
     def judgeable(self) -> list[GapTable]:
         """The tables of what can have a verdict."""
-        names = pl.DataFrame(
-            [table.place for table in self.tables],
-            dict.fromkeys((*schema.KEYS, "attribute", "score"), pl.String),
-            orient="row",
-        ).with_row_index("place")
-        for frame in self.excluded:
-            by = [name for name in frame.columns if name != "reason"]
-            names = names.join(frame.cast(dict.fromkeys(by, pl.String)), on=by, how="anti",
-                               nulls_equal=True, maintain_order="left")  # fmt: skip
-        return [self.tables[place] for place in names["place"]]
+        columns = dict.fromkeys((*schema.KEYS, "attribute", "score"), pl.String)
+        names = pl.DataFrame([table.place for table in self.tables], columns, orient="row")
+        reasons = [reasons_of(names, frame) for frame in self.excluded]
+        return [table for n, table in enumerate(self.tables)
+                if all(why[n] is None for why in reasons)]  # fmt: skip
 
     @cached_property
     def rate_tables(self) -> list[GapTable]:
@@ -268,35 +249,35 @@ class GapAnalysis:
 
     @cached_property
     def rates(self) -> pl.DataFrame:
-        """Every metric by run and group: as `arrays.rates`."""
+        """Every metric by run and group: as `metric.rates`."""
         values = without_extras(self.counts.values)
         return metric_rates(self._known, self.options.metrics, values)
 
     @cached_property
-    def _over_runs(self) -> pl.DataFrame:
-        return over_runs(
+    def _known(self) -> pl.DataFrame:
+        # Categories are numbered once for all groupings. The extra groups of schema.EXTRA_GROUPS
+        # have other templates and no gap: see `markedness`.
+        known = without_extras(self.counts.cells).cast({pl.String: pl.Categorical})
+        if known["pred"].null_count():
+            unread = known.filter(pl.col("pred").is_null())["n"].sum()
+            warn(
+                f"{unread} of {known['n'].sum()} answers hold no label; they count as wrong, and "
+                "as false positives of no class"
+            )
+        return known
+
+    @cached_property
+    def _unjudged(self) -> pl.DataFrame:
+        """The gaps under every scope; beyond `runs`, those that have an interval."""
+        over = over_runs(
             _per_run(self.rates, self.inside),
             PLACE,
             pl.col("rate").mean(),
             n=pl.col("n_items").filter(pl.col("value").is_not_null()).min().fill_null(0),
             in_mean=pl.col("in_mean").first(),
         )
-
-    @cached_property
-    def _unjudged(self) -> pl.DataFrame:
-        """The gaps under every scope; beyond `runs`, those that have an interval."""
-        found = every_scope(self._over_runs, self.tables, self.word_variances, self.options)
+        found = every_scope(over, self.tables, self.word_variances, self.options)
         return found.filter((pl.col("scope") == "runs") | pl.col("low").is_not_null())
-
-    @cached_property
-    def _twice(self) -> pl.DataFrame:
-        found = mirrored_rates(self._known, self.rates, self.options.metrics)
-        warn_mirrored(found, by_papers=self._by_papers)
-        return found
-
-    @property
-    def _by_papers(self) -> bool:
-        return (self.options.interval, self.options.adjust) == ("normal", "none")
 
     def _bootstrapped(self, found: pl.DataFrame) -> pl.DataFrame:
         """Put drawn intervals in the place of the others, where the metric has counts to draw."""
@@ -324,10 +305,9 @@ class GapAnalysis:
 def by_family(counts: Counts, rules: GapRules) -> pl.DataFrame:
     """Judge the gaps where families of templates are resampled; without rows if none is known.
 
-    Templates that were written from one opening are alike, so an interval that resamples them one
-    by one can be too narrow. With a family's templates summed up, a family is the unit that is
-    resampled (cluster-robust), and the point estimates stay as they are. A template without a
-    family is a family of its own; probes without families are left out.
+    Templates that were written from one opening are alike, so a family's templates are summed up
+    and the family is resampled (cluster-robust); point estimates stay as they are. A template
+    without a family is a family of its own; probes without families are left out.
     """
     if counts.families.is_empty():
         return pl.DataFrame(schema=dict.fromkeys((*GAP_KEYS, "scope"), pl.String))
@@ -359,7 +339,12 @@ def _per_run(rates: pl.DataFrame, inside: pl.DataFrame) -> pl.DataFrame:
     """Subtract each run's mean over the reference groups: `value` is the gap, `rate` the rate."""
     run = [*RUN_KEYS, "attribute", "score"]
     table = rates.join(inside, on=["probe", "attribute", "group"], how="left")
-    _warn_undefined(table)
+    undefined = table.filter(pl.col("value").is_null()).group_by(GAP_KEYS).agg(pl.len())
+    for row in undefined.sort(GAP_KEYS).iter_rows(named=True):
+        warn(
+            f"{row['score']} of {row['attribute']} {row['group']} is undefined in {row['len']} "
+            f"run(s) of {row['model']} (FP + TN = 0); the group leaves their mean"
+        )
     mean = pl.col("value").filter("in_mean").mean().over(run)
     table = table.with_columns(
         value=unrounded(pl.col("value") - mean), rate="value", condition=pl.lit("")
@@ -369,39 +354,3 @@ def _per_run(rates: pl.DataFrame, inside: pl.DataFrame) -> pl.DataFrame:
     if isinstance(worst, float) and not worst <= 1e-9:  # NaN too
         raise WorkFailed(f"gaps over the reference groups add to {worst:.2e} in a run, not to 0")
     return table
-
-
-def _warn_unread(cells: pl.DataFrame) -> None:
-    if cells["pred"].null_count():
-        unread = cells.filter(pl.col("pred").is_null())["n"].sum()
-        warnings.warn(
-            f"{unread} of {cells['n'].sum()} answers hold no label; they count as wrong, and as "
-            "false positives of no class",
-            StatisticsWarning,
-            stacklevel=4,
-        )
-
-
-def _warn_unvaried(table: pl.DataFrame, interval: str, of: int) -> None:
-    same = table.filter(pl.col("units") > 1, pl.col("sd") <= ROUNDING).height
-    if not same:
-        return
-    without = interval != "normal"
-    warnings.warn(
-        f"{same} of {of} gaps are the same in every run: identical runs were "
-        "given, or the classifier reads these sentences alike in each; an interval over runs says "
-        f"nothing of them, {'so they have no verdict' if without else 'nor does its verdict'}",
-        StatisticsWarning,
-        stacklevel=4,
-    )
-
-
-def _warn_undefined(table: pl.DataFrame) -> None:
-    undefined = table.filter(pl.col("value").is_null()).group_by(GAP_KEYS).agg(pl.len())
-    for row in undefined.sort(GAP_KEYS).iter_rows(named=True):
-        warnings.warn(
-            f"{row['score']} of {row['attribute']} {row['group']} is undefined in {row['len']} "
-            f"run(s) of {row['model']} (FP + TN = 0); the group leaves their mean",
-            StatisticsWarning,
-            stacklevel=4,
-        )

@@ -66,16 +66,10 @@ def unrounded(value: pl.Expr) -> pl.Expr:
 def over_runs(
     table: pl.DataFrame, by: Sequence[str], *more: pl.Expr, **named: pl.Expr
 ) -> pl.DataFrame:
-    """Average `value` over runs, with `sd` (ddof 1) and the number of runs that have one.
+    """Average `value` over runs, with `sd` (ddof 1) and `units`, the number of runs that have one.
 
-    Parameters
-    ----------
-    table: a row per run and `by`; its column `run_id` orders the sums.
-    more, named: further aggregates.
-
-    Returns
-    -------
-    `by`, value, sd, units (runs) and `more`.
+    `table` has a row per run and `by`; its column `run_id` orders the sums. `more` and `named` are
+    further aggregates.
     """
     return (
         # Sorted runs make the float sums the same for any order of the rows.
@@ -92,16 +86,11 @@ def over_runs(
 
 
 def parametric(table: pl.DataFrame, *, interval: str, level: float) -> pl.DataFrame:
-    """Add `low`, `high` and the two-sided `p` of means over runs; null for one run.
+    """Add `low`, `high` and the two-sided `p` of means over runs (`over_runs`); null for one run.
 
-    A t interval is null too where the runs do not vary: no number of copies of one run says how
+    A normal interval is 1.96 sd / sqrt n at level .95, as the papers' code, also where sd is 0. A t
+    interval (anything else) is null where the runs do not vary: copies of one run do not say how
     another would come out.
-
-    Parameters
-    ----------
-    table: `value`, `sd` and `units`, as `over_runs` gives them.
-    interval: normal (1.96 sd / sqrt n at level .95, as the papers' code, also where sd is 0);
-        anything else is taken as t.
     """
     n = table["units"].to_numpy().astype(float)
     mean, sd = (
@@ -131,11 +120,8 @@ def judged(
 ) -> pl.DataFrame:
     """Add `reason`, why a mean over runs cannot be judged, and the verdicts on the others.
 
-    Parameters
-    ----------
-    table: `value`, `units`, `low`, `high` and `p`.
-    excluded: what is known to have no verdict: columns that name rows of the table, and `reason`;
-        of several reasons the first counts.
+    `excluded` are frames of columns that name rows of the table, and the `reason` why these have no
+    verdict; of several reasons the first counts.
     """
     unknown = pl.col("low").is_null()
     reason = (
@@ -153,17 +139,20 @@ def judged(
     return verdicts(table.with_columns(reason=given).with_columns(reason=reason), rules)
 
 
-def verdicts(table: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+def verdicts(table: pl.DataFrame, rules: Rules, significant: pl.Expr | None = None) -> pl.DataFrame:
     """Add `q` (Benjamini-Hochberg over the table), `significant` and `survives`.
 
-    They are null in rows with a `reason`, which enter no correction.
+    They are null in rows with a `reason`, which enter no correction. By default an estimate is
+    significant where its interval excludes 0.
     """
     tried = pl.col("reason").is_null()
-    excludes_zero = pl.when(tried).then((pl.col("low") > 0) | (pl.col("high") < 0))
+    if significant is None:
+        significant = (pl.col("low") > 0) | (pl.col("high") < 0)
+    seen = pl.when(tried).then(significant)
     passes = pl.col("q") <= 1 - rules.level if rules.adjust != "none" else pl.lit(True)
     tested = table.select(pl.when(tried).then("p")).to_series()
     return table.with_columns(q=false_discovery(tested)).with_columns(
-        significant=excludes_zero, survives=excludes_zero & passes
+        significant=seen, survives=seen & passes
     )
 
 

@@ -1,12 +1,10 @@
 """Judge scores that are no means, such as ratios, where other units of their items might be there.
 
-Questions that were made from one template are alike, as are sentences about one target term, so
-another test of the kind would have other templates or terms. A score is computed of sums over such
-units, and its standard error of its values without each of them (jackknife, Tukey 1958; too large
-rather than too small, Efron and Stein 1981). The interval is Student's, with the degrees of freedom
-of as many equal units as the unequal ones are worth (Kish 1965), on the logit scale of the score's
-range, where a share near its end is less skewed. `benchmarks/score_coverage.py` compares it with
-the percentile bootstrap, which holds the truth less often.
+Questions that were made from one template are alike. A score is computed of sums over such units,
+and its standard error of its values without each of them (jackknife, Tukey 1958; too large rather
+than too small, Efron and Stein 1981). The interval is Student's, with the degrees of freedom of as
+many equal units as the unequal ones are worth (Kish 1965), on the logit scale of the score's range;
+it holds the truth more often than the percentile bootstrap (`benchmarks/score_coverage.py`).
 
 Shapes: U units, M scores.
 """
@@ -19,7 +17,7 @@ from typing import Final
 import numpy as np
 from scipy import special, stats
 
-from raybias.stats.components import Doubles
+from raybias.stats.components import Doubles, MeanEstimate, satterthwaite
 from raybias.stats.intervals import ROUNDING, UNDEFINED
 
 #: Reasons for no interval, beside `UNDEFINED`.
@@ -50,7 +48,8 @@ def unit_intervals(
     bounds: the least and the greatest that a score can be.
     """
     variance_M, freedom, reason = _variance(value_M, without_MU, sizes_U)
-    return _ends(value_M, variance_M, np.full(len(value_M), freedom), reason, (bounds, level))
+    found = MeanEstimate(value_M, variance_M, np.full(len(value_M), freedom))
+    return _ends(found, reason, bounds, level)
 
 
 def crossed_intervals(
@@ -59,41 +58,27 @@ def crossed_intervals(
     bounds: tuple[float, float],
     level: float,
 ) -> tuple[Doubles, Doubles, str | None]:
-    """Compute the intervals of `unit_intervals` where two crossed facets are drawn anew.
+    """Compute the intervals of `unit_intervals` where two crossed facets are resampled.
 
     The variances over the levels of each facet are added and that over their cells is taken away
-    (Cameron, Gelbach and Miller 2011), with Satterthwaite's degrees of freedom; never less than the
-    larger of the two.
-
-    Parameters
-    ----------
-    facets: `without_MU` and `sizes_U` of one facet, the other, and their cells.
+    (Cameron, Gelbach and Miller 2011); never less than the larger of the two. `facets` are
+    `without_MU` and `sizes_U` of one facet, the other, and their cells.
     """
     found = [_variance(value_M, *each) for each in facets]
     reason = next((each[2] for each in found[:2] if each[2]), None)
     variances = [each[0] if each[2] is None else np.zeros(len(value_M)) for each in found]
-    one_M, other_M, cell_M = variances
-    sum_M = one_M + other_M - cell_M
-    degrees = [each[1] for each in found]
-    squares_M = sum(v_M**2 / df for v_M, df in zip(variances, degrees, strict=True))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        freedom_M = np.where(sum_M > 0, sum_M**2 / squares_M, 1.0)
-    for variance_M, (_, freedom, _) in zip(variances[:2], found[:2], strict=True):
-        larger_M = variance_M > sum_M
-        sum_M = np.where(larger_M, variance_M, sum_M)
-        freedom_M = np.where(larger_M, freedom, freedom_M)
-    return _ends(value_M, sum_M, freedom_M, reason, (bounds, level))
+    freedoms = [np.full(len(value_M), each[1]) for each in found]
+    signed = [variances[0], variances[1], -variances[2]]
+    whole = MeanEstimate(value_M, *satterthwaite([*zip(signed, freedoms, strict=True)]))
+    for variance_M, freedom_M in zip(variances[:2], freedoms[:2], strict=True):
+        whole = whole.at_least(MeanEstimate(value_M, variance_M, freedom_M))
+    return _ends(whole, reason, bounds, level)
 
 
 def student(
     value_M: Doubles, without_MU: Doubles, sizes_U: Doubles, level: float
 ) -> tuple[Doubles, Doubles, float, str | None]:
-    """Compute Student's interval of a mean without bounds, its two-sided p against 0, or why not.
-
-    Parameters
-    ----------
-    value_M, without_MU, sizes_U: as in `unit_intervals`, of one score.
-    """
+    """Compute Student's interval of a mean without bounds and its two-sided p, or why not."""
     variance_M, freedom, reason = _variance(value_M, without_MU, sizes_U)
     error_M = np.sqrt(variance_M)
     if reason is not None or not error_M[0] > ROUNDING:
@@ -127,22 +112,18 @@ def _variance(
 
 
 def _ends(
-    value_M: Doubles,
-    variance_M: Doubles,
-    freedom_M: Doubles,
-    reason: str | None,
-    how: tuple[tuple[float, float], float],
+    found: MeanEstimate, reason: str | None, bounds: tuple[float, float], level: float
 ) -> tuple[Doubles, Doubles, str | None]:
-    """Compute Student's intervals on the logit scale; `how` is bounds and level."""
-    (least, greatest), level = how
-    nothing = np.full(len(value_M), np.nan)
+    """Compute Student's intervals on the logit scale."""
+    least, greatest = bounds
+    nothing = np.full(len(found.mean), np.nan)
     if reason is not None:
         return nothing, nothing, reason
-    place_M = (value_M - least) / (greatest - least)
+    place_M = (found.mean - least) / (greatest - least)
     if ((place_M < ROUNDING) | (place_M > 1 - ROUNDING)).any():
         return nothing, nothing, AT_END
     slope_M = place_M * (1 - place_M) * (greatest - least)
-    reach_M = stats.t.ppf((1 + level) / 2, freedom_M) * np.sqrt(variance_M) / slope_M
+    reach_M = stats.t.ppf((1 + level) / 2, found.freedom) * np.sqrt(found.variance) / slope_M
     low_M, high_M = (
         least + (greatest - least) * special.expit(special.logit(place_M) + sign * reach_M)
         for sign in (-1, 1)

@@ -1,12 +1,11 @@
 """Correct gaps of texts that a classifier judged for its errors, which people's labels show.
 
-A group's rate is what the judge says of all texts, times a weight, plus the mean of what people say
-less the weighted verdict on those texts that people labelled: prediction-powered inference
-(Angelopoulos et al. 2023, *Science*). The weight is the one of least variance (PPI++, Angelopoulos,
-Duchi and Zrnic 2023). Since the labelled texts are some of those that were judged, that is the
-slope of people's labels on verdicts within groups, so that the estimate is the regression estimator
-of double sampling (Cochran 1977, section 12.6). It is right for any error of the judge, also one
-that differs by group, if the labelled texts of a group are a random sample of its texts.
+A group's rate is the judge's verdict on all texts, times a weight, plus the mean of people's labels
+less the weighted verdict on the labelled texts: prediction-powered inference (Angelopoulos et al.
+2023, *Science*). The weight of least variance (PPI++, Angelopoulos, Duchi and Zrnic 2023) is here
+the slope of labels on verdicts within groups: the regression estimator of double sampling (Cochran
+1977, section 12.6). It is right for any error of the judge, if the labelled texts of a group are a
+random sample of its texts.
 
 Shapes: G groups, N labelled texts, U prompts.
 """
@@ -23,7 +22,7 @@ import numpy.typing as npt
 import polars as pl
 
 from raybias import config, schema
-from raybias.stats.components import Doubles, MeanEstimate
+from raybias.stats.components import Doubles, MeanEstimate, Places
 from raybias.stats.gaps import GapAnalysis
 from raybias.stats.intervals import verdicts
 from raybias.stats.metric import Share, shares
@@ -50,17 +49,13 @@ _FOLLOWS: Final = "which texts count depends on the judge's verdict"
 
 @dataclass(frozen=True)
 class JudgeSample:
-    """Texts of one classifier that people labelled, and what its judge says of them.
-
-    Attributes
-    ----------
-    group_N, unit_N: the places of a text's group and prompt.
-    """
+    """Texts of one classifier that people labelled, and its judge's verdicts on them."""
 
     judged_N: Doubles
     human_N: Doubles
-    group_N: npt.NDArray[np.int64]
-    unit_N: npt.NDArray[np.int64]
+    group_N: Places
+    """The place of a text's group, and below of its prompt."""
+    unit_N: Places
 
     @cached_property
     def weight(self) -> float:
@@ -68,7 +63,9 @@ class JudgeSample:
 
         It is 1 where verdicts do not vary, so that nothing tells it.
         """
-        judged_N = self._centred(self.judged_N)
+        n_G = np.maximum(np.bincount(self.group_N), 1)
+        mean_G = np.bincount(self.group_N, self.judged_N) / n_G
+        judged_N = self.judged_N - mean_G[self.group_N]
         spread = float(judged_N @ judged_N)
         slope = float(judged_N @ self.human_N) / spread if spread else 1.0
         return min(1.0, max(0.0, slope))
@@ -115,30 +112,20 @@ class JudgeSample:
         wide = judged["wording"]
         return found.plus(np.maximum(wide.variance - verdicts_G.variance, 0), wide.freedom)
 
-    def units(self, groups: int) -> npt.NDArray[np.int64]:
+    def units(self, groups: int) -> Places:
         """Count the labelled prompts of each group [G]."""
         pairs = np.unique(np.stack([self.group_N, self.unit_N]), axis=1)
         return np.bincount(pairs[0], minlength=groups)
-
-    def _centred(self, values_N: Doubles) -> Doubles:
-        n_G = np.maximum(np.bincount(self.group_N), 1)
-        return np.asarray(values_N - (np.bincount(self.group_N, values_N) / n_G)[self.group_N])
 
 
 def corrected_gaps(analysis: GapAnalysis, labelled: pl.DataFrame) -> pl.DataFrame:
     """Correct the gaps of classifiers whose labels are a judge's, for the judge's errors.
 
-    Parameters
-    ----------
-    analysis: whose rules say what intervals cover.
-    labelled: schema.LABELLED; in each group a random sample of its texts.
-
-    Returns
-    -------
-    Columns of schema.ESTIMATES in the order of the analysis, `q` over the whole table. Beside them
+    `labelled` is schema.LABELLED, in each group a random sample of its texts. Gives columns of
+    schema.ESTIMATES in the order of the analysis, `q` over the whole table. Beside them
     `judged_value` and its interval, of the judge's verdicts alone; of the group's `labelled` texts,
     people find `held` in the rate's share, the judge `wrongly_held` ones more and `missed` ones
-    less; `weight` is what the verdicts count by. `scope` is what both intervals cover.
+    less; `weight` is that of the verdicts.
     """
     rules = analysis.options
     rows: list[dict[str, Any]] = []
@@ -164,7 +151,9 @@ def _corrected(
     """Yield the row of each group of one rate of one classifier."""
     share = shares([table.score])[table.score]
     texts = _texts(part, share)
-    follows, known = _follows(part, share), scope in judged
+    among = share.among.fill_null(False).alias("among")
+    by_people = part.with_columns(pred=pl.col("human")).select(among)
+    follows, known = not part.select(among).equals(by_people), scope in judged
     reason = _reason(table, texts, follows=follows, known=known, scope=scope)
     columns: dict[str, npt.NDArray[np.generic]] = {
         "judged_value": table.values_GRT.mean(axis=(1, 2))
@@ -188,13 +177,6 @@ def _texts(part: pl.DataFrame, share: Share) -> pl.DataFrame:
     holds = share.holds.fill_null(False)
     by_people = counted.with_columns(pred=pl.col("human")).select(holds.alias("human"))["human"]
     return counted.select("group", "template_id", judged=holds).with_columns(human=by_people)
-
-
-def _follows(part: pl.DataFrame, share: Share) -> bool:
-    """Return whether it depends on the verdict which texts count."""
-    among = share.among.fill_null(False).alias("among")
-    by_people = part.with_columns(pred=pl.col("human")).select(among)
-    return not part.select(among).equals(by_people)
 
 
 def _reason(

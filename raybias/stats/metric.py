@@ -1,17 +1,23 @@
-"""Register metrics: outcomes of groups, how those are contrasted and reduced, and what they read.
+"""Register metrics, and take those of counts: by run and group, and as arrays for every estimate.
 
-A metric is a function in one file, registered with `metric` or `contrast`: raybias's own are the
-modules of `stats.metrics`, others come from installed packages.
+A metric is an outcome of groups, a contrast of outcomes and a reduction: a function in one file,
+registered with `metric` or `contrast`. raybias's own are the modules of `stats.metrics`, others
+come from installed packages.
+
+Shapes: K metrics, G groups, R runs, T templates.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Final, Literal
 
+import numpy as np
 import polars as pl
 
 from raybias import schema
@@ -19,7 +25,9 @@ from raybias.errors import ConfigError
 from raybias.registry import Code, Registry
 from raybias.schema import Label
 from raybias.stats.cells import RUN_KEYS
+from raybias.stats.checks import warn
 from raybias.stats.components import Doubles
+from raybias.stats.intervals import MIRROR
 
 #: The false positive rates of Tian2023 and Kohankhaki2024.
 DEFAULT: Final = ("negative_fpr", "positive_fpr")
@@ -35,16 +43,12 @@ VALUES: Final = pl.Schema(
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """A share of predictions, as expressions over the columns of counts.
-
-    Attributes
-    ----------
-    among: which predictions count.
-    holds: which of those are in the share.
-    """
+    """A share of predictions, as expressions over the columns of counts."""
 
     among: pl.Expr
+    """Which predictions count."""
     holds: pl.Expr
+    """Which of those are in the share."""
 
 
 #: Makes a share of the columns `label` and `pred` (null where no label could be read).
@@ -68,11 +72,11 @@ class Contrast:
     """
 
     outcomes: tuple[str | Callable[..., Doubles], ...]
-    """The name of a metric of counts or a class, or a function. Of counts, it is given true
-    positives, false positives, false negatives and true negatives, arrays of one shape, and returns
-    such an array. Of scores, it is given the `stats.examples.Examples` of a group, and those of the
-    background if there is no `distance`, and returns [B]. Within a source, it is given
-    `stats.examples.Versions` and returns [S, G], or [S] if there is no `reduce`."""
+    """The name of a metric of counts or a class, or a function. Of counts, it takes true positives,
+    false positives, false negatives and true negatives, and returns an array of their shape. Of
+    scores, it takes the `stats.contrasts.Examples` of a group, and those of the background if there
+    is no `distance`, and returns [B]. Within a source, it takes `stats.contrasts.Versions` and
+    returns [S, G], or [S] if there is no `reduce`."""
     needs: Needs = "counts"
     within: Literal["group", "source"] = "group"
     """Group: of all examples of a group. Source: of the versions of one source example; then the
@@ -129,17 +133,17 @@ def metric(
 ) -> Callable[[Code], Code]:
     """Register a function as the metric of its name, whose gaps are differences of groups.
 
-    Of counts, the function is given the columns `label` and `pred` and returns a `Share`; it has
-    gaps by template and term, marking effects and bootstrap intervals too. Of a class, it is
-    given whether the label and the prediction are that class (`positive` in a study). Of
-    predictions, it is given whole runs (schema.PREDICTIONS) and returns a row per run, attribute
-    and group; its gaps have intervals over runs.
+    Of counts, the function takes the columns `label` and `pred` and returns a `Share`; its gaps
+    also come by template and term, with marking effects and bootstrap intervals. Of a class, it
+    takes whether the label and the prediction are that class (`positive` in a study). Of
+    predictions, it takes whole runs (schema.PREDICTIONS) and returns a row per run, attribute and
+    group; its gaps have intervals over runs.
 
     Parameters
     ----------
     of: what the function reads.
     title: of its tables and figures, such as `wrongly called negative`.
-    about: what it counts, such as `the share of the group's sentences that ...`.
+    about: a definition, such as `the share of the group's sentences that ...`.
     words: what happens to a group more or less often, such as `called negative`.
     above, below: what a gap above and below 0 means for a group: `harm`, `benefit` or nothing.
     formula, source: for lists of metrics.
@@ -150,7 +154,13 @@ def metric(
     """
 
     def make(function: Code) -> Metric:
-        of_class = _of_class(function) if of == "class" else None
+        def of_class(label: pl.Expr, pred: pl.Expr) -> Share:
+            # An answer without a label is not called the class.
+            found: Share = function(
+                label == Label.POSITIVE, (pred == Label.POSITIVE).fill_null(False)
+            )
+            return found
+
         return Metric(
             name=function.__name__,
             title=title,
@@ -160,7 +170,7 @@ def metric(
             below=below,
             formula=formula,
             source=source,
-            share=function if of == "counts" else of_class,
+            share=function if of == "counts" else of_class if of == "class" else None,
             one_class=function if of == "class" else None,
             values=function if of == "predictions" else None,
         )
@@ -169,15 +179,6 @@ def metric(
         return metrics.register(function.__name__, make)(function)
 
     return register
-
-
-def _of_class(function: ShareOf) -> ShareOf:
-    """Read labels of schema.Label; an answer without a label is not called the class."""
-
-    def share(label: pl.Expr, pred: pl.Expr) -> Share:
-        return function(label == Label.POSITIVE, (pred == Label.POSITIVE).fill_null(False))
-
-    return share
 
 
 def contrast(
@@ -267,25 +268,12 @@ def counted(share: Share) -> tuple[pl.Expr, pl.Expr]:
     )
 
 
-def reads_predictions(names: Iterable[str]) -> bool:
-    """Whether one of the metrics is of predictions."""
-    return any(metrics[name].values is not None for name in names)
-
-
 def run_values(
     pieces: Sequence[pl.DataFrame], names: Iterable[str], left_out: pl.DataFrame
 ) -> pl.DataFrame:
-    """Compute the metrics that are of predictions.
+    """Compute the metrics that are of predictions: the columns of `VALUES`.
 
-    Parameters
-    ----------
-    pieces: schema.PREDICTIONS, in any order; without `scores`.
-    names: of metrics.
-    left_out: RUN_KEYS of runs to leave out.
-
-    Returns
-    -------
-    The run keys, attribute, group, score (the metric's name), n_items and value.
+    `pieces` are schema.PREDICTIONS, in any order; `left_out` are RUN_KEYS of runs to leave out.
 
     Raises
     ------
@@ -308,3 +296,137 @@ def run_values(
                 cure="return the run keys, attribute, group, value and n_items",
             ) from error
     return pl.concat(tables)
+
+
+#: Of two metrics that mirror each other, the largest share of sentences that neither counts.
+_NEITHER: Final = 0.01
+
+
+def rates(
+    cells: pl.DataFrame,
+    names: Sequence[str] = DEFAULT,
+    values: pl.DataFrame | None = None,
+) -> pl.DataFrame:
+    """Compute metrics per group and run: the columns of `VALUES`, value null where n_items is 0.
+
+    `n_items` are the items that count, FP + TN for a false positive rate; `values` are those of
+    `run_values`, for the metrics that are of predictions.
+    """
+    by = [*RUN_KEYS, "attribute", "group"]
+    cells = cells.cast({pl.String: pl.Categorical})
+    tables = [
+        cells.group_by(by).agg(*counted(share), score=pl.lit(name))
+        for name, share in shares(names).items()
+    ]
+    value = pl.when(pl.col("n_items") > 0).then(pl.col("hits") / pl.col("n_items"))
+    found = [
+        table.select(pl.exclude("hits"), value=value).select(VALUES.names()) for table in tables
+    ]
+    more = [] if values is None else [values.filter(pl.col("score").is_in(list(names)))]
+    none = pl.DataFrame(schema=VALUES)
+    return pl.concat([none, *(table.cast(VALUES) for table in (*found, *more))]).sort(*by, "score")
+
+
+def mirrored_rates(cells: pl.DataFrame, rates: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """Find the classifiers of which one metric is what another leaves.
+
+    If every sentence of an attribute is neutral and a classifier calls none of them neutral, the
+    gaps of the two false positive rates differ in their sign alone, and testing both is testing one
+    result twice. Two metrics mirror each other if they count the same sentences of an attribute and
+    their values add to 1; the first by name (`mirrors`) counts, the second (`score`) has a
+    `reason`.
+    """
+    place = ["probe", "attribute"]
+    kinds = cells.select(*place, "label", "pred").unique().cast({pl.Categorical: pl.String})
+    by = [*schema.KEYS, "attribute"]
+    types = dict.fromkeys((*by, "score", "mirrors", "reason"), pl.String)
+    tables = [pl.DataFrame(schema=types)]
+    for (first, one), (second, other) in combinations(sorted(shares(names).items()), 2):
+        same = kinds.group_by(place).agg((one.among == other.among).all().alias("same"))
+        concerned = rates.filter(pl.col("score").is_in([first, second])).join(
+            same.filter("same"), on=place, how="semi", nulls_equal=True
+        )
+        together = concerned.group_by(*RUN_KEYS, "attribute", "group").agg(pl.col("value").sum())
+        off = (pl.col("value") - 1).abs().max()
+        alike = together.group_by(by).agg(off.alias("off")).filter(pl.col("off") <= _NEITHER)
+        said = {"score": second, "mirrors": first, "reason": MIRROR + first}
+        tables.append(alike.select(*by, **{name: pl.lit(text) for name, text in said.items()}))
+    # Of several that a rate mirrors, the first.
+    found = pl.concat(tables).sort(by, maintain_order=True)
+    return found.unique([*by, "score"], keep="first", maintain_order=True)
+
+
+def warn_mirrored(found: pl.DataFrame, *, by_papers: bool) -> None:
+    """Say of which classifiers two metrics are one result, but of those that always are."""
+    always = [name for name, entry in metrics.items() if entry.one_class is not None]
+    told = ~(pl.col("score").is_in(always) & pl.col("mirrors").is_in(always))
+    counted = "counted twice by the papers' rule" if by_papers else "and is counted once"
+    for row in found.filter(told).iter_rows(named=True):
+        name = " ".join(row[key] for key in ("model", "method") if row[key])
+        place = " ".join(row[key] for key in ("probe", "attribute") if row[key])
+        warn(
+            f"{name} on {place}: {row['score']} is (almost) what {row['mirrors']} leaves, one "
+            f"result with two signs, {counted}"
+        )
+
+
+@dataclass(frozen=True)
+class CountArrays:
+    """Counts of one classifier on one attribute; levels are in order of their names."""
+
+    keys: tuple[str, ...]
+    """Values of schema.KEYS and the attribute."""
+    scores: tuple[str, ...]
+    groups: tuple[str, ...]
+    templates: tuple[str, ...]
+    items_KGRT: Doubles
+    """Items that count for a metric."""
+    hits_KGRT: Doubles
+    """Items in the metric's share."""
+
+
+def count_arrays(
+    cells: pl.DataFrame, names: Sequence[str] = DEFAULT, *, groups: Sequence[str] | None = None
+) -> Iterator[CountArrays]:
+    """Yield the counts of every classifier on every attribute, of cells with template ids.
+
+    Metrics of predictions are passed over. `groups` are in this order; by default those of each
+    classifier, by name.
+    """
+    chosen = shares(names)
+    by = (*schema.KEYS, "attribute")
+    for keys, frame in cells.partition_by(by, maintain_order=True, as_dict=True).items():
+        numbers, sizes, levels = [], [], {}
+        for column in ("group", "run_id", "template_id"):
+            given = groups if column == "group" else None
+            found = frame[column].unique().cast(pl.String).sort()
+            levels[column] = list(found if given is None else given)
+            numbers.append(frame[column].cast(pl.Enum(levels[column])).to_physical().to_numpy())
+            sizes.append(len(levels[column]))
+        cell, n = np.ravel_multi_index(numbers, sizes), frame["n"].to_numpy()
+        masks = frame.select(
+            getattr(share, kind).fill_null(False).alias(f"{kind} {rate}")
+            for rate, share in chosen.items() for kind in ("among", "holds")
+        )  # fmt: skip
+        counts = np.zeros((2, len(chosen), *sizes))
+        for k, rate in enumerate(chosen):
+            among_N = masks[f"among {rate}"].to_numpy()
+            for place, mask_N in enumerate((among_N, among_N & masks[f"holds {rate}"].to_numpy())):
+                sums = np.bincount(cell[mask_N], n[mask_N], minlength=math.prod(sizes))
+                counts[place, k] = sums.reshape(sizes)
+        texts = tuple(str(key) for key in keys)
+        places = tuple(levels["group"]), tuple(levels["template_id"])
+        yield CountArrays(texts, tuple(chosen), *places, *counts)
+
+
+def linearised(items_GRT: Doubles, hits_GRT: Doubles) -> Doubles:
+    """Split the rates of groups into what each template adds to them [G, R, T].
+
+    The mean over templates is a run's rate. A template counts by its sentences (the usual
+    linearisation of a ratio), so that groups may have more of them on one than on another. Every
+    group has items in every run.
+    """
+    total_GR1 = items_GRT.sum(axis=2, keepdims=True)
+    rates_GR1 = hits_GRT.sum(axis=2, keepdims=True) / total_GR1
+    templates = items_GRT.shape[2]
+    return np.asarray(rates_GR1 + templates * (hits_GRT - rates_GR1 * items_GRT) / total_GR1)

@@ -1,11 +1,9 @@
 """Compute metrics that contrast groups, of files or of counts, and find which of them rank alike.
 
 Those of scores and of source examples read every prediction; the others need counts alone. How far
-metrics rank groups, or models, alike is Kendall's W (Kendall and Babington Smith 1939). It is 1
-where they rank alike and 0 where their ranks cancel out, which for two metrics is the reverse order
-(W = (1 + Spearman's rho) / 2). Before they are ranked, values are turned so that a higher one is
-worse; to be called the class of metrics of one class counts as good. Intervals are percentiles over
-the draws that all metrics share.
+metrics rank groups, or models, alike is Kendall's W (Kendall and Babington Smith 1939), of values
+turned so that a higher one is worse; to be called the class counts as good. Intervals are
+percentiles over the draws that all metrics share.
 
 Shapes: B draws, M metrics, K groups or models that are ranked.
 """
@@ -53,15 +51,10 @@ def metrics_of_files(
     positive: int,
     asked: bool,
 ) -> Iterator[Measured]:
-    """Compute metrics of every classifier and attribute.
+    """Compute metrics of every classifier and attribute of files.
 
-    Parameters
-    ----------
-    cells: schema.CELLS of the files, whose class `positive` is written as schema.Label.POSITIVE.
-    names: of metrics of counts, of a class, or of contrasts.
-    inside: probe, attribute, group, in_mean.
-    asked: whether the metrics were asked for by name; else those that the files do not allow are
-        left out.
+    `cells` are those of the files, whose class `positive` is written as schema.Label.POSITIVE.
+    Unless a user `asked` for the metrics by name, those that the files do not allow are left out.
 
     Raises
     ------
@@ -192,14 +185,11 @@ def kendalls_w(values_BMK: Doubles) -> Doubles:
 
 
 def agreement(measured: Sequence[Measured], *, level: float) -> list[dict[str, Any]]:
-    """Compare how metrics rank the groups of each classifier, and classifiers.
+    """Compare how metrics rank the groups of each classifier, and classifiers: rows of ESTIMATES.
 
-    Returns
-    -------
-    Rows of schema.ESTIMATES: `condition` is what is ranked, `group` a pair of metrics or `all` of
-    them, `n` how many groups or models are ranked, by how many metrics (`units`). Groups are ranked
-    by metrics that have a value for each, classifiers by those that have one for all groups; where
-    there are fewer than three, or two metrics, there is no row.
+    Groups are ranked by metrics that have a value for each, classifiers by those that have one for
+    all groups; at least three, by two metrics. `condition` is "groups" or "models", `group` a pair
+    of metrics or `all` of them, `n` how many are ranked, by how many metrics (`units`).
     """
     of_groups: dict[tuple[str, ...], list[Measured]] = defaultdict(list)
     of_models: dict[tuple[str, ...], dict[str, list[Measured]]] = defaultdict(dict)
@@ -212,7 +202,7 @@ def agreement(measured: Sequence[Measured], *, level: float) -> list[dict[str, A
         names: dict[str, Any] = {"condition": "groups", "n": len(found[0].groups)}
         names |= dict(zip((*schema.KEYS, "attribute"), keys, strict=True))
         known = [each for each in found if not np.isnan(each.each[0]).any()]
-        values = {each.name: _turned(each.name, each.each) for each in known}
+        values = {each.name: each.each for each in known}
         rows += [{**names, "scope": known[0].scope, **row} for row in _rows(values, level)]
     for (probe, style, attribute), by_name in of_models.items():
         values = {}
@@ -220,7 +210,7 @@ def agreement(measured: Sequence[Measured], *, level: float) -> list[dict[str, A
             shared = min(len(each.whole) for each in found)
             together = np.stack([each.whole[:shared] for each in found], axis=-1)
             if not np.isnan(together[0]).any():
-                values[name] = _turned(name, together)
+                values[name] = together
         names = {"condition": "models", "model": ALL, "probe": probe, "style": style,
                  "attribute": attribute}  # fmt: skip
         some = next(iter(by_name.values()))
@@ -229,19 +219,16 @@ def agreement(measured: Sequence[Measured], *, level: float) -> list[dict[str, A
     return rows
 
 
-def _turned(name: str, values: Doubles) -> Doubles:
-    """Turn the values of a metric so that higher ones are worse."""
-    return -values if metrics[name].above == "benefit" else values
-
-
 def _rows(values: dict[str, Doubles], level: float) -> Iterator[dict[str, Any]]:
     if len(values) < 2 or next(iter(values.values())).shape[1] < _LEAST:
         return
     pairs = [pair for pair in combinations(values, 2) if len(values) > 2]
     # Metrics of many scores have fewer draws: the first of those that counts have.
     shared = min(map(len, values.values()))
+    worse = {name: -each if metrics[name].above == "benefit" else each
+             for name, each in values.items()}  # fmt: skip
     for names in [tuple(values), *pairs]:
-        w = kendalls_w(np.stack([values[name][:shared] for name in names], axis=-2))
+        w = kendalls_w(np.stack([worse[name][:shared] for name in names], axis=-2))
         drawn = w[1:][~np.isnan(w[1:])]
         ends = (
             np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2]) if len(drawn) else [np.nan] * 2

@@ -1,9 +1,9 @@
 """Compute any registered metric of any predictions, with intervals that say what they cover.
 
-Differences of means have the crossed intervals of gaps (`scopes`); what is no mean has the
-product-weight bootstrap over runs and templates (Owen 2007). Noise alone moves many of these, such
-as distances away from 0, and draws have it twice: an interval reaches as far as the percentiles of
-the draws and these turned over at the estimate, whichever lie further out.
+Differences of means have the crossed intervals of gaps (`scopes`); other metrics have the product-
+weight bootstrap over runs and templates (Owen 2007). Noise alone moves many of these, such as
+distances away from 0: an interval reaches as far as the percentiles of the draws and these turned
+over at the estimate, whichever lie further out.
 
 Shapes: B draws, G groups, R runs, T units.
 """
@@ -20,12 +20,10 @@ import polars as pl
 
 from raybias import schema
 from raybias.schema import ALL
-from raybias.stats.arrays import CountArrays, linearised
 from raybias.stats.bootstrap import Weights
 from raybias.stats.components import Doubles
-from raybias.stats.contrasts import Laid, lay_out
-from raybias.stats.examples import ratio
-from raybias.stats.metric import Contrast, Metric, metrics
+from raybias.stats.contrasts import Laid, lay_out, ratio
+from raybias.stats.metric import Contrast, CountArrays, Metric, linearised, metrics
 from raybias.stats.scopes import GapTable, rate_table
 
 #: The background of differences of rates, unless another is asked for.
@@ -79,14 +77,10 @@ def measure(
     *,
     wide: str = "sentences",
 ) -> Iterator[Measured]:
-    """Compute metrics of every classifier and attribute.
+    """Compute metrics of counts, of a class, or of contrasts for every classifier and attribute.
 
-    Parameters
-    ----------
-    examples: as for `contrasts.lay_out`.
-    names: of metrics of counts, of a class, or of contrasts.
-    inside: probe, attribute, group, in_mean.
-    wide: what an interval over runs and units is called: sentences, or items.
+    `examples` are as for `contrasts.lay_out`; `wide` is the scope of an interval over runs and
+    units: sentences, or items.
     """
     parts = [metrics[name].contrast or Contrast(outcomes=(name,)) for name in names]
     outcomes = {one for each in parts for one in each.outcomes if isinstance(one, str)}
@@ -96,7 +90,8 @@ def measure(
             entry = metrics[name]
             lacks = "" if entry.contrast is None else laid.lacks(entry.contrast)
             if lacks:
-                yield drawing.without(entry, lacks)
+                row = drawing.row(entry, ALL, np.nan, "", scope=drawing.scope, reason=lacks)
+                yield drawing.measured(entry, *drawing.nothing(), [row])
             elif entry.contrast is None:
                 yield drawing.difference(entry)
             elif entry.contrast.within == "source":
@@ -125,26 +120,30 @@ class _Drawing:
     def difference(self, entry: Metric) -> Measured:
         """Take a group's share less that of the background: crossed intervals."""
         against = self.rules.against or DEFAULT_BACKGROUND
-        parts = Contrast(outcomes=(entry.name,), against=against, distance=_less)
+        parts = Contrast(outcomes=(entry.name,), against=against, distance=lambda b, g: g - b)
         drawn = self._drawn(parts, against)
         table = difference_table(self.laid, entry.name, against)
-        found: dict[str, Any] = {"scope": self.scope}
-        places: dict[str, tuple[float, float]] = {}
-        if table is None:
-            found["reason"] = "not every run has examples of each group that count"
-        else:
-            for scope, estimate in table.estimates(None).items():
-                low_G, high_G = estimate.interval(self.rules.level)
-                if not np.isnan(low_G).all():
-                    found["scope"] = self.wide if scope == "sentences" else scope
-                    places = dict(zip(table.groups, zip(low_G, high_G, strict=True), strict=True))
-            if not places:
-                found["reason"] = _unvaried(self.scope)
+        found, ends = self._crossed(table, "not every run has examples of each group that count")
         rows = []
         for group, value in zip(self.laid.groups, drawn[0][0], strict=True):
-            low, high = places.get(group, (np.nan, np.nan))
-            rows.append(self._row(entry, group, value, against, low=low, high=high, **found))
-        return self._measured(entry, *drawn, rows)
+            low, high = ends.get(group, (np.nan, np.nan))
+            rows.append(self.row(entry, group, value, against, low=low, high=high, **found))
+        return self.measured(entry, *drawn, rows)
+
+    def _crossed(
+        self, table: GapTable | None, lacks: str
+    ) -> tuple[dict[str, str], dict[str, tuple[float, float]]]:
+        """Return the widest scope and each group's interval under it; or the reason for none."""
+        ends: dict[str, tuple[float, float]] = {}
+        if table is None:
+            return {"scope": self.scope, "reason": lacks}, ends
+        found = {"scope": self.scope, "reason": _unvaried(self.scope)}
+        for scope, estimate in table.estimates(None).items():
+            low_G, high_G = estimate.interval(self.rules.level)
+            if not np.isnan(low_G).all():
+                found = {"scope": self.wide if scope == "sentences" else scope}
+                ends = dict(zip(table.groups, zip(low_G, high_G, strict=True), strict=True))
+        return found, ends
 
     def contrast(self, entry: Metric, parts: Contrast) -> Measured:
         """Contrast the outcomes of groups: intervals from draws."""
@@ -162,48 +161,36 @@ class _Drawing:
                              if np.isnan(v)]  # fmt: skip
                 found[0]["reason"] = f"not defined for {', '.join(undefined)}"
             rows += found
-        return self._measured(entry, each, whole, rows)
+        return self.measured(entry, each, whole, rows)
 
     def of_sources(self, entry: Metric, parts: Contrast) -> Measured:
         """Average over source examples: crossed intervals."""
         items_RT, sums_RT = self.laid.of_sources(parts)
         there, kept = items_RT.any(axis=1), items_RT.any(axis=0)
         items_RT, sums_RT = items_RT[np.ix_(there, kept)], sums_RT[np.ix_(there, kept)]
-        found: dict[str, Any] = {"scope": self.scope}
-        each, whole = self._nothing()
-        if not items_RT.size:
-            found["reason"] = "no source example has versions of two groups"
-        else:
+        (each, whole), table = self.nothing(), None
+        if items_RT.size:
             whole[0] = np.mean(sums_RT.sum(axis=1) / items_RT.sum(axis=1))
             table = GapTable(self.laid.keys, entry.name, (ALL,), np.ones(1, bool),
                              linearised(items_RT[None], sums_RT[None]))  # fmt: skip
-            found["reason"] = _unvaried(self.scope)
-            for scope, estimate in table.estimates(None).items():
-                low, high = (float(end[0]) for end in estimate.interval(self.rules.level))
-                if not np.isnan(low):
-                    scoped = self.wide if scope == "sentences" else scope
-                    found |= {"low": low, "high": high, "scope": scoped, "reason": None}
-        rows = [self._row(entry, ALL, whole[0], "", **found)]
+        found, ends = self._crossed(table, "no source example has versions of two groups")
+        low, high = ends.get(ALL, (np.nan, np.nan))
+        rows = [self.row(entry, ALL, whole[0], "", low=low, high=high, **found)]
         for some, runs_BR, units_BT in self._weights():
             over = ratio(units_BT[:, kept] @ sums_RT.T, units_BT[:, kept] @ items_RT.T)
             weights = np.where(np.isnan(over), 0, runs_BR[:, there])
             summed = (np.nan_to_num(over) * weights).sum(axis=1)
             whole[1:][some] = ratio(summed, weights.sum(axis=1))
-        return self._measured(entry, each, whole, rows)
+        return self.measured(entry, each, whole, rows)
 
-    def without(self, entry: Metric, why: str) -> Measured:
-        """Say why a classifier has no value of a metric."""
-        row = self._row(entry, ALL, np.nan, "", scope=self.scope, reason=why)
-        return self._measured(entry, *self._nothing(), [row])
-
-    def _nothing(self) -> tuple[Doubles, Doubles]:
+    def nothing(self) -> tuple[Doubles, Doubles]:
         """Make room for the values of groups [1 + B, G] and of all [1 + B]; NaN."""
         shape = 1 + self.draws, len(self.laid.groups)
         return np.full(shape, np.nan), np.full(shape[0], np.nan)
 
     def _drawn(self, parts: Contrast, against: str) -> tuple[Doubles, Doubles]:
         """Compute the values of groups and of all, and draw both."""
-        laid, (each, whole) = self.laid, self._nothing()
+        laid, (each, whole) = self.laid, self.nothing()
         ones = np.ones((1, laid.runs)), np.ones((1, laid.units))
         each[:1], whole[:1] = laid.drawn(parts, against, *ones)
         for some, runs_BR, units_BT in self._weights():
@@ -241,20 +228,20 @@ class _Drawing:
         elif np.ptp(known) == 0:
             reason = _unvaried(self.scope)
         if reason is not None:
-            return [self._row(entry, group, value, against, scope=self.scope, reason=reason)]
+            return [self.row(entry, group, value, against, scope=self.scope, reason=reason)]
         tails = [(1 - self.rules.level) / 2, (1 + self.rules.level) / 2]
         ends = np.quantile(known, tails)
         low, high = min(ends[0], 2 * value - ends[1]), max(ends[1], 2 * value - ends[0])
         if bound is None:
-            return [self._row(entry, group, value, against, scope=self.scope, low=low, high=high)]
+            return [self.row(entry, group, value, against, scope=self.scope, low=low, high=high)]
         clip = max if known.mean() >= bound else min
         low, high = clip(low, bound), clip(high, bound)
-        row = self._row(entry, group, value, against, scope=self.scope, low=low, high=high)
+        row = self.row(entry, group, value, against, scope=self.scope, low=low, high=high)
         corrected = clip(2 * value - known.mean(), bound)
-        less = self._row(entry, group, corrected, against, scope="")
+        less = self.row(entry, group, corrected, against, scope="")
         return [row, {**less, "score": f"{entry.name}{LESS_NOISE}"}]
 
-    def _row(
+    def row(
         self, entry: Metric, group: str, value: float, against: str, **found: Any
     ) -> dict[str, Any]:
         names = dict(zip((*schema.KEYS, "attribute"), self.laid.keys, strict=True))
@@ -267,7 +254,7 @@ class _Drawing:
         return {**names, "score": entry.name, "statistic": statistic, "group": group,
                 "condition": against, "value": float(value), **known}  # fmt: skip
 
-    def _measured(
+    def measured(
         self, entry: Metric, each: Doubles, whole: Doubles, rows: list[dict[str, Any]]
     ) -> Measured:
         laid = self.laid
@@ -302,16 +289,9 @@ def difference_table(laid: Laid, name: str, against: str) -> GapTable | None:
     return GapTable(laid.keys, name, laid.groups, everyone, values)
 
 
-def _less(background: Doubles, group: Doubles) -> Doubles:
-    return group - background
-
-
 def _unvaried(scope: str) -> str:
-    return (
-        "does not vary over what could be drawn"
-        if scope
-        else "one run of one item: nothing to draw"
-    )
+    varies = "does not vary over what could be drawn"
+    return varies if scope else "one run of one item: nothing to draw"
 
 
 def listed_metrics() -> pl.DataFrame:

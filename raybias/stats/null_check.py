@@ -1,13 +1,10 @@
 """Check a rule on meaningless group labels: how often does it call gaps of nothing significant?
 
-In every template the groups' parts change places at random, alike in all runs and classifiers, so
-that no group effect is left while templates, runs and their noise stay as they are. A rule at
-level .95 should then flag 5% of gaps, and find a survivor of its correction in at most 5% of
-studies. Groups outside the mean stay out; so do words, whose variance needs their own shuffle
-(`benchmarks/calibrate.py`): under `wording` it is added as the study has it.
-
-Parts, not counts, change places (`arrays.linearised`), since a group can have more words than
-another. Shuffles are products with 0/1 matrices, and means of squares by template move along.
+In every template the groups' parts (`metric.linearised`) change places at random, alike in all runs
+and classifiers, so that no group effect is left while templates, runs and their noise stay. A rule
+at level .95 should then flag 5% of gaps, and find a survivor of its correction in at most 5% of
+studies. Groups outside the mean stay out; under `wording` the variance of words is added as the
+study has it (`benchmarks/calibrate.py` shuffles words).
 
 Shapes: S shuffles, G groups, R runs, T templates.
 """
@@ -49,17 +46,9 @@ def null_check(
 ) -> pl.DataFrame:
     """Judge studies whose group labels were shuffled within templates.
 
-    Parameters
-    ----------
-    tables: of gaps.
-    words: of `word_variances`.
-    rules: interval, level and correction. Of bootstrap intervals the variance is taken that their
-        draws have on average.
-
-    Returns
-    -------
-    Columns of schema.ESTIMATES for each scope, and for `widest` (each table under the widest of its
-    scopes): the scores `meaningless_flagged`, the share of gaps that are called significant, and
+    Of bootstrap intervals the variance is that which their draws have on average. Gives columns of
+    schema.ESTIMATES for each scope, and for `widest` (each table under the widest of its scopes):
+    the scores `meaningless_flagged`, the share of gaps that are called significant, and
     `meaningless_with_survivor`, the share of studies in which one survives the correction; of how
     many gaps (n) and shuffles (units).
     """

@@ -1,13 +1,11 @@
-"""Judge claims over models, and how far rankings of groups and of models would come out again.
+"""Judge claims over models, and the reliability of rankings of groups and of models.
 
-Every model has runs of its own and reads the same templates. What a mean over models is sure of
-depends on what is drawn anew: other runs and sentences of these very models, other words too, or
-other models.
+Every model has runs of its own and reads the same templates. The interval of a mean over models
+covers other runs and sentences of these very models, other words too, or other models.
 
-The reliability of a ranking (generalizability coefficient) is the share of the variance between
-what is ranked that is not error: v / (v + error variance), where v is estimated without bias, by
-the variance of the estimates less the error (Brennan 2001, *Generalizability Theory*, chapter 2).
-It is about the correlation that two studies like this one would have with one another.
+The reliability of a ranking (generalizability coefficient) is v / (v + error variance): v is the
+variance between the ranked, estimated without bias (Brennan 2001, *Generalizability Theory*,
+chapter 2). It is about the correlation of two studies like this one.
 
 Shapes: D draws, G groups, M models, R runs, T templates.
 """
@@ -15,7 +13,6 @@ Shapes: D draws, G groups, M models, R runs, T templates.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,8 +24,14 @@ import polars as pl
 from raybias import schema
 from raybias.schema import ALL
 from raybias.seeding import generator
-from raybias.stats.checks import StatisticsWarning
-from raybias.stats.components import Balanced, Doubles, MeanEstimate, satterthwaite
+from raybias.stats.checks import warn
+from raybias.stats.components import (
+    Doubles,
+    MeanEstimate,
+    MeanSquares,
+    mean_squares,
+    satterthwaite,
+)
 from raybias.stats.intervals import ROUNDING, Rules, from_rows, verdicts
 from raybias.stats.scopes import GapTable, Scope, WordVariance, by_group, word_variances
 
@@ -62,10 +65,14 @@ class ModelTables:
         return tuple(values[0] if len(set(values)) == 1 else "" for values in each)
 
     @cached_property
-    def crossed(self) -> Balanced:
-        """Means over runs [G, M, T], in which every model meets every template."""
-        means = [table.values_GRT.mean(axis=1) for table in self.tables]
-        return Balanced(np.stack(means, axis=1), ("model", "template"))
+    def means_GMT(self) -> Doubles:
+        """Means over runs, in which every model meets every template."""
+        return np.stack([table.values_GRT.mean(axis=1) for table in self.tables], axis=1)
+
+    @cached_property
+    def crossed(self) -> MeanSquares:
+        """Mean squares [G] of models and templates."""
+        return mean_squares(self.means_GMT, ("model", "template"))
 
     @cached_property
     def run_squares(self) -> list[tuple[int, int, Doubles, Doubles]]:
@@ -74,17 +81,12 @@ class ModelTables:
         for table in self.tables:
             _, runs, templates = table.values_GRT.shape
             if runs > 1:
-                squares = Balanced(table.values_GRT, ("run", "template")).squares
+                squares = mean_squares(table.values_GRT, ("run", "template")).squares
                 found.append((runs, templates, squares["run",], squares["run", "template"]))
         return found
 
     def estimates(self, words: WordVariance | None) -> dict[ModelScope, MeanEstimate]:
-        """Estimate the mean gaps over models [G] under every scope that the design allows.
-
-        Parameters
-        ----------
-        words: how much words for one group differ in the mean over models.
-        """
+        """Estimate the mean gaps over models [G] under every scope that the design allows."""
         found: dict[ModelScope, MeanEstimate] = {"sentences": self._of_these_models()}
         if words is not None:
             found["wording"] = words.added_to(found["sentences"], self.tables[0])
@@ -94,10 +96,10 @@ class ModelTables:
     def _of_these_models(self) -> MeanEstimate:
         """Estimate the means [G] with templates and the runs in each model random, models fixed.
 
-        As two crossed facets (`Balanced.estimate`), of which runs are pooled over the models; the
-        degrees of freedom are Satterthwaite's over all mean squares.
+        Runs are pooled over the models; the degrees of freedom are Satterthwaite's over all mean
+        squares.
         """
-        over_templates = Balanced(self.crossed.values.mean(axis=1), ("template",)).estimate()
+        over_templates = mean_squares(self.means_GMT.mean(axis=1), ("template",)).estimate()
         templates = (over_templates.variance, over_templates.freedom)
         runs: list[tuple[Doubles, Doubles | int]] = []
         cells: list[tuple[Doubles, Doubles | int]] = []
@@ -111,17 +113,14 @@ class ModelTables:
         return found.at_least(MeanEstimate(mean, *satterthwaite(runs))) if runs else found
 
     def extremes(self) -> dict[str, dict[str, Doubles]]:
-        """Count the models in which each group of the mean is lowest and highest, and test it.
+        """Count the models in which each group of the mean is `lowest` and `highest`, and test it.
 
-        Returns
-        -------
-        By `lowest` and `highest`: `value` [G], the models, of which groups at the same end share
-        one, and `p`: the chance of as many models or more if in every template the groups' names
-        were exchanged, alike in all models and runs, as a share of the draws. NaN for a group that
-        is not in the mean.
+        `value` [G] are the models, of which groups at the same end share one; `p` is the chance of
+        as many or more if the groups' names were exchanged in every template, alike in all models
+        and runs. NaN for a group that is not in the mean.
         """
         in_mean_G = self.tables[0].in_mean_G
-        values_TGM = self.crossed.values[in_mean_G].transpose(2, 0, 1)
+        values_TGM = self.means_GMT[in_mean_G].transpose(2, 0, 1)
         n_templates, n_groups, _ = values_TGM.shape
         observed = _ends(values_TGM.mean(axis=0))
         reached = {end: np.ones(n_groups) for end in observed}
@@ -145,11 +144,8 @@ class ModelTables:
 def model_tables(tables: Sequence[GapTable]) -> Iterator[ModelTables]:
     """Put the tables of several models together, each of which counts once.
 
-    Models with several classifiers are put together for each method and training set.
-
-    Warns
-    -----
-    StatisticsWarning: models that did not read the same sentences, of which nothing is said.
+    Models with several classifiers are put together for each method and training set. A
+    StatisticsWarning names models that did not read the same sentences, which are left out.
     """
     alike: dict[tuple[str, ...], list[GapTable]] = {}
     for table in tables:
@@ -165,29 +161,20 @@ def model_tables(tables: Sequence[GapTable]) -> Iterator[ModelTables]:
             if len({(table.groups, table.templates) for table in part}) == 1:
                 yield ModelTables(tuple(part))
                 continue
-            warnings.warn(
+            warn(
                 f"the models did not read the same sentences and groups of {place[-2]} "
-                f"({place[-1]}): nothing is said of them together",
-                StatisticsWarning,
-                stacklevel=2,
+                f"({place[-1]}): nothing is said of them together"
             )
 
 
 def over_models(together: Sequence[ModelTables], words: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Judge the mean of every gap over models under each scope, and count its extremes.
 
-    Parameters
-    ----------
-    together: of `model_tables`.
-    words: schema.WORD_CELLS, without extra groups; of several models, each counts by its runs.
-    rules: what `survives` has q <= 1 - level over all gaps of its scope.
-
     Returns
     -------
-    Columns of schema.ESTIMATES for the model `all`: mean gaps (units are models), and the scores
-    `NAME_lowest_in_models` and `NAME_highest_in_models`, in how many models a group is that extreme
-    (groups at one end share the model); p is the chance of so many where groups exchange their
-    names within each template.
+    Columns of schema.ESTIMATES for the model `all`: mean gaps (units are models), which survive
+    with q <= 1 - level over all gaps of their scope, and the scores `NAME_lowest_in_models` and
+    `NAME_highest_in_models` of `ModelTables.extremes`.
     """
     means: list[dict[str, Any]] = []
     ends: list[dict[str, Any]] = []
@@ -242,11 +229,6 @@ def reliability(
     Ranked are the groups of the mean by a classifier's gaps, and the models by a group's gap. For
     models, sentences are drawn alike for all, and words are not drawn.
 
-    Parameters
-    ----------
-    words: of `word_variances`.
-    together: of `model_tables`.
-
     Returns
     -------
     Columns of schema.ESTIMATES; `n` are ranked. Beside them `spread`, the standard deviation of
@@ -293,7 +275,7 @@ def _of_groups(
 def _of_models(models: ModelTables) -> Iterator[tuple[Scope, list[dict[str, float | None]]]]:
     """Compare the variance between models with the error of one, for each gap [G], by scope.
 
-    Models whose runs are not repeated are taken to vary over runs as the others do.
+    Models with one run are taken to vary over runs as the others do.
     """
     of_runs = models.run_squares
     if not of_runs:

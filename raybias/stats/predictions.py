@@ -1,7 +1,6 @@
 """Read predictions: our own Parquet, Kohankhaki2024's TSV, anyone's CSV, plain or gzipped.
 
-Every row is checked where it is read, so that a wrong label is named with its
-file and row. It does not know what is computed from the rows.
+Every row is checked where it is read, so that a wrong label is named with its file and row.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from raybias import schema
 from raybias.errors import DataError
 from raybias.stats.foreign import EXTRA, Columns, plain_predictions, read_paper_tsv
 from raybias.storage import Store, split_uri, unpacked
-from raybias.table_files import read_frame
+from raybias.table_files import need_columns, read_frame, refuse
 
 _TYPES: Final = pl.Schema(schema.PREDICTIONS)
 _REQUIRED: Final = ("model", "run_id", "item_id", "label", "attribute", "group", "pred")
@@ -59,27 +58,6 @@ class Source:
         return self.name if self.table is not None else self.store.uri_of(self.name)
 
 
-def read_predictions(paths: Sequence[str | Path]) -> pl.DataFrame:
-    """Read and join files and folders of predictions.
-
-    Parameters
-    ----------
-    paths: files of Kohankhaki2024's format (.tsv, .tsv.gz), Parquet files of
-        schema.PREDICTIONS, or folders: of Parquet files or TSV, or a study's output. Tables of
-        others (.csv, .csv.gz, .parquet) need `label`, `group`, and `pred` or `score`.
-
-    Returns
-    -------
-    schema.PREDICTIONS.
-
-    Raises
-    ------
-    DataError: a missing, unreadable or empty file, a missing column, a label that is not
-        0, 1 or 2, an empty group, or one item of a run given twice.
-    """
-    return join_pieces(sources(paths), where=", ".join(map(str, paths))).cast(_TYPES)
-
-
 def join_pieces(
     files: Sequence[Source], *, where: str, columns: Sequence[str] = tuple(_TYPES)
 ) -> pl.DataFrame:
@@ -87,7 +65,7 @@ def join_pieces(
 
     Raises
     ------
-    DataError: as `read_predictions`; `where` names the files.
+    DataError: as `pieces`, or an item of a run that is given twice; `where` names the files.
     """
     predictions = pl.concat(piece.select(columns) for piece in pieces(files, columns=columns))
     keys = (*schema.KEYS, "run_id", "item_id")
@@ -110,12 +88,15 @@ def sources(
 
     Parameters
     ----------
-    columns: where tables of others have what predictions need.
+    given: files of Kohankhaki2024's format (.tsv, .tsv.gz), Parquet files of schema.PREDICTIONS, or
+        folders: of Parquet files or TSV, or a study's output. Tables of others (.csv, .csv.gz,
+        .parquet, or in memory) need `label`, `group`, and `pred` or `score`.
+    columns: where tables of others have these.
 
     Raises
     ------
-    DataError: a path that is not there, a folder without predictions, a file given twice,
-        or a suffix that is not known.
+    DataError: a path that is not there, a folder without predictions, a file given twice, or a
+        suffix that is not known.
     """
     found = []
     for place, one in enumerate(given, start=1):
@@ -135,18 +116,11 @@ def sources(
 
 
 def _expand(path: str) -> list[Source]:
+    suffixes = (*_TSV_ENDINGS, *_CSV_ENDINGS, ".parquet")
+    single = one_file(path, suffixes, "give Kohankhaki2024's TSV, a CSV, or Parquet")
+    if single is not None:
+        return [single]
     store = Store(path)
-    if store.is_file():
-        folder, name = split_uri(path)
-        if not name.endswith((*_TSV_ENDINGS, *_CSV_ENDINGS, ".parquet")):
-            raise DataError(
-                "is neither .tsv, .csv (or these with .gz) nor .parquet",
-                where=path,
-                cure="give Kohankhaki2024's TSV, a CSV, or Parquet",
-            )
-        return [Source(folder, name)]
-    if not store.exists(""):
-        raise DataError("is not there", where=path, cure="check the path")
     within = "predictions" if store.exists("predictions") else ""
     names = store.files(within, suffix=".parquet", recursive=True) or [
         name for name in store.files() if name.endswith(_TSV_ENDINGS)
@@ -160,18 +134,38 @@ def _expand(path: str) -> list[Source]:
     return [Source(store, name) for name in names]
 
 
+def one_file(path: str, suffixes: Sequence[str], cure: str) -> Source | None:
+    """Return the file of a path, or None for a folder.
+
+    Raises
+    ------
+    DataError: nothing is there, or a file with another suffix.
+    """
+    store = Store(path)
+    if not store.is_file():
+        if not store.exists(""):
+            raise DataError("is not there", where=path, cure="check the path")
+        return None
+    source = Source(*split_uri(path))
+    if not source.name.endswith(tuple(suffixes)):
+        *others, last = suffixes
+        raise DataError(f"is neither {', '.join(others)} nor {last}", where=path, cure=cure)
+    return source
+
+
 def pieces(files: Sequence[Source], *, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
     """Read files one after the other, joined or cut into pieces of some 260,000 rows, checked.
 
     Parameters
     ----------
-    columns: those of schema.PREDICTIONS to read; all that every prediction needs must be
-        among them. Pieces of files with answers also have those of `ANSWERED`. Texts that
-        repeat are categorical.
+    columns: those of schema.PREDICTIONS to read; all that every prediction needs must be among
+        them. Pieces of files with answers also have those of `ANSWERED`. Texts that repeat are
+        categorical.
 
     Raises
     ------
-    DataError: as `read_predictions`, but for repeated items.
+    DataError: an unreadable or empty file, a missing column, a label that is not 0, 1 or 2, or an
+        empty group.
     """
     held: list[_Part] = []
     rows = 0
@@ -234,7 +228,9 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
                 return
             layout = _layout(metadata, source.uri)
             # As dictionaries, texts that repeat are read several times as fast.
-            texts = [name for name in _REPEATED if _is_text(layout, name)]
+            kinds = {field.name: field.type for field in layout if field.name in _REPEATED}
+            texts = [name for name, kind in kinds.items()
+                     if pa.types.is_string(kind) or pa.types.is_large_string(kind)]  # fmt: skip
             file = pq.ParquetFile(stream, metadata=metadata, read_dictionary=texts)
             extra = ANSWERED if _answered(file, layout) else ()
             wanted = list(dict.fromkeys((*columns, *extra)))
@@ -260,23 +256,10 @@ def _sound_table(table: pa.Table) -> pa.Table:
     return table.replace_schema_metadata(None)
 
 
-def _is_text(layout: pa.Schema, name: str) -> bool:
-    if name not in layout.names:
-        return False
-    kind = layout.field(name).type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 def _layout(metadata: pq.FileMetaData, where: str) -> pa.Schema:
     """Check the columns of a Parquet file."""
     layout = metadata.schema.to_arrow_schema()
-    missing = [name for name in _REQUIRED if name not in layout.names]
-    if missing:
-        raise DataError(
-            f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
-            where=where,
-            cure=f"predictions need {', '.join(_REQUIRED)}",
-        )
+    need_columns(_REQUIRED, layout.names, where, f"predictions need {', '.join(_REQUIRED)}")
     for name in _TYPES:
         if layout.names.count(name) > 1:
             raise DataError(f"has the column {name} twice", where=where, cure="drop one")
@@ -311,22 +294,20 @@ def _joined(parts: Sequence[_Part]) -> pl.DataFrame:
     try:
         with first.store.reading(first.name, "as predictions"):
             table = pa.concat_tables(part.table for part in parts)
-            frame = _frame(_sound_table(table).unify_dictionaries(), parts[0].columns)
+            frame = pl.DataFrame(_sound_table(table).unify_dictionaries())
+            frame = frame.select(_column(name, frame.schema) for name in parts[0].columns)
     except DataError:
         if len(parts) > 1:
             # One by one, the file at fault is named.
             for part in parts:
                 _joined([part])
         raise
-    if not _sound(frame):
-        for part in parts:
-            _explain(_frame(part.table, part.columns), part.source.uri, part.first_row)
+    place = 0
+    for part in parts:
+        rows = frame.slice(place, part.table.num_rows)
+        _check(rows, part.source.uri, part.first_row)
+        place += rows.height
     return frame.cast({name: _TYPES[name] for name in _NUMBERS})
-
-
-def _frame(table: pa.Table, columns: Sequence[str]) -> pl.DataFrame:
-    frame = pl.DataFrame(table)
-    return frame.select(_column(name, frame.schema) for name in columns)
 
 
 def _column(name: str, layout: pl.Schema) -> pl.Expr:
@@ -341,32 +322,15 @@ def _column(name: str, layout: pl.Schema) -> pl.Expr:
     return column.fill_null(_DEFAULTS[name]) if name in _DEFAULTS else column
 
 
-def _sound(piece: pl.DataFrame) -> bool:
-    first, last = min(schema.Label), max(schema.Label)
-    label = pl.col("label").is_between(first, last).fill_null(False)
-    pred = pl.col("pred").is_between(first, last).fill_null(True)
-    filled = [pl.col(name).is_not_null() for name in _REQUIRED if name not in _NUMBERS]
-    named = [pl.col(name) != "" for name in ("attribute", "group")]
-    return bool(piece.select(pl.all_horizontal(label, pred, *filled, *named).all()).item())
-
-
-def _explain(frame: pl.DataFrame, where: str, offset: int) -> None:
-    """Raise for the first bad row, if this frame has it."""
-    # `pred` may be null (no label could be read from an answer), nothing else.
+def _check(rows: pl.DataFrame, where: str, offset: int) -> None:
+    """Refuse the first bad row; `pred` may be null (no label could be read), nothing else."""
     for name in _REQUIRED:
-        column = frame[name]
-        bad = {"is missing": column.is_null()}
+        column = rows[name]
+        bad = {} if name == "pred" else {"is missing": column.is_null()}
         if name in _NUMBERS:
-            bad["is not 0, 1 or 2"] = ~column.is_in(list(schema.Label)).fill_null(True)
+            known = column.is_between(min(schema.Label), max(schema.Label)).fill_null(True)
+            bad["is not 0, 1 or 2"] = ~known
         elif name in ("attribute", "group"):
-            bad["is empty"] = (column.cast(pl.String) == "").fill_null(False)
-        if name == "pred":
-            del bad["is missing"]
-        for problem, rows in bad.items():
-            if rows.any():
-                row = int(rows.arg_max() or 0)
-                raise DataError(
-                    f"{name} {column[row]!r} {problem}",
-                    where=f"{where}, row {offset + row + 1}",
-                    cure="mend the row or leave it out",
-                )
+            bad["is empty"] = (column == "").fill_null(False)
+        for problem, wrong in bad.items():
+            refuse(wrong, column, problem, where, "mend the row or leave it out", offset=offset)

@@ -1,9 +1,8 @@
-"""Judge gaps under each scope: whether seeds, sentences and words are taken to be drawn anew.
+"""Judge gaps under each scope: with seeds, sentences and words resampled.
 
 A gap is the mean over runs and templates of what each template adds to it. Its interval covers
-the facets that its scope counts as drawn anew: runs alone, runs and templates, or runs,
-templates and the words that name the groups. Where the runs do not vary, or there is one, the
-templates alone are drawn. How large each source of variance is comes out on the way.
+runs alone, runs and templates, or runs, templates and the words that name the groups. Where the
+runs do not vary, or there is one, templates alone are resampled.
 
 Shapes: G groups, R runs, T templates.
 """
@@ -21,16 +20,24 @@ import polars as pl
 
 from raybias import config, schema
 from raybias.config import Statistics
-from raybias.stats.arrays import CountArrays, count_arrays, linearised
 from raybias.stats.components import (
-    Balanced,
     Doubles,
     Facets,
     MeanEstimate,
+    MeanSquares,
+    mean_squares,
     satterthwaite,
 )
 from raybias.stats.intervals import ROUNDING, parametric
-from raybias.stats.metric import DEFAULT, Share, counted, shares
+from raybias.stats.metric import (
+    DEFAULT,
+    CountArrays,
+    Share,
+    count_arrays,
+    counted,
+    linearised,
+    shares,
+)
 
 Scope = Literal["runs", "sentences", "wording"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
@@ -89,12 +96,12 @@ class GapTable:
         varies = runs > 1 and bool((self.values_GRT.std(axis=1) > ROUNDING).any())
         found: dict[Scope, MeanEstimate] = {}
         if varies:
-            found["runs"] = Balanced(self.values_GRT.mean(axis=2), ("run",)).estimate()
+            found["runs"] = mean_squares(self.values_GRT.mean(axis=2), ("run",)).estimate()
         if templates > 1:
             found["sentences"] = (
                 self._crossed.estimate()
                 if varies
-                else Balanced(self.values_GRT.mean(axis=1), ("template",)).estimate()
+                else mean_squares(self.values_GRT.mean(axis=1), ("template",)).estimate()
             )
             if words is not None:
                 found["wording"] = words.added_to(found["sentences"], self)
@@ -111,12 +118,12 @@ class GapTable:
         if templates < 2:
             return {}
         if runs < 2:
-            return Balanced(self.values_GRT[:, 0], ("template",)).components
+            return mean_squares(self.values_GRT[:, 0], ("template",)).components
         return self._crossed.components
 
     @cached_property
-    def _crossed(self) -> Balanced:
-        return Balanced(self.values_GRT, _FACETS)
+    def _crossed(self) -> MeanSquares:
+        return mean_squares(self.values_GRT, _FACETS)
 
 
 @dataclass(frozen=True)
@@ -136,15 +143,14 @@ class WordVariance:
     def added_to(self, estimate: MeanEstimate, table: GapTable) -> MeanEstimate:
         """Add the variance from the choice of words, of the group and of the groups in the mean.
 
-        What the means of words differ by holds the noise of their sentences and has few degrees of
-        freedom. It is taken whole, as in a t test whose units are words, and what runs and
-        templates vary beyond that noise is added. So nothing is counted twice, and where words
-        happen to agree more closely than their noise explains, the sum can be smaller than
-        `estimate`. If it never were, chance would count in one direction only: where words hardly
-        differ, intervals would hold the truth 98 times in 100, not 95.
+        The variance between the means of words holds the noise of their sentences and has few
+        degrees of freedom. It is taken whole, as in a t test whose units are words, and what runs
+        and templates vary beyond that noise is added. So nothing counts twice; where words happen
+        to agree more closely than their noise explains, the sum can be smaller than `estimate`. (If
+        it never were, intervals would hold the truth 98 times in 100, not 95, where words hardly
+        differ.)
 
-        The degrees of freedom are Satterthwaite's, which for a difference can come near 0, but no
-        fewer than the fewest of those added, as for every sum.
+        The degrees of freedom are Satterthwaite's, but no fewer than the fewest of those added.
         """
         each_G = 1 / np.array([max(1, self.words.get(group, 1)) for group in table.groups])
         members = max(1, int(table.in_mean_G.sum()))
@@ -170,15 +176,8 @@ def rate_tables(
 ) -> Iterator[GapTable]:
     """Take the rates of every classifier and attribute apart by run and template.
 
-    A template's part in a rate is weighted by its sentences (the usual linearisation of a ratio),
-    so that groups may have more sentences on one template than on another.
-
-    Parameters
-    ----------
-    cells: schema.CELLS with template ids, without extra groups.
-    inside: probe, attribute, group, in_mean.
-    metrics: their names; those of predictions have no rates by template. Nor have cells without
-        template ids, or a group of the mean with sentences in some runs only.
+    Metrics of predictions have no rates by template; nor have cells without template ids, or a
+    group of the mean with sentences in some runs only.
     """
     placed = pl.col("template_id").is_not_null().all().over(_TABLE)
     cells = cells.filter(placed) if cells["template_id"].null_count() else cells
@@ -218,15 +217,10 @@ def rate_table(counts: CountArrays, k: int, member: Mapping[str, bool]) -> GapTa
 def word_variances(
     words: pl.DataFrame, metrics: Sequence[str] = DEFAULT
 ) -> dict[tuple[str, ...], WordVariance]:
-    """Estimate how much words for one group differ, by classifier, attribute and score.
+    """Estimate how much words for one group differ, by the keys, attribute and score.
 
-    Parameters
-    ----------
-    words: schema.WORD_CELLS, without extra groups.
-
-    Returns
-    -------
-    By the keys, attribute and score; only where some group has two words or more.
+    `words` are schema.WORD_CELLS, without extra groups. Only where some group has two words or
+    more.
     """
     return {
         (*keys, score): found
@@ -236,16 +230,7 @@ def word_variances(
 
 
 def word_values(words: pl.DataFrame, share: Share) -> pl.DataFrame:
-    """Compute a share for each word on each template.
-
-    Parameters
-    ----------
-    words: as `word_variances`.
-
-    Returns
-    -------
-    The keys, attribute, group, template, word and value.
-    """
+    """Compute a share for each word on each template: the keys, group, template, word, value."""
     texts = words.cast(dict.fromkeys((*_GROUP, "template_id", "term"), pl.String))
     return (
         texts.group_by(*_GROUP, template=pl.col("template_id"), word=pl.col("term"))
@@ -256,12 +241,7 @@ def word_values(words: pl.DataFrame, share: Share) -> pl.DataFrame:
 
 
 def pooled_words(values: pl.DataFrame) -> dict[tuple[str, ...], WordVariance]:
-    """Pool the variance of words over the groups of each classifier and attribute.
-
-    Parameters
-    ----------
-    values: as of `word_values`.
-    """
+    """Pool the variance of `word_values` over the groups of each classifier and attribute."""
     words, templates = (
         pl.col(facet).n_unique().over(_GROUP).cast(pl.Int64) for facet in ("word", "template")
     )
@@ -290,7 +270,7 @@ def _words_apart(several: pl.DataFrame) -> pl.DataFrame:
 
     In a balanced table these are the mean squares of words, and of words x templates, over the
     number of templates. A word's mean is taken apart by template as rates are (linearised), so
-    that it is also noise to lack other sentences than the other words.
+    lacking other words' sentences is noise too.
     """
     word = [*_GROUP, "word"]
     mean, seen = pl.col("value").mean().over(word), pl.len().over(word)
@@ -314,13 +294,7 @@ def scope_rows(
 ) -> pl.DataFrame:
     """Estimate the gaps of tables under every scope that their designs allow, without a verdict.
 
-    Parameters
-    ----------
-    words: of `word_variances`.
-
-    Returns
-    -------
-    PLACE, scope, value, low, high, p, mde, equivalent, and units (runs, or templates).
+    Units are runs, or templates.
     """
     rows: list[dict[str, Any]] = []
     for table in tables:
@@ -349,8 +323,8 @@ def by_group(
 def columns_of(estimate: MeanEstimate, rules: Statistics) -> dict[str, npt.NDArray[np.generic]]:
     """Compute `value`, `low`, `high`, `p`, `mde` and, with a margin, `equivalent` [...] of means.
 
-    A gap is `equivalent` if the two one-sided tests against the margin at 1 - level reject, which
-    is to say that its interval at 2 level - 1 lies within the margin (Schuirmann 1987).
+    A gap is `equivalent` if its interval at 2 level - 1 lies within the margin, which is to say
+    that two one-sided tests at 1 - level reject (Schuirmann 1987).
     """
     level, margin = rules.level, rules.margin
     if rules.interval == "normal":
@@ -374,15 +348,9 @@ def every_scope(
 ) -> pl.DataFrame:
     """Estimate means over runs under every scope that their design allows, without a verdict.
 
-    Parameters
-    ----------
-    over: of `over_runs`, by PLACE.
-    tables: the same means, taken apart.
-
-    Returns
-    -------
-    `over` with scope, low, high, p, mde and equivalent; units are those of the scope. Under `runs`
-    every mean has a row.
+    `over` is of `over_runs`, by PLACE, and `tables` hold the same means, taken apart. Gives `over`
+    with scope, low, high, p, mde and equivalent; units are those of the scope. Under `runs` every
+    mean has a row.
     """
     found = parametric(over, interval=rules.interval, level=rules.level)
     n, sd, mean = (
@@ -406,13 +374,9 @@ def every_scope(
 
 
 def one_scope(found: pl.DataFrame, scope: config.Scope) -> pl.DataFrame:
-    """Select each mean under one scope, or under the widest that can be had.
+    """Select of `every_scope` each mean under one scope, or under the widest that can be had.
 
-    What has no estimate under the scope is there without an interval.
-
-    Parameters
-    ----------
-    found: of `every_scope`.
+    A mean without an estimate under the scope is there without an interval.
     """
     if scope == "widest":
         by_width = pl.col("scope").cast(pl.Enum(SCOPES))

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from raybias import storage
 from raybias.errors import DataError
-from raybias.stats import read_predictions
 from raybias.storage import Store
 from raybias.table_files import csv_text, read_frame
 from support.hostile import WORDS
+from support.stats_data import read_predictions
 
 CELLS = st.none() | WORDS | st.text("='+-@\t\r\n0aé", max_size=4)
 

@@ -12,19 +12,11 @@ import polars as pl
 import pytest
 
 import raybias
-from raybias.cli import main
 from raybias.errors import ConfigError, DataError
 from raybias.storage import Store
+from support.commands import exit_code, refused
 from support.pages import page_of
 from support.stats_data import judged_files, predictions, prompted
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    """The command line's exit code."""
-    monkeypatch.setattr(sys, "argv", ["raybias", "measure", *map(str, arguments)])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    return int(caught.value.code or 0)
 
 
 def plain(model: str) -> str:
@@ -51,10 +43,11 @@ NAMED = {"by": ("sex", "race"), "label_column": "paid", "pred_column": "decided"
 
 @pytest.mark.long
 def test_published_gaps_are_reproduced(
-    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared: Path,
+    tmp_path: Path,
 ) -> None:
     folder = shared / "data" / "regard_published"
-    assert run(monkeypatch, folder, "--profile", "paper", "--out", tmp_path) == 0
+    assert exit_code("measure", folder, "--profile", "paper", "--out", tmp_path) == 0
     ours = pl.read_csv(tmp_path / "estimates.csv", infer_schema_length=None)
     one = ours.filter(pl.col("model") != "all")
     gaps = one.filter(pl.col("condition").fill_null("") == "", statistic="gap", scope="runs")
@@ -96,11 +89,9 @@ def test_published_gaps_are_reproduced(
 
 
 @pytest.mark.long
-def test_strict_judges_by_what_is_redrawn(
-    shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_strict_judges_by_what_is_redrawn(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = sorted((shared / "data" / "regard_published").glob("regard_*.tsv.gz"))
-    assert run(monkeypatch, *files, "--scope", "runs", "--margin", "0.05") == 0
+    assert exit_code("measure", *files, "--scope", "runs", "--margin", "0.05") == 0
     output = capsys.readouterr().out
     assert "38 of 84 are significant if seeds are redrawn, on these very sentences, 31" in output
     assert "25 of 84 are significant if seeds and sentences are redrawn, 5 after" in output
@@ -194,7 +185,7 @@ def test_frames_arrays_and_standard_input_are_read_alike(
     stream = io.TextIOWrapper(io.BytesIO(table.write_csv().encode()))
     monkeypatch.setattr(sys, "stdin", stream)
     named = ("--label-column", "paid", "--pred-column", "decided", "--positive", "approved")
-    assert run(monkeypatch, "-", "--by", "sex,race", *named, "--json") == 0
+    assert exit_code("measure", "-", "--by", "sex,race", *named, "--json") == 0
     again = pl.read_ndjson(io.StringIO(capsys.readouterr().out), infer_schema_length=None)
     assert again["value"].to_list() == pytest.approx(one["value"].to_list(), nan_ok=True)
 
@@ -239,37 +230,29 @@ def test_one_run_is_judged_over_its_templates_or_its_items() -> None:
 
 
 def test_bad_input_is_one_line_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    good = tmp_path / "p.parquet"
+    good, out = tmp_path / "p.parquet", tmp_path / "out"
     predictions().write_parquet(good)
-    out = tmp_path / "out"
     for arguments in (
         [tmp_path / "nothing.tsv"],
         [good, "--reference", "colour=a,purple"],
         [good, "--reference", "colour"],
     ):
-        assert run(monkeypatch, *arguments, "--out", out) == 2
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        assert len(captured.err.splitlines()) == 1
-        assert captured.err.startswith("raybias: ")
+        line = refused(capsys, "measure", *arguments, "--out", out)
+        assert line.startswith("raybias: ")
     assert not out.exists()
-
-
-def test_a_profile_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    predictions().write_parquet(tmp_path / "p.parquet")
     with pytest.raises(ConfigError, match="no profile 'papers'; choose from paper, strict"):
-        raybias.measure(tmp_path / "p.parquet", profile="papers")  # type: ignore[arg-type]
+        raybias.measure(good, profile="papers")  # type: ignore[arg-type]
 
 
 def test_warnings_and_outside_groups_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = tmp_path / "p.parquet"
     predictions(runs=1).with_columns(pred=pl.lit(None, pl.Int8)).write_parquet(good)
     arguments = [good, "--reference", "colour=a, b", "--interval", "bootstrap"]
-    assert run(monkeypatch, *arguments) == 0
+    assert exit_code("measure", *arguments) == 0
     captured = capsys.readouterr()
     assert captured.err.count("hold no label") == 1
     assert "leaves out c" in captured.out
@@ -280,7 +263,6 @@ def test_warnings_and_outside_groups_are_shown(
 def test_unreadable_answers_have_no_verdict_and_are_named_first(
     profile: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for method, readable in (("zero_shot", 0.1), ("few_shot", 0.9)):
@@ -289,7 +271,7 @@ def test_unreadable_answers_have_no_verdict_and_are_named_first(
         right = (pl.int_range(pl.len()) % 10 > 0) & pl.col("parsed")
         table = table.with_columns(pred=pl.when(right).then("label").otherwise("pred"))
         table.write_parquet(tmp_path / f"{method}.parquet")
-    assert run(monkeypatch, tmp_path, "--profile", profile) == 0
+    assert exit_code("measure", tmp_path, "--profile", profile) == 0
     said = capsys.readouterr().out
     verdict = said.index("m0, zero_shot: ")
     assert said.index("No verdict for ") < verdict < said.index("are significant if")
@@ -302,25 +284,14 @@ def test_unreadable_answers_have_no_verdict_and_are_named_first(
     assert without["value"].null_count() < without.height
 
 
-def test_one_file_needs_no_list(tmp_path: Path) -> None:
-    file = tmp_path / "mine.parquet"
-    predictions().write_parquet(file)
-    assert raybias.measure(str(file)).equals(raybias.measure([file]))
-
-
-def test_a_single_row_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, out = tmp_path / "one.tsv", tmp_path / "out"
+def test_a_single_row_and_an_item_whose_template_one_run_lacks_have_a_page(tmp_path: Path) -> None:
+    single, odd = tmp_path / "one.tsv", tmp_path / "x.parquet"
     header = "y_true\ty_pred\tcategory\tgroup\ttext\tmodel\trun_id\tdataset\tnum_params"
-    file.write_text(f"{header}\n0\t0\tgrouped_age\ta\tA.\tm\t1\tss\t1\n")
-    assert run(monkeypatch, file, "--out", out) == 0
-    assert (out / "report.html").exists()
-
-
-def test_an_item_whose_template_one_run_lacks_has_a_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    single.write_text(f"{header}\n0\t0\tgrouped_age\ta\tA.\tm\t1\tss\t1\n")
     first = pl.int_range(pl.len()) == 0
     template = pl.when(first).then(None).otherwise(pl.col("template_id"))
-    predictions(models=1).with_columns(template_id=template).write_parquet(tmp_path / "x.parquet")
-    assert run(monkeypatch, tmp_path / "x.parquet", "--out", tmp_path / "out") == 0
-    assert (tmp_path / "out/report.html").exists()
+    predictions(models=1).with_columns(template_id=template).write_parquet(odd)
+    for file in (single, odd):
+        out = tmp_path / file.stem
+        assert exit_code("measure", file, "--out", out) == 0
+        assert (out / "report.html").exists()

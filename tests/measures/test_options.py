@@ -18,27 +18,18 @@ from scipy import stats
 
 import raybias
 from raybias import schema
-from raybias.cli import main
-from raybias.measures import measure, ratio, read
+from raybias.measures import measure, read
 from raybias.measures.entries.options import OPTIONS
 from raybias.stats.checks import StatisticsWarning
 from raybias.stats.conclusive import is_refused
 from raybias.stats.jackknife import unit_intervals, without_each
 from support.answer_data import bbq_file, bbq_line, option_answers
-
-
-def run(*arguments: object) -> int:
-    """The command line's exit code."""
-    try:
-        main(["measure", *map(str, arguments)])
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
+from support.commands import exit_code, refused
 
 
 def test_every_published_figure_of_unifiedqa(shared: Path, tmp_path: Path) -> None:
     folder = shared / "data/bbq"
-    assert run(folder, "--out", tmp_path) == 0
+    assert exit_code("measure", folder, "--out", tmp_path) == 0
     found = pl.read_csv(tmp_path / "estimates.csv")
     columns = ("category", "format", "acc amb", "acc dis", "bbq amb", "bbq dis", "helm amb",
                "kobbq amb", "kobbq dis")  # fmt: skip
@@ -121,28 +112,6 @@ def test_scores_are_those_counted_by_hand_whatever_the_order_of_rows(
                 assert row["reason"] == "one unit"
 
 
-def test_intervals_hold_what_other_templates_would_show() -> None:
-    """A ratio over 20 templates of unequal size, in 300 studies with a known value."""
-    random = np.random.default_rng(3)
-
-    def study(templates: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-        items = 4 * np.maximum(1, np.exp(random.normal(2.2, 0.6, templates)).astype(int))
-        share = 1 / (1 + np.exp(-random.normal(0.6, 1, templates)))
-        said = random.binomial(items, 0.6)
-        return np.stack([said, random.binomial(said, share)], axis=1).astype(float)
-
-    def bias(sums: Any) -> Any:
-        return 2 * ratio(sums[..., 1], sums[..., 0]) - 1
-
-    truth, held = bias(study(200_000).sum(axis=0)), 0
-    for _ in range(300):
-        counts = study(20)
-        found = bias(counts.sum(axis=0))[None], bias(without_each(counts))[None]
-        low, high, _ = unit_intervals(*found, counts[:, 0], (-1, 1), 0.95)
-        held += bool(low[0] <= truth <= high[0])
-    assert 0.91 <= held / 300 <= 0.98
-
-
 def test_the_standard_error_of_a_mean_is_that_of_its_units() -> None:
     """Templates of equal size: Student's t on the logit scale (the delta method)."""
     hits = np.array([[3.0, 5], [1, 5], [4, 5], [4, 5], [2, 5]])
@@ -176,12 +145,12 @@ def test_metadata_says_what_the_stereotype_is_about(
 ) -> None:
     lines = [bbq_line(n, additional_metadata={"stereotyped_groups": ["F"]}) for n in range(12)]
     (tmp_path / "x.jsonl").write_bytes(bbq_file(*lines))
-    assert run(tmp_path / "x.jsonl") == 2
+    assert exit_code("measure", tmp_path / "x.jsonl") == 2
     assert "additional_metadata.csv as --items" in capsys.readouterr().err
     rows = [f"Age,{n // 4 + 1},{n},{'NA' if n == 3 else 1}" for n in range(12)]
     header = "category,question_index,example_id,target_loc"
     (tmp_path / "meta.csv").write_text("\n".join([header, *rows]))
-    assert run(tmp_path / "x.jsonl", "--items", tmp_path / "meta.csv") == 0
+    assert exit_code("measure", tmp_path / "x.jsonl", "--items", tmp_path / "meta.csv") == 0
     said = capsys.readouterr()
     assert "answers to questions without a target: 1, which are left out" in said.err
     with pytest.warns(StatisticsWarning, match="left out"):
@@ -212,8 +181,7 @@ def test_a_wrong_line_is_named_with_its_file_and_number(
     changes: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "x.jsonl").write_bytes(bbq_file(bbq_line(0), bbq_line(1, **changes)))
-    assert run(tmp_path / "x.jsonl", "--out", tmp_path / "out") == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = refused(capsys, "measure", tmp_path / "x.jsonl", "--out", tmp_path / "out")
     assert line.startswith(f"raybias: {tmp_path}/x.jsonl, line 2: ")
     assert said in line
     assert not (tmp_path / "out").exists()
@@ -237,8 +205,7 @@ def test_a_wrong_file_is_named(
     name: str, data: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / name).write_bytes(data)
-    assert run(tmp_path / name, "--out", tmp_path / "out") == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = refused(capsys, "measure", tmp_path / name, "--out", tmp_path / "out")
     assert str(tmp_path / name) in line
     assert said in line
     assert not (tmp_path / "out").exists()
@@ -252,7 +219,7 @@ def test_one_template_has_no_interval_and_the_table_says_so(
         line["m_pred"] = line[f"ans{line['label']}"]
     lines[0]["m_pred"] = None
     (tmp_path / "x.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
-    assert run(tmp_path / "x.jsonl") == 0
+    assert exit_code("measure", tmp_path / "x.jsonl") == 0
     assert "(one unit)" in capsys.readouterr().out
     found = raybias.measure([tmp_path / "x.jsonl"])
     assert found["low"].null_count() == found.height

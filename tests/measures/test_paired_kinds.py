@@ -7,17 +7,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from raybias.cli import main
 from raybias.measures import Rules, measure
 from raybias.measures.entries.pairs import PAIRS
+from support.commands import exit_code, refused
 from support.pair_data import answers, pair_scores
-
-
-def run(*arguments: object) -> int:
-    """The command line's exit code."""
-    with pytest.raises(SystemExit) as caught:
-        main(["measure", *map(str, arguments)])
-    return int(caught.value.code or 0)
 
 
 @pytest.mark.long
@@ -35,7 +28,7 @@ def test_score_files_become_estimates_a_page_and_figures(
     found = {}
     for profile in ("paper", "strict"):
         out = tmp_path / profile
-        assert run(files, "--profile", profile, "--out", out) == 0
+        assert exit_code("measure", files, "--profile", profile, "--out", out) == 0
         output = capsys.readouterr().out
         assert "effects of styles over all pairs, in points" in output
         found[profile] = pl.read_parquet(out / "estimates.parquet")
@@ -125,11 +118,7 @@ def test_bad_scores_are_one_line_and_leave_nothing(
         file = tmp_path / f"scores.{suffix}"
         write(file)
         out = tmp_path / "out"
-        assert run(file, "--out", out) == 2
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        assert len(captured.err.splitlines()) == 1
-        assert message in captured.err
+        assert message in refused(capsys, "measure", file, "--out", out)
         assert not out.exists()
 
 
@@ -150,7 +139,4 @@ def test_bad_files_and_options_are_one_line(
         ([tmp_path / "empty"], "no file holds answers"),
         ([good, good], "more than once"),
     ):
-        assert run(*arguments) == 2
-        error = capsys.readouterr().err
-        assert len(error.splitlines()) == 1
-        assert message in error
+        assert message in refused(capsys, "measure", *arguments)

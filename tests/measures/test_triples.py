@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -15,22 +14,13 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 import raybias
-from raybias.cli import main
 from raybias.measures import Sums, measure, read
 from raybias.measures.entries.triples import TRIPLES, icat
 from raybias.stats.jackknife import unit_intervals, without_each
 from support.answer_data import predictions, stereoset
+from support.commands import exit_code, refused
 
 NAMES = ("over_anti", "over_unrelated", "anti_over_unrelated", "terms")
-
-
-def run(*arguments: object) -> int:
-    """The command line's exit code."""
-    try:
-        main(["measure", *map(str, arguments)])
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 def write(place: Path, content: Any) -> Path:
@@ -40,7 +30,7 @@ def write(place: Path, content: Any) -> Path:
 
 def test_the_published_scores_of_gpt2_and_bert(shared: Path, tmp_path: Path) -> None:
     folder = shared / "data/stereoset"
-    assert run(folder, "--items", folder / "race.json.gz", "--out", tmp_path) == 0
+    assert exit_code("measure", folder, "--items", folder / "race.json.gz", "--out", tmp_path) == 0
     found = pl.read_csv(tmp_path / "estimates.csv")
     printed = {
         ("gpt2", "lms"): (89.7567072075023, 1e-9),
@@ -127,23 +117,12 @@ def test_the_interval_of_icat_holds_a_model_that_prefers_neither_side() -> None:
         likely = random.binomial(54, 0.9, 30) / 54
         counts = np.stack([stereotype, likely, likely, np.ones(30)], axis=1)
         found, without = (
-            np.array(icat(Sums(dict(zip(NAMES, np.moveaxis(sums, -1, 0), strict=True)))))
+            np.array(icat(Sums(**dict(zip(NAMES, np.moveaxis(sums, -1, 0), strict=True)))))
             for sums in (counts.sum(axis=0), without_each(counts))
         )
         low, high, _ = unit_intervals(found, without, np.ones(30), (0, 200), 0.95)
         held += bool(low.min() <= 90 <= high.min())
     assert 0.91 <= held / 300 <= 0.99
-
-
-def test_scores_of_our_own_need_no_items(tmp_path: Path) -> None:
-    items = stereoset(12, 4)
-    file = tmp_path / "predictions_toy.json.gz"
-    file.write_bytes(gzip.compress(json.dumps(predictions(items, 1)).encode()))
-    dev = write(tmp_path / "dev.json", items)
-    read([file], items=str(dev))["triples"].write_parquet(tmp_path / "own.parquet")
-    found = raybias.measure([tmp_path / "own.parquet"], out=tmp_path / "out")
-    assert_frame_equal(found, raybias.measure([file], items=dev))
-    assert pl.read_parquet(tmp_path / "out/estimates.parquet").equals(found)
 
 
 def test_triples_without_scores_are_told(
@@ -153,7 +132,7 @@ def test_triples_without_scores_are_told(
     dev = write(tmp_path / "dev.json", items)
     scored = predictions(items, 1)
     scored["intrasentence"] = [*scored["intrasentence"][3:], {"id": "x", "score": 1}]
-    assert run(write(tmp_path / "m.json", scored), "--items", dev) == 0
+    assert exit_code("measure", write(tmp_path / "m.json", scored), "--items", dev) == 0
     said = capsys.readouterr().err
     assert "1 of 12 triples of race intrasentence have no score" in said
     assert "there are scores of sentences that the items do not have" in said
@@ -178,8 +157,7 @@ def test_wrong_predictions_are_one_line(
 ) -> None:
     dev = write(tmp_path / "dev.json", stereoset(4, 2))
     file = write(tmp_path / "m.json", content)
-    assert run(file, "--items", dev, "--out", tmp_path / "out") == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = refused(capsys, "measure", file, "--items", dev, "--out", tmp_path / "out")
     assert line.startswith(f"raybias: {file}: ")
     assert said in line
     assert not (tmp_path / "out").exists()
@@ -196,8 +174,7 @@ def test_wrong_items_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[
         ((file, "--items", file), "data: Field required"),
         ((file, "--items", dev), "triple 'race-2' has two sentences of one gold_label"),
     ):
-        assert run(*arguments, "--out", tmp_path / "out") == 2
-        (line,) = capsys.readouterr().err.splitlines()
+        line = refused(capsys, "measure", *arguments, "--out", tmp_path / "out")
         assert said in line
     assert not (tmp_path / "out").exists()
 

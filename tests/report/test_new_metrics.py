@@ -21,7 +21,7 @@ from raybias.stats.cells import RUN_KEYS
 from raybias.stats.metric import Share, metric, metrics
 from support.pages import command
 from support.report_outs import make_study, write_out
-from support.stats_data import judged_files
+from support.stats_data import judged_files, read_predictions
 
 PLACE = (*schema.KEYS, "attribute", "group")
 
@@ -89,7 +89,7 @@ def test_new_metrics_are_in_a_studys_tables_report_and_gaps(
     assert both["low"].to_list() == both["low_right"].to_list()
     rates = raybias.open(tmp_path / "out").by_group.collect()
 
-    table = stats.read_predictions([tmp_path / "out"])
+    table = read_predictions([tmp_path / "out"])
     flips = flip_rate(table).group_by("group").agg(pl.col("value").mean())
     found = dict(rates.filter(score="flip_rate").select("group", "value").iter_rows())
     assert found == pytest.approx(dict(flips.iter_rows()), abs=1e-12)

@@ -12,7 +12,7 @@ from scipy import stats
 from raybias.measures import Rules
 from raybias.measures.entries.coreference import COREFERENCE, MEAN, coreference_outcomes
 from raybias.measures.entries.pairs import pair_outcomes
-from raybias.measures.measure import measure
+from raybias.measures.kind import measure
 from raybias.measures.pair_means import AVERAGES, paired_t
 from raybias.measures.paired import effect_rows, score_rows
 from support.pair_data import answers, pair_scores
@@ -104,22 +104,6 @@ def test_a_score_has_one_interval_wherever_it_is_shown() -> None:
     same = same.filter(method="exact")
     for end in ("low", "high"):
         assert same[end].to_list() == pytest.approx(same[f"{end}_here"].to_list())
-
-
-def test_draws_seed_level_and_correction_are_the_callers() -> None:
-    outcomes = coreference_outcomes(answers(pro=0.55))
-    table = score_rows(outcomes, Rules(draws=DRAWS))
-    for other in ({"seed": 1}, {"draws": DRAWS + 1}, {"level": 0.5}):
-        changed = score_rows(outcomes, Rules(**{"draws": DRAWS, **other}))  # type: ignore[arg-type]
-        assert changed["low"].to_list() != table["low"].to_list()
-    # One preference of many just clears 5 percent by itself.
-    one = scores_of(pair_scores(pairs=12, ties=0), adjust="none")
-    assert one["survives"].to_list() == one["significant"].to_list()
-    corrected = scores_of(pair_scores(pairs=12, ties=0))
-    assert corrected["significant"].to_list() == one["significant"].to_list()
-    assert corrected["survives"].sum() <= one["survives"].sum()
-    plain = effects_of(pair_outcomes(pair_scores(pairs=60)), adjust="none")
-    assert plain["survives"].to_list() == plain["significant"].to_list()
 
 
 def test_differences_that_do_not_vary_give_no_verdict() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from raybias import stats
 from raybias.stats import bootstrap
-from raybias.stats.arrays import count_arrays
+from raybias.stats.metric import count_arrays
 from support.stats_data import gaps, predictions
 
 

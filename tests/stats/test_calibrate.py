@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from benchmarks import calibrate
 from benchmarks.calibrate import Design, simulate
 from raybias.config import Statistics
-from raybias.stats.components import Balanced
+from raybias.stats.components import mean_squares
 from raybias.stats.null_check import null_check, shuffle_matrices
 from support.documents import ROOT
-from support.stats_data import predictions
 
 RULES = Statistics.under("strict")
 
@@ -48,7 +47,7 @@ def test_shuffled_mean_squares_are_those_of_shuffled_tables() -> None:
     found = module._mean_squares(table.values_GRT, module._sums(table.values_GRT, moves))
     taken = moves.reshape(4, *(len(table.groups),) * 2, -1)
     shuffled = np.einsum("sght,hrt->sgrt", taken, table.values_GRT)
-    expected = Balanced(shuffled, ("run", "template"))
+    expected = mean_squares(shuffled, ("run", "template"))
     np.testing.assert_allclose(found.mean, expected.mean, atol=1e-12)
     for facets, squares in expected.squares.items():
         np.testing.assert_allclose(found.squares[facets], squares, atol=1e-12)
@@ -108,26 +107,6 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(ROOT / "benchmarks/calibrate.py"), run_name="__main__")
     return ended.value.code
-
-
-def test_the_script_prints_and_writes_a_table_of_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "predictions.parquet"
-    predictions(templates=12, terms=True, models=1).write_parquet(file)
-    out = tmp_path / "out"
-    assert run(monkeypatch, str(file), "--studies", "3", "--out", str(out)) == 0
-    shown = capsys.readouterr().out
-    assert "| null" in shown
-    assert "\nwith_survivor: share of such studies" in shown
-    assert "\ncoverage: " not in shown
-    written = pl.read_csv(out / "calibration.csv")
-    assert set(written["null"]) == {"templates", "words"}
-    assert written["flagged"].is_between(0, 1).all()
-    without = predictions().with_columns(template_id=pl.lit(None, pl.String))
-    without.write_parquet(file)
-    said = run(monkeypatch, str(file))
-    assert str(said).startswith("calibrate: no prediction has a template_id")
 
 
 def test_the_script_tables_every_rule_of_every_design(

@@ -16,14 +16,13 @@ from statsmodels.stats.contingency_tables import mcnemar
 
 import raybias
 from benchmarks.calibrate import Design, simulate
-from raybias.cli import main
 from raybias.config import Statistics
-from raybias.measures import compare_gaps
 from raybias.measures.compare import COMPARED
 from raybias.measures.compare_answers import matched
 from raybias.measures.compare_gaps import ANSWERS, Blend, band_level, compare_predictions
 from raybias.stats import GapRules
 from raybias.stats.scopes import GapTable
+from support.commands import exit_code, refused
 
 CONTRACT = ["probe", "attribute", "group", "rate", "change", "low", "high", "flips_up",
             "flips_down", "verdict"]  # fmt: skip
@@ -84,12 +83,6 @@ def written(folder: Path, name: str, frame: pl.DataFrame) -> str:
     return str(path)
 
 
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main(["compare", *arguments])
-    return int(caught.value.code or 0)
-
-
 def test_a_candidate_that_leaves_harmful_answers_unread_passes_no_gate(tmp_path: Path) -> None:
     base = turned(arm())
     harmed = (pl.col("pred") == 0) & (pl.col("group") == "0")
@@ -103,7 +96,7 @@ def test_a_candidate_that_leaves_harmful_answers_unread_passes_no_gate(tmp_path:
     share = base.select(harmed.mean()).item()
     assert answers.select("base_unread", "candidate_unread").row(0) == (0, pytest.approx(share))
     paths = [written(tmp_path, *each) for each in (("base", base), ("candidate", unread))]
-    assert run(*paths, "--gate", "margin=0.02") == 5
+    assert exit_code("compare", *paths, "--gate", "margin=0.02") == 5
     # The same answers, read and harmless, are what a better candidate gives.
     healed = base.with_columns(pred=pl.when(harmed).then(pl.lit(1, pl.Int8)).otherwise("pred"))
     assert tables(base, healed)[0].filter(group="0")["verdict"].to_list() == ["better"]
@@ -209,35 +202,6 @@ def table_of(values_GRT: Any) -> GapTable:
     return GapTable(keys, "negative_fpr", groups, inside, centred, templates)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("paired", [True, False])
-def test_bands_hold_for_all_groups_at_once(paired: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare_gaps, "_DRAWS", 4_000)
-    random = np.random.default_rng(2)
-    shape, together, alone = (6, 5, 40), 0, 0
-    studies = 250
-    for study in range(studies):
-        sentences = random.normal(0, 0.3, (6, 1, 40))
-        arms = [
-            sentences
-            + random.normal(0, 0.1, (6, 1, 40))
-            + random.normal(0, 0.03, (6, 5, 1))
-            + random.normal(0, 0.2, shape)
-            for _ in range(2)
-        ]
-        base, candidate = (table_of(values) for values in arms)
-        minus = replace(base, values_GRT=-base.values_GRT)
-        both = replace(base, values_GRT=candidate.values_GRT - base.values_GRT)
-        blend = Blend((both,) if paired else (minus, candidate), None)
-        estimate = blend.estimates["sentences"]
-        low, high = estimate.interval(band_level(blend, 0.95, key=("test", str(study))))
-        together += bool(((low <= 0) & (high >= 0)).all())
-        low, high = estimate.interval(0.95)
-        alone += bool(((low <= 0) & (high >= 0)).all())
-    assert 0.92 <= together / studies <= 0.985
-    assert alone / studies < 0.9
-
-
 def test_the_level_of_a_band_is_known_for_opposite_and_for_independent_groups() -> None:
     random = np.random.default_rng(0)
     opposite = random.normal(size=(1, 4, 30)) * np.array([1, -1])[:, None, None]
@@ -259,13 +223,13 @@ def test_the_gate_and_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixt
     worse = written(tmp_path, "worse", turned(arm()))
     other = written(tmp_path, "other", arm((5, 6, 7, 8)))
     out = tmp_path / "out"
-    assert run(base, base, "--gate", "margin=0.02") == 0
-    assert run(base, other, "--gate", "margin=0.02") == 4
-    assert run(base, worse, "--gate", "margin=0.02", "--out", str(out)) == 3
-    assert run(base, worse) == 0
-    assert run(base, worse, "--gate", "margin=0.9") == 0
+    assert exit_code("compare", base, base, "--gate", "margin=0.02") == 0
+    assert exit_code("compare", base, other, "--gate", "margin=0.02") == 4
+    assert exit_code("compare", base, worse, "--gate", "margin=0.02", "--out", str(out)) == 3
+    assert exit_code("compare", base, worse) == 0
+    assert exit_code("compare", base, worse, "--gate", "margin=0.9") == 0
     assert "Equivalent: of 6 gaps, 6 changed by less than 0.9." in capsys.readouterr().out
-    assert run(base, worse, "--gate", "0.02") == 2
+    assert exit_code("compare", base, worse, "--gate", "0.02") == 2
     assert {path.name for path in out.iterdir()} == {
         "compare.csv", "compare.md", "compare.json", "compare.html",
     }  # fmt: skip
@@ -314,10 +278,7 @@ def test_arms_that_do_not_match_are_refused_in_one_line(
 ) -> None:
     base = written(tmp_path, "base", arm((1, 2), templates=12))
     other = written(tmp_path, "other", change(arm((1, 2), templates=12)))
-    assert run(base, other, "--out", str(tmp_path / "out")) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+    assert message in refused(capsys, "compare", base, other, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -12,10 +12,10 @@ from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 
 import raybias
-from raybias.cli import main
 from raybias.measures.compare import compare_pairs, overall
 from raybias.measures.entries.coreference import coreference_outcomes
 from raybias.measures.entries.pairs import pair_outcomes
+from support.commands import exit_code, refused
 from support.pair_data import answers, pair_scores
 from support.report_outs import pair_study, write_pair_out
 
@@ -125,18 +125,14 @@ def test_arms_that_differ_by_chance_are_hardly_ever_worse_or_better(clusters: in
     assert wrong <= stats.binom.ppf(0.995, studies, 0.05)
 
 
-def run(*arguments: str | Path) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        main(["compare", *map(str, arguments)])
-    return int(stopped.value.code or 0)
-
-
 def test_two_outs_of_pairs_are_compared_and_gated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     write_pair_out(out, pair_study())
-    assert run(out, out, "--gate", "margin=0.02", "--out", tmp_path / "compared") == 0
+    assert (
+        exit_code("compare", out, out, "--gate", "margin=0.02", "--out", tmp_path / "compared") == 0
+    )
     said = capsys.readouterr().out
     assert "Equivalent: of" in said
     assert "pairs are redrawn" in said
@@ -164,12 +160,10 @@ def test_arms_of_pairs_that_do_not_match_are_refused_in_one_line(
         ("unstyled", "the base has style 'prefix_1'"),
         ("answers", "the base has score 'bias_bench'"),
     ):
-        assert run(base, tmp_path / f"{other}.parquet", "--out", tmp_path / "out") == 2
-        said = capsys.readouterr().err
-        assert message in said
-        assert said.count("\n") == 1
-    assert run(base, base, "--base", "method=lora") == 2
-    assert "choose by model, probe, style" in capsys.readouterr().err
+        arguments = base, tmp_path / f"{other}.parquet", "--out", tmp_path / "out"
+        assert message in refused(capsys, "compare", *arguments)
+    line = refused(capsys, "compare", base, base, "--base", "method=lora")
+    assert "choose by model, probe, style" in line
     assert not (tmp_path / "out").exists()
 
 

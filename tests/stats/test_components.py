@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from raybias.stats.components import (
-    Balanced,
     Doubles,
+    mean_squares,
     name_of,
     symmetric_sums,
 )
@@ -49,7 +49,7 @@ def test_two_facets_give_two_way_clustered_standard_errors() -> None:
     cells = cells - deviations.mean(axis=2, keepdims=True)
     residual = (cells**2).sum(axis=(1, 2)) / ((runs - 1) * (templates - 1))
     expected = clustered - residual / (runs * templates)
-    found = Balanced(values, ("run", "template")).estimate()
+    found = mean_squares(values, ("run", "template")).estimate()
     # No variance here falls below that of one facet, which would be taken instead.
     np.testing.assert_allclose(found.variance, expected, rtol=1e-12)
     np.testing.assert_allclose(found.mean, values.mean(axis=(1, 2)), rtol=1e-12)
@@ -57,11 +57,11 @@ def test_two_facets_give_two_way_clustered_standard_errors() -> None:
 
 def test_one_facet_gives_the_t_interval_of_its_means() -> None:
     values = simulated((5, 12), studies=3, seed=2)
-    low, high = Balanced(values, ("run", "template")).estimate(["run"]).interval(0.9)
+    low, high = mean_squares(values, ("run", "template")).estimate(["run"]).interval(0.9)
     means = values.mean(axis=2)
     expected = stats.t.interval(0.9, 4, loc=means.mean(axis=1), scale=stats.sem(means, axis=1))
     np.testing.assert_allclose((low, high), expected, rtol=1e-12)
-    p = Balanced(values, ("run", "template")).estimate(["run"]).p_value()
+    p = mean_squares(values, ("run", "template")).estimate(["run"]).p_value()
     np.testing.assert_allclose(p, stats.ttest_1samp(means, 0, axis=1).pvalue, rtol=1e-9)
 
 
@@ -79,7 +79,7 @@ def test_components_are_those_of_a_mixed_model() -> None:
             "value ~ 1", frame, groups=np.ones(len(table)), re_formula="0",
             vc_formula={"run": "0 + C(run)", "template": "0 + C(template)"},
         ).fit(reml=True, method="powell", xtol=1e-10, ftol=1e-14)  # fmt: skip
-    ours = Balanced(values, ("run", "template"))
+    ours = mean_squares(values, ("run", "template"))
     found = [ours.components[key][0] for key in (("run",), ("template",), ("run", "template"))]
     expected = [*(fitted.vcomp), fitted.scale]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
@@ -88,7 +88,7 @@ def test_components_are_those_of_a_mixed_model() -> None:
 
 def test_symmetric_sums_equal_the_closed_form_and_stay_unbiased_with_cells_missing() -> None:
     values = simulated((5, 20, 3), studies=60, seed=3)
-    closed = Balanced(values, FACETS).components
+    closed = mean_squares(values, FACETS).components
     table = as_table(values, FACETS)
     whole = symmetric_sums(table, ["study"], FACETS).sort("study").unnest("components")
     for names, expected in closed.items():
@@ -107,7 +107,7 @@ def test_symmetric_sums_equal_the_closed_form_and_stay_unbiased_with_cells_missi
 def test_nominal_intervals_cover_what_they_say(
     shape: tuple[int, ...], drawn: tuple[str, ...]
 ) -> None:
-    tables = Balanced(simulated(shape, studies=1500, seed=6), drawn)
+    tables = mean_squares(simulated(shape, studies=1500, seed=6), drawn)
     low, high = tables.estimate().interval(0.95)
     covered = ((low < 0) & (high > 0)).mean()
     assert covered == pytest.approx(0.95, abs=0.02)
@@ -116,14 +116,14 @@ def test_nominal_intervals_cover_what_they_say(
 
 
 def test_what_does_not_vary_has_no_interval() -> None:
-    same = Balanced(np.full((1, 4, 6), 0.25), ("run", "template")).estimate()
+    same = mean_squares(np.full((1, 4, 6), 0.25), ("run", "template")).estimate()
     assert np.isnan(same.interval(0.95)).all()
     assert np.isnan(same.p_value()).all()
 
 
 def test_a_detectable_mean_is_found_as_often_as_it_says() -> None:
-    tables = Balanced(simulated((12, 30), studies=2000, seed=8), FACETS[:2])
+    tables = mean_squares(simulated((12, 30), studies=2000, seed=8), FACETS[:2])
     mean = float(np.median(tables.estimate().detectable(0.95)))
-    shifted = Balanced(tables.values + mean, FACETS[:2])
+    shifted = mean_squares(tables.values + mean, FACETS[:2])
     low, _ = shifted.estimate().interval(0.95)
     assert (low > 0).mean() == pytest.approx(0.8, abs=0.04)

@@ -17,7 +17,7 @@ from raybias import schema
 from raybias.cli import main
 from raybias.errors import ConfigError
 from raybias.report.design import design_sentences
-from raybias.stats.components import Balanced, Doubles
+from raybias.stats.components import Doubles, mean_squares
 from raybias.stats.design import Costs, Design, Sources, _sources, cheapest, design, variance_rows
 from raybias.stats.scopes import GapTable, WordVariance
 from support.stats_data import predictions
@@ -35,7 +35,7 @@ def gaps_of(runs: int, templates: int, *, studies: int) -> Doubles:
 
 def tables(values_GRT: Doubles, words: float | None = None) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The components and gaps that a study of these values has; words have that variance."""
-    parts = dict(Balanced(values_GRT, ("run", "template")).components)
+    parts = dict(mean_squares(values_GRT, ("run", "template")).components)
     runs, templates = values_GRT.shape[1:]
     names = {"model": "m", "method": "lora", "dataset": "d", "probe": "p", "style": "original",
              "attribute": "x", "score": "negative_fpr"}  # fmt: skip
@@ -61,7 +61,7 @@ def test_a_small_study_predicts_the_error_of_a_larger_one() -> None:
     found = design(components, gaps, COSTS, target=wanted)
     now = found.row(0, named=True)
     assert (now["plan"], now["runs"], now["templates"]) == ("now", 4, 20)
-    actual = Balanced(gaps_of(4, 20, studies=3000), ("run", "template")).estimate()
+    actual = mean_squares(gaps_of(4, 20, studies=3000), ("run", "template")).estimate()
     low, high = actual.interval(0.95)
     assert now["half_width"] == pytest.approx(np.mean((high - low) / 2), rel=0.06)
     sources = Sources(Design(4, 20, 1), 0.03**2, 0.1**2, 0.15**2, None, {}, 600)

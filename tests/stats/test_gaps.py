@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import warnings
 from collections import defaultdict
 from pathlib import Path
 
@@ -326,12 +325,6 @@ def test_net_significance_and_spans() -> None:
     assert net["units"].to_list() == [2, 2, 0]
     span = spans(found.with_columns(in_mean=group != "b"), None, "").row(0, named=True)
     assert (span["value"], span["reason"]) == (pytest.approx(0.1), "leaves out b")
-
-
-def test_no_warning_on_ordinary_data() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        gaps(stats.cells(predictions()), interval="bootstrap", bootstrap_draws=100)
 
 
 def test_a_broken_invariant_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

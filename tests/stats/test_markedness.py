@@ -143,31 +143,6 @@ def test_a_planted_marking_effect_is_recovered() -> None:
     assert (normal["high"] - normal["low"] < found["high"] - found["low"]).all()
 
 
-def test_sentences_that_differ_by_chance_are_no_effect_of_being_marked() -> None:
-    """Every form of a template has a rate of its own, and no form another one on average."""
-    random = np.random.default_rng(4)
-    forms = ["a", "b", "placeholder", "unmarked"]
-    rates_MFT = random.uniform(0.1, 0.9, (40, len(forms), 1, 30))
-    wrong = random.random((40, len(forms), 5, 30)) < rates_MFT
-    model, form, run, template = np.indices(wrong.shape).reshape(4, -1)
-    cells = pl.DataFrame(
-        {
-            "model": model, "method": "", "dataset": "", "probe": "p", "style": "", "run_id": run,
-            "attribute": "x", "group": np.array(forms)[form], "template_id": template, "label": 1,
-            "pred": np.where(wrong.ravel(), 0, 1), "n": 1,
-        }
-    ).cast(pl.Schema(schema.CELLS))  # fmt: skip
-    metrics = ["negative_fpr"]
-    false = {
-        scope: analysed(cells, scope=scope, adjust="none", metrics=metrics)
-        .marked.select(pl.col("significant").mean())
-        .item()
-        for scope in ("runs", "sentences", "wording")
-    }
-    assert false["runs"] > 0.12
-    assert false["sentences"] == false["wording"] < 0.07
-
-
 def test_nothing_to_measure_without_unmarked_sentences() -> None:
     assert measured(predictions()).is_empty()
     only = predictions(extras=True).filter(pl.col("group") != "placeholder")

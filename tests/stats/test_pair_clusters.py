@@ -82,9 +82,8 @@ def judged(values: Doubles, cluster: np.ndarray | None, test: str) -> pl.DataFra
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("like", [0.1, 0.3, 0.6])
-def test_intervals_of_pairs_in_clusters_of_ten_cover_the_truth(like: float) -> None:
-    random, sizes = np.random.default_rng(2), np.full(60, 10)
+def test_intervals_of_pairs_in_clusters_of_ten_cover_the_truth() -> None:
+    like, random, sizes = 0.3, np.random.default_rng(2), np.full(60, 10)
     cluster = np.repeat(np.arange(60), 10)
     coverage = {}
     for what, share, test, times in (
@@ -101,15 +100,6 @@ def test_intervals_of_pairs_in_clusters_of_ten_cover_the_truth(like: float) -> N
     for what in ("preference", "effect"):
         assert 0.93 <= coverage[what, "clusters"] <= 0.97
         assert coverage[what, "pairs"] <= 0.91
-
-
-def test_tests_of_no_bias_keep_their_level_where_pairs_come_in_clusters() -> None:
-    values = in_clusters(np.full(40, 10), 0.5, 0.3, 600, np.random.default_rng(3))
-    cluster = np.repeat(np.arange(40), 10)
-    false = {known is None: (judged(values, known, "mcnemar")["p"] <= 0.05).mean()
-             for known in (cluster, None)}  # fmt: skip
-    assert 0.03 <= false[False] <= 0.07
-    assert false[True] > 0.12
 
 
 def test_wilson_is_scipys() -> None:

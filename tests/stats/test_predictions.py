@@ -14,7 +14,7 @@ from raybias.config import Probe
 from raybias.errors import DataError
 from raybias.probes import probe_items
 from raybias.stats.foreign import COLUMNS, recovered_templates
-from support.stats_data import predictions
+from support.stats_data import predictions, read_predictions
 
 TYPES = pl.Schema(schema.PREDICTIONS)
 LINE = '0\t2\tgrouped_race\tasian\tThe asian person said "no.\topt\tr0\tSST5\t0.125'
@@ -30,7 +30,7 @@ def test_tsv_with_quote_marks_short_lines_and_line_ends(tmp_path: Path) -> None:
     header = "\t".join((*COLUMNS, "threshold_accuracy", "validation_accuracy", "test_accuracy"))
     path = tsv(tmp_path, LINE, LINE + "\t.7\t.7\t.7", header=header, name="regard_x.tsv")
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    table = stats.read_predictions([path])
+    table = read_predictions([path])
     assert table.schema == TYPES
     assert table.drop("item_id").unique().height == 1
     row = table.row(0, named=True)
@@ -42,16 +42,16 @@ def test_tsv_with_quote_marks_short_lines_and_line_ends(tmp_path: Path) -> None:
 def test_templates_are_found_only_where_they_explain_the_file(tmp_path: Path) -> None:
     lines = [line.replace("said", verb) for line in (LINE, LINE.replace("asian", "white"))
              for verb in ("said", "thought")]  # fmt: skip
-    both = stats.read_predictions([tsv(tmp_path, *lines)])
+    both = read_predictions([tsv(tmp_path, *lines)])
     assert both["template_id"].to_list() == [
         'The {term} person said "no.', 'The {term} person thought "no.',
     ] * 2  # fmt: skip
     assert both["term"].to_list() == ["asian"] * 2 + ["white"] * 2
     for last in ("1" + lines[3][1:], lines[3].replace("person", "one, of whom we heard,")):
-        found = stats.read_predictions([tsv(tmp_path, *lines[:3], last)])
+        found = read_predictions([tsv(tmp_path, *lines[:3], last)])
         assert found["template_id"].null_count() == 4
     # One sentence of one group shows nothing of what its term is.
-    alone = stats.read_predictions([tsv(tmp_path, LINE)])
+    alone = read_predictions([tsv(tmp_path, LINE)])
     assert alone["template_id"].null_count() == alone["term"].null_count() == 1
 
 
@@ -68,7 +68,7 @@ def test_the_papers_tsv_is_read_as_it_was_written(tmp_path: Path, name: str) -> 
     text = as_published.write_csv(separator="\t", quote_style="never").encode()
     path = tmp_path / name
     path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
-    back = stats.read_predictions([path])
+    back = read_predictions([path])
     assert_frame_equal(back.drop("item_id"), table.drop("item_id", "text"))
 
 
@@ -109,9 +109,7 @@ def test_parquet_files_folders_and_a_studys_output(
     pl.DataFrame({"x": [1]}).write_parquet(out / "runs.parquet")
     expected = stats.cells(table).sort(pl.all())
     for paths in ([out], [out / "predictions"], sorted(out.glob("predictions/**/*.parquet"))):
-        assert_frame_equal(
-            stats.read_predictions(paths), table, check_row_order=False, check_exact=True
-        )
+        assert_frame_equal(read_predictions(paths), table, check_row_order=False, check_exact=True)
         cells = stats.read_counts(paths).cells.cast({pl.Categorical: pl.String})
         assert cells.sort(pl.all()).equals(expected)
 
@@ -119,7 +117,7 @@ def test_parquet_files_folders_and_a_studys_output(
 def test_both_formats_together_and_optional_columns(tmp_path: Path) -> None:
     table = predictions().drop("method", "dataset", "style", "template_id", "scores", "parsed")
     table.with_columns(label=pl.col("label").cast(pl.Int64)).write_parquet(tmp_path / "a.parquet")
-    read = stats.read_predictions([tmp_path / "a.parquet", tsv(tmp_path, LINE)])
+    read = read_predictions([tmp_path / "a.parquet", tsv(tmp_path, LINE)])
     assert read.schema == TYPES
     assert read.height == table.height + 1
     assert read.row(0, named=True) | {"style": "original", "method": "", "parsed": True} == (
@@ -132,9 +130,9 @@ def test_both_formats_together_and_optional_columns(tmp_path: Path) -> None:
     [
         (pl.col("label").replace(1, 7), r"row \d+: label 7 is not 0, 1 or 2"),
         (pl.col("pred").replace(1, -1), r"row \d+: pred -1 is not 0, 1 or 2"),
-        (pl.col("label").replace(1, None), r"row \d+: label None is missing"),
+        (pl.col("label").replace(1, None), r"row \d+: label is missing"),
         (pl.col("group").replace("c", ""), r"row \d+: group '' is empty"),
-        (pl.col("attribute").replace("colour", None), r"row 1: attribute None is missing"),
+        (pl.col("attribute").replace("colour", None), r"row 1: attribute is missing"),
         (pl.col("label").cast(pl.Float64), "label is double, not integer"),
         (pl.col("item_id").replace("0001", "0000"), "item '0000' of run 'm0.s0' .* more than once"),
     ],
@@ -143,7 +141,7 @@ def test_wrong_parquet_names_file_and_row(tmp_path: Path, change: pl.Expr, messa
     good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
     predictions(models=1, runs=1).with_columns(run_id=pl.lit("other")).write_parquet(good)
     predictions(models=1, runs=1).with_columns(change).write_parquet(bad)
-    for read in (stats.read_predictions, stats.read_counts):
+    for read in (read_predictions, stats.read_counts):
         with pytest.raises(DataError, match=message) as caught:
             read([good, bad])
         assert str(bad) in str(caught.value)
@@ -216,7 +214,7 @@ def test_files_that_are_not_predictions(tmp_path: Path) -> None:
     for names, message in (
         (["missing.tsv"], "is not there"),
         (["empty"], "holds no Parquet or TSV file"),
-        (["a.txt"], "neither .tsv, .csv"),
+        (["a.txt"], "neither .tsv, .tsv.gz, .csv"),
         (["blank.tsv"], "is empty"),
         (["half.tsv.gz"], "not a whole gzip"),
         (["broken.parquet"], "cannot be read as predictions"),

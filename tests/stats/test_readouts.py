@@ -14,7 +14,7 @@ from raybias import schema, stats
 from raybias.stats.cells import RUN_KEYS
 from raybias.stats.checks import fingerprints, left_out
 from raybias.stats.conclusive import of_predictions
-from support.stats_data import analysed, gaps, predictions, prompted, term_cells
+from support.stats_data import analysed, gaps, predictions, prompted, read_predictions, term_cells
 
 
 def with_readouts(table: pl.DataFrame) -> pl.DataFrame:
@@ -76,7 +76,7 @@ def test_files_are_counted_as_tables_are(
     with pytest.warns(stats.StatisticsWarning, match="count as one run"):
         counts = stats.read_counts(paths)
     with pytest.warns(stats.StatisticsWarning, match="count as one run"):
-        read = with_readouts(stats.read_predictions(paths))
+        read = with_readouts(read_predictions(paths))
     for ours, expected in (
         (counts.cells, stats.cells(read)),
         (counts.terms, term_cells(read)),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from raybias import schema, stats
 from raybias.measures.prediction_rows import extremes
+from raybias.stats.breakdown import leave_one_out
 from support.stats_data import analysed, gaps, predictions, term_cells
 
 
@@ -96,7 +97,8 @@ def left_out(frame: pl.DataFrame) -> pl.DataFrame:
     """The gaps without one of their templates or words, with what they are without."""
     by = pl.Schema(schema.WORD_CELLS).names()[:-1]
     words = frame.group_by(by).agg(n=pl.len()).cast(pl.Schema(schema.WORD_CELLS))
-    found = analysed(stats.cells(frame), words=words).left_out
+    analysis = analysed(stats.cells(frame), words=words)
+    found = leave_one_out(analysis.tables, words, analysis.options.metrics)
     parts = pl.col("condition").str.extract_groups("^without (?<unit>[a-z]+) (?<name>.*)$")
     return found.with_columns(parts.alias("parts")).unnest("parts")
 

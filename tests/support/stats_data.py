@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -11,6 +12,7 @@ from raybias import schema, stats
 from raybias.config import Profile, Statistics
 from raybias.report.files import rules_of_files
 from raybias.stats.metric import VALUES
+from raybias.stats.predictions import join_pieces
 
 
 def predictions(
@@ -140,3 +142,9 @@ def judged_files(
     )
     counts = stats.read_counts(paths, metrics=rules.statistics.metrics)
     return stats.gap_analysis(counts, rules)
+
+
+def read_predictions(paths: Sequence[str | Path]) -> pl.DataFrame:
+    """Files and folders of predictions as one table."""
+    found = join_pieces(stats.sources(paths), where=", ".join(map(str, paths)))
+    return found.cast({pl.Categorical: pl.String})

@@ -35,16 +35,10 @@ _FOUND: Final = (*_PLACE, "method", "style", "group", "score", "scope", "statist
 def coreference_outcomes(answers: pl.DataFrame) -> pl.DataFrame:
     """Make outcomes of answers: right on pro less right on anti, mean over prompts, by rule.
 
-    Parameters
-    ----------
-    answers: schema.COREFERENCE_ANSWERS. A pair enters a style when each of its prompts has
-        both conditions.
-
-    Returns
-    -------
-    The columns of `pair_outcomes`; `score` is the rule and `bias_type` the WinoBias type, `state`
-    is null, since the value is a mean over prompts, and so is `cluster`. `unread` is the share of
-    prompts of which an answer names nobody, or both people.
+    A pair enters a style when each of its prompts has both conditions. Gives the columns of
+    `pair_outcomes`; `score` is the rule and `bias_type` the WinoBias type, `state` is null, since
+    the value is a mean over prompts, and so is `cluster`. `unread` is the share of prompts of which
+    an answer names nobody, or both people.
     """
     by = ["model", "probe", "wino_type", "style", "pair_id"]
     parts = []

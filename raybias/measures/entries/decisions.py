@@ -9,13 +9,13 @@ the fixed effect of the paper's mixed model.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 import polars as pl
 
-from raybias.measures.kind import Kind, Rules, Sums, Table, kind, ratio
+from raybias.measures.kind import Kind, Sums, Table, kind, ratio
 from raybias.schema import DECISION_ANSWERS
 from raybias.stats.components import Doubles
 from raybias.stats.conclusive import of_decisions
@@ -79,10 +79,6 @@ def groups_of(person: str) -> dict[str, str]:
     return {name.strip(): group.strip() for name, _, group in pairs}
 
 
-def _refused(answers: pl.DataFrame, _rules: Rules) -> Mapping[tuple[str, ...], str]:
-    return {(*names, ""): reason for names, reason in of_decisions(answers).items()}
-
-
 def _check(answers: pl.DataFrame, where: str) -> None:
     for name in ("person", "reference"):
         wrong = answers[name].is_not_null() & ~answers[name].str.contains(_PERSON).fill_null(True)
@@ -97,7 +93,7 @@ DECISIONS: Final = kind(
         by=_BY,
         sums=_sums,
         units="decisions",
-        refused=_refused,
+        refused=lambda answers, _rules: of_decisions(answers),
         check=_check,
         title="Decisions about people, in logits of the favourable answer",
         called={"condition": "than", "n": "items"},

@@ -8,8 +8,7 @@ logs; and HELM's scenario_state.json.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -25,10 +24,10 @@ from raybias.formats.harnesses import (
     lm_eval_options,
 )
 from raybias.formats.questions import Line, Targets, bbq_line, bbq_metadata, target_of
-from raybias.measures.kind import Items, Kind, ReadFile, Rules, Sums, Table, kind, ratio
+from raybias.measures.kind import Items, Kind, ReadFile, Sums, Table, kind, ratio
 from raybias.measures.reading import file_source, model_of
 from raybias.schema import CONTEXTS, OPTION_ANSWERS
-from raybias.stats.checks import StatisticsWarning
+from raybias.stats.checks import warn
 from raybias.stats.components import Doubles
 from raybias.stats.conclusive import of_options
 from raybias.stats.predictions import Source
@@ -87,10 +86,6 @@ def _sums(answers: pl.DataFrame) -> pl.DataFrame:
     return counted.group_by(*_BY, "unit", "style").agg(pl.all().sum())
 
 
-def _refused(answers: pl.DataFrame, rules: Rules) -> Mapping[tuple[str, ...], str]:
-    return of_options(answers, level=rules.level, letters=rules.letters)
-
-
 def _check(answers: pl.DataFrame, where: str) -> None:
     """Refuse questions whose target is the unknown option, and answers without any target."""
     for row in answers.filter(pl.col("target") == pl.col("unknown")).iter_rows(named=True):
@@ -101,11 +96,7 @@ def _check(answers: pl.DataFrame, where: str) -> None:
         )
     without = answers["target"].null_count()
     if without:
-        warnings.warn(
-            f"answers to questions without a target: {without}, which are left out",
-            StatisticsWarning,
-            stacklevel=3,
-        )
+        warn(f"answers to questions without a target: {without}, which are left out")
     if without == answers.height:
         raise DataError("no question has a target", where=where, cure="give other answers")
 
@@ -113,11 +104,9 @@ def _check(answers: pl.DataFrame, where: str) -> None:
 def _published(items: Items) -> ReadFile:
     """Read published files.
 
-    Parameters
-    ----------
-    items: BBQ's additional_metadata.csv, whose `target_loc` says which option names the target (by
-        default the one whose `answer_info` names a stereotyped group does); or BBQ's questions
-        (schema.OPTION_ITEMS), whose texts HELM's files name.
+    `items` are BBQ's additional_metadata.csv, whose `target_loc` says which option names the target
+    (by default the one whose `answer_info` names a stereotyped group does); or BBQ's questions
+    (schema.OPTION_ITEMS), whose texts HELM's files name.
     """
     targets: Targets | None = None
     if isinstance(items, str) and items.endswith(".csv"):
@@ -153,7 +142,9 @@ OPTIONS: Final = kind(
             Table("", pl.lit(value=True)),
             Table("bias by BBQ's own score", pl.col("score") == "bbq", neutral=0, listed=False),
         ),
-        refused=_refused,
+        refused=lambda answers, rules: of_options(
+            answers, level=rules.level, letters=rules.letters
+        ),
         check=_check,
         endings=(*_LINES, *_LOGS),
         published=_published,

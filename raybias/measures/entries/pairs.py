@@ -47,14 +47,8 @@ _SPREAD: Final = {
 def pair_outcomes(scores: pl.DataFrame) -> pl.DataFrame:
     """Make outcomes of preferences: 1 where sent_more scores higher, else 0 (a tie too).
 
-    Parameters
-    ----------
-    scores: schema.PAIR_SCORES.
-
-    Returns
-    -------
-    model, score, probe, bias_type, style, pair_id, cluster, value, state (0, 1, or 2 for a tie:
-    what may flip), test ("mcnemar") and unread (1 for a tie, which shows no preference).
+    Gives model, score, probe, bias_type, style, pair_id, cluster, value, state (0, 1, or 2 for a
+    tie: what may flip), test ("mcnemar") and unread (1 for a tie, which shows no preference).
     """
     return scores.select(
         *("model", "score", "probe", "bias_type", "style", "pair_id", "cluster"),

@@ -53,12 +53,13 @@ from raybias.stats.scopes import REDRAWN
 
 #: Default metrics of labels of two classes.
 OF_TWO_CLASSES: Final = ("selection_rate", "tpr", "fpr")
-_FAMILIES: Final = {
+_REDRAWN: Final[dict[str, str]] = {
+    **{str(scope): said for scope, said in REDRAWN.items()},
+    "items": "seeds and items are redrawn (no templates are known)",
     FAMILIES: "seeds and families of templates are redrawn",
     f"{FAMILIES}, words": "seeds, families of templates and words for the groups are redrawn",
+    "models": "models and sentences are redrawn",
 }
-_ITEMS: Final = {"items": "seeds and items are redrawn (no templates are known)"}
-_OVER: Final = {"models": "models and sentences are redrawn"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,20 +98,32 @@ def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
     where = ", ".join(source.uri for source in files)
     of_all = [name for name in asked_for if metrics[name].values is not None]
     counts = count_files(files, where=where, metrics=of_all, unfinished="refuse")
-    last = _last_label(counts.cells)
+    labels = pl.concat(counts.cells[name].cast(pl.Int64) for name in ("label", "pred"))
+    last = max(1, int(labels.drop_nulls().to_numpy().max()))
     two = last == 1 and not asked.sentiment
-    positive = _positive(asked.positive, 1 if two else int(schema.Label.POSITIVE), last)
+    usual = 1 if two else int(schema.Label.POSITIVE)
+    positive = usual if asked.positive is None else asked.positive
+    if positive > max(last, usual):
+        raise ConfigError(
+            f"--positive {positive} is no label of these files",
+            cure=f"choose from {', '.join(map(str, range(last + 1)))}",
+        )
     names = _wanted(asked, asked_for, two=two, swapped=positive != int(schema.Label.POSITIVE))
     counts = replace(
         counts, cells=as_class(counts.cells, positive), terms=as_class(counts.terms, positive),
         words=as_class(counts.words, positive),
     )  # fmt: skip
-    asked = replace(asked, rules=_of_own_groups(files, asked.rules, counts.cells))
+    # Groups of columns that a user names are compared with one another, not by the papers' lists.
+    own = {name for source in files if source.columns for name in source.columns.by}
+    groups = counts.cells.select("attribute", "group").unique().cast(pl.String).sort("group")
+    known = groups.filter(pl.col("attribute").is_in(sorted(own)))
+    chosen = dict(known.group_by("attribute").agg("group").iter_rows())
+    rules = replace(asked.rules, everywhere={**chosen, **asked.rules.everywhere})
     if two:
         # Rightly so, a rare class is predicted less well than by always naming the other.
         methods = frozenset(counts.cells["method"].cast(pl.String).unique().to_list())
-        asked = replace(asked, rules=replace(asked.rules, judged=methods))
-    rules = _against(asked, counts.cells)
+        rules = replace(rules, judged=methods)
+    rules = _against(asked.background, rules, counts.cells)
     background = asked.background if asked.background != DEFAULT_BACKGROUND else ""
     asked = replace(asked, rules=rules)
     parts = [*_of_contrasts(files, counts, names, asked, positive=positive)]
@@ -128,20 +141,6 @@ def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
 
 def _joined(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(estimates(part, KIND) for part in parts)
-
-
-def _last_label(cells: pl.DataFrame) -> int:
-    there = pl.concat(cells[name].cast(pl.Int64) for name in ("label", "pred"))
-    return max(1, int(there.drop_nulls().to_numpy().max()))
-
-
-def _positive(chosen: int | None, usual: int, last: int) -> int:
-    if chosen is not None and chosen > max(last, usual):
-        raise ConfigError(
-            f"--positive {chosen} is no label of these files",
-            cure=f"choose from {', '.join(map(str, range(last + 1)))}",
-        )
-    return usual if chosen is None else chosen
 
 
 def _wanted(asked: Asked, names: Sequence[str], *, two: bool, swapped: bool) -> list[str]:
@@ -169,34 +168,25 @@ def _wanted(asked: Asked, names: Sequence[str], *, two: bool, swapped: bool) -> 
     return list(dict.fromkeys(names))
 
 
-def _of_own_groups(files: Sequence[Source], rules: GapRules, cells: pl.DataFrame) -> GapRules:
-    """Compare groups of columns that a user names with one another, not with the papers' lists."""
-    own = {name for source in files if source.columns for name in source.columns.by}
-    groups = cells.select("attribute", "group").unique().cast(pl.String).sort("group")
-    known = groups.filter(pl.col("attribute").is_in(sorted(own)))
-    chosen = dict(known.group_by("attribute").agg("group").iter_rows())
-    return replace(rules, everywhere={**chosen, **rules.everywhere})
-
-
-def _against(asked: Asked, cells: pl.DataFrame) -> GapRules:
+def _against(background: str, rules: GapRules, cells: pl.DataFrame) -> GapRules:
     """Put a group that is the background in the place of the reference groups."""
-    kind, colon, group = asked.background.partition(":")
-    if not asked.background:
-        return asked.rules
-    if asked.background not in BACKGROUNDS[:3] and (kind, colon) != ("reference", ":"):
+    kind, colon, group = background.partition(":")
+    if not background:
+        return rules
+    if background not in BACKGROUNDS[:3] and (kind, colon) != ("reference", ":"):
         raise ConfigError(
-            f"no background {asked.background!r}", cure=f"choose from {', '.join(BACKGROUNDS)}"
+            f"no background {background!r}", cure=f"choose from {', '.join(BACKGROUNDS)}"
         )
     if not colon:
-        return asked.rules
+        return rules
     known = cells["group"].cast(pl.String).unique().sort().to_list()
     if group not in known:
         raise ConfigError(
             f"no group {group!r} to be the background", cure=f"groups are {', '.join(known)}"
         )
     has = cells.filter(pl.col("group").cast(pl.String) == group)["attribute"].cast(pl.String)
-    chosen = {**asked.rules.everywhere, **dict.fromkeys(has.unique().to_list(), (group,))}
-    return replace(asked.rules, everywhere=chosen)
+    chosen = {**rules.everywhere, **dict.fromkeys(has.unique().to_list(), (group,))}
+    return replace(rules, everywhere=chosen)
 
 
 def _of_contrasts(
@@ -296,7 +286,7 @@ PREDICTIONS: Final = kind(
         estimate=_estimate,
         units="items",
         title="How groups are labelled",
-        redrawn={**dict(REDRAWN.items()), **_ITEMS, **_FAMILIES, **_OVER},
+        redrawn=_REDRAWN,
         defined=_defined,
         digits=3,
         about="A gap is a rate less the mean of the groups; a ratio is a rate by that of the most "

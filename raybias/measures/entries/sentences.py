@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
 from itertools import combinations
 from typing import Final
 
@@ -42,14 +41,12 @@ def _pairs(scores: pl.DataFrame) -> tuple[int, int]:
     sizes: dict[tuple[int, int], list[tuple[Doubles, Doubles]]] = defaultdict(list)
     for one, other in combinations(sorted(samples, key=len), 2):
         sizes[len(one), len(other)].append((one, other))
-    found = [*_p_values(sizes.values())]
-    return sum(int((each < LEVEL).sum()) for each in found), sum(map(len, found))
-
-
-def _p_values(pairs: Iterable[list[tuple[Doubles, Doubles]]]) -> Iterator[Doubles]:
-    for together in pairs:
+    different, pairs = 0, 0
+    for together in sizes.values():
         ones, others = (np.stack(each) for each in zip(*together, strict=True))
-        yield np.atleast_1d(stats.mannwhitneyu(ones, others, axis=1).pvalue)
+        p_values = np.atleast_1d(stats.mannwhitneyu(ones, others, axis=1).pvalue)
+        different, pairs = different + int((p_values < LEVEL).sum()), pairs + len(p_values)
+    return different, pairs
 
 
 SENTENCES: Final = kind(

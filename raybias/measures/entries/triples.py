@@ -7,7 +7,6 @@ which its name tells.
 from __future__ import annotations
 
 import re
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, product
@@ -22,7 +21,7 @@ from raybias.formats.questions import ROLES, StereoSetTriple, stereoset_triples
 from raybias.measures.kind import Items, Kind, Least, ReadFile, Sums, Table, kind, ratio
 from raybias.measures.reading import content, file_source
 from raybias.schema import ALL, TRIPLE_SCORES
-from raybias.stats.checks import StatisticsWarning
+from raybias.stats.checks import warn
 from raybias.stats.components import Doubles
 from raybias.stats.predictions import Source
 
@@ -185,7 +184,7 @@ def _scored(data: bytes, source: Source, items: Sequence[StereoSetTriple]) -> pl
     if 3 * len(rows) < len(scores):
         said.append("there are scores of sentences that the items do not have")
     for text in said:
-        warnings.warn(f"{source.uri}: {text}", StatisticsWarning, stacklevel=2)
+        warn(f"{source.uri}: {text}")
     # predictions_gpt2_race.json.gz, all of race, is of `gpt2`.
     model = re.sub(r"\.json(\.gz)?$", "", source.name.rpartition("/")[2])
     model, domains = model.removeprefix("predictions_"), {row[0] for row in rows}

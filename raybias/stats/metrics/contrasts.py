@@ -8,13 +8,28 @@ from __future__ import annotations
 import numpy as np
 
 from raybias.stats.components import Doubles
-from raybias.stats.examples import absolute, least_ratio, mean, pairs_mean, ratio, spread, total
+from raybias.stats.contrasts import mean, pairs_mean, ratio, spread
 from raybias.stats.metric import Contrast, contrast
 
 
 def f1(tp: Doubles, fp: Doubles, fn: Doubles, tn: Doubles) -> Doubles:
     """Compute the harmonic mean of precision and recall."""
     return ratio(2 * tp, 2 * tp + fp + fn)
+
+
+def absolute(one: Doubles, other: Doubles) -> Doubles:
+    """Take the absolute difference."""
+    return np.abs(one - other)
+
+
+def total(values: Doubles) -> Doubles:
+    """Add up the values [..., G] of groups."""
+    return np.asarray(values.sum(axis=-1))
+
+
+def least_ratio(values: Doubles) -> Doubles:
+    """Divide the lowest by the highest value [..., G]; NaN where both are 0."""
+    return ratio(values.min(axis=-1), values.max(axis=-1))
 
 
 def of_background(background: Doubles, group: Doubles) -> Doubles:

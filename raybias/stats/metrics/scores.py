@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 
 from raybias.stats.components import Doubles
-from raybias.stats.examples import (
+from raybias.stats.contrasts import (
     Examples,
     Versions,
     auc,
