@@ -138,8 +138,13 @@ def csv_text(frame: pl.DataFrame) -> str:
 
 
 def refuse(
-    bad: pl.Series, column: pl.Series, problem: str | Callable[[int], str], where: str, cure: str,
-    *, offset: int = 0,
+    bad: pl.Series,
+    column: pl.Series,
+    problem: str | Callable[[int], str],
+    where: str,
+    cure: str,
+    *,
+    offset: int = 0,
 ) -> None:
     """Raise a `DataError` with the first bad value of a column and its row, from `offset` + 1.
 

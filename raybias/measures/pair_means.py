@@ -333,15 +333,13 @@ def paired_t(mean: npt.ArrayLike, mean_square: npt.ArrayLike, n: npt.ArrayLike) 
     return found
 
 
-def resolvable(
-    mean_square: npt.ArrayLike, n: npt.ArrayLike, *, level: float, power: float = 0.8
-) -> Doubles:
-    """Compute about the smallest mean difference that n pairs resolve (Connor 1987).
+def resolvable(mean_square: npt.ArrayLike, n: npt.ArrayLike, *, level: float) -> Doubles:
+    """Compute about the smallest mean difference that n pairs show with 80% power (Connor 1987).
 
     `mean_square` is that of the differences; for outcomes of 0 and 1 the share of pairs that
     change.
     """
     square, size = (np.asarray(x, dtype=np.float64) for x in (mean_square, n))
-    sure, likely = stats.norm.ppf((1 + level) / 2), stats.norm.ppf(power)
+    sure, likely = stats.norm.ppf((1 + level) / 2), stats.norm.ppf(0.8)
     found: Doubles = np.sqrt((sure + likely) ** 2 * square / (size + likely**2))
     return found

@@ -322,7 +322,7 @@ def size_trends(
         size=pl.col("model").replace_strict(dict(sizes), return_dtype=pl.Float64),
         absolute_effect=pl.col("effect").abs(),
     )
-    rows = []
+    rows: list[dict[str, Any]] = []
     for names, part in sized.sort(*_TREND, "model").group_by(_TREND, maintain_order=True):
         for quantity in ("value", "effect", "absolute_effect"):
             known = part.select("size", quantity).drop_nulls()
@@ -336,17 +336,15 @@ def size_trends(
             x, y = ((r - r.mean()) / np.linalg.norm(r - r.mean()) for r in ranks)
             rank = float(x @ y)
             p = float((np.abs(x[_orders(len(size))] @ y) >= abs(rank) - ROUNDING).mean())
-            rows.append((*names, quantity, len(size), slope, slope - reach, slope + reach, rank, p))
-    texts = dict.fromkeys((*_TREND, "group"), pl.String)
-    numbers = dict.fromkeys(("slope", "low", "high", "rank_correlation", "p"), pl.Float64)
-    table = pl.DataFrame(rows, {**texts, "n": pl.Int64, **numbers}, orient="row")
+            place = {**dict(zip(_TREND, names, strict=True)), "group": quantity, "n": len(size)}
+            ends = {"value": slope, "low": slope - reach, "high": slope + reach}
+            rows += [{**place, "score": "slope", **ends},
+                     {**place, "score": "rank_correlation", "value": rank, "p": p}]  # fmt: skip
+    texts = dict.fromkeys((*_TREND, "group", "score"), pl.String)
+    numbers = dict.fromkeys(("value", "low", "high", "p"), pl.Float64)
+    table = pl.DataFrame(rows, {**texts, "n": pl.Int64, **numbers})
     found = in_order(table.with_columns(q=false_discovery(table["p"])))
-    keys = (*_TREND, "group", "n")
-    parts = (
-        found.select(*keys, *more, value=score, score=pl.lit(score))
-        for score, more in (("slope", ("low", "high")), ("rank_correlation", ("p", "q")))
-    )
-    return pl.concat(parts, how="diagonal").with_columns(
+    return found.sort(pl.col("score") != "slope", maintain_order=True).with_columns(
         model=pl.lit(ALL), statistic=pl.lit("score"), scope=pl.lit("models"), units="n"
     )
 

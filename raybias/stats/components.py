@@ -50,9 +50,9 @@ class MeanEstimate:
         score = np.where(self.mean == 0, 0.0, np.abs(self.mean) / self._error())
         return np.asarray(2 * stdtr(self.freedom, -score))
 
-    def detectable(self, level: float, *, power: float = 0.8) -> Doubles:
-        """Compute the true means [...] that a test at `level` finds with probability `power`."""
-        quantiles = stdtrit(self.freedom, (1 + level) / 2) + stdtrit(self.freedom, power)
+    def detectable(self, level: float) -> Doubles:
+        """Compute the true means [...] that a test at `level` finds four times of five."""
+        quantiles = stdtrit(self.freedom, (1 + level) / 2) + stdtrit(self.freedom, 0.8)
         return np.asarray(quantiles * self._error())
 
     def plus(self, variance: Doubles, freedom: Doubles) -> MeanEstimate:

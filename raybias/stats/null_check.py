@@ -37,12 +37,7 @@ _WIDEST: Final = "widest"
 
 
 def null_check(
-    tables: Sequence[GapTable],
-    words: Mapping[tuple[str, ...], WordVariance],
-    rules: Statistics,
-    *,
-    shuffles: int = SHUFFLES,
-    seed: int = 0,
+    tables: Sequence[GapTable], words: Mapping[tuple[str, ...], WordVariance], rules: Statistics
 ) -> pl.DataFrame:
     """Judge studies whose group labels were shuffled within templates.
 
@@ -53,7 +48,7 @@ def null_check(
     many gaps (n) and shuffles (units).
     """
     p_values: dict[str, list[Doubles]] = defaultdict(list)
-    for table, squares in _shuffled(tables, shuffles, seed):
+    for table, squares in _shuffled(tables):
         found = _estimates(table, squares, words.get(table.place), rules.interval)
         for scope, estimate in found.items():
             p_values[scope].append(estimate.p_value())
@@ -70,7 +65,7 @@ def null_check(
         }
         rows += [
             {"model": ALL, "group": ALL, "score": f"meaningless_{name}", "statistic": "rate",
-             "scope": rule, "value": float(share), "n": p_SN.shape[1], "units": shuffles,
+             "scope": rule, "value": float(share), "n": p_SN.shape[1], "units": SHUFFLES,
              "reason": f"{round(expected, 3)} expected, by {rules.interval}"}
             for name, share in shares.items()
         ]  # fmt: skip
@@ -101,9 +96,7 @@ def _estimates(
     return found
 
 
-def _shuffled(
-    tables: Sequence[GapTable], shuffles: int, seed: int
-) -> Iterator[tuple[GapTable, MeanSquares]]:
+def _shuffled(tables: Sequence[GapTable]) -> Iterator[tuple[GapTable, MeanSquares]]:
     """Yield tables without groups outside the mean, and mean squares [S, G] of their shuffles."""
     alike: dict[tuple[str, str, int, int], list[GapTable]] = defaultdict(list)
     for table in tables:
@@ -116,9 +109,9 @@ def _shuffled(
             probe, attribute = table.keys[schema.KEYS.index("probe")], table.keys[-1]
             alike[probe, attribute, len(names), table.values_GRT.shape[2]].append(part)
     for (probe, attribute, groups, templates), same in alike.items():
-        random = generator(seed, "null check", probe, attribute)
+        random = generator(0, "null check", probe, attribute)
         sums: list[list[Doubles]] = [[] for _ in same]
-        for moves in shuffle_matrices(random, shuffles, groups, templates):
+        for moves in shuffle_matrices(random, SHUFFLES, groups, templates):
             for found, table in zip(sums, same, strict=True):
                 found.append(_sums(table.values_GRT, moves))
         for table, found in zip(same, sums, strict=True):
