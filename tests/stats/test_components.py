@@ -122,8 +122,8 @@ def test_what_does_not_vary_has_no_interval() -> None:
 
 
 def test_a_detectable_mean_is_found_as_often_as_it_says() -> None:
-    tables = mean_squares(simulated((12, 30), studies=2000, seed=8), FACETS[:2])
-    mean = float(np.median(tables.estimate().detectable(0.95)))
-    shifted = mean_squares(tables.values + mean, FACETS[:2])
+    values = simulated((12, 30), studies=2000, seed=8)
+    mean = float(np.median(mean_squares(values, FACETS[:2]).estimate().detectable(0.95)))
+    shifted = mean_squares(values + mean, FACETS[:2])
     low, _ = shifted.estimate().interval(0.95)
     assert (low > 0).mean() == pytest.approx(0.8, abs=0.04)
