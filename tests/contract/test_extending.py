@@ -79,6 +79,15 @@ assert costs_of(prepared, made).hours == 0 and made.scoring[0].calls == 12 * 1.0
 said = asked.reader(ModelContext(polly.backbones[0], ("bad", "so", "positive")), Store("."))
 answered = said.prepare(PromptedRun("run", 1), text_items(["a"], ["text"]))()
 assert answered.table["pred"].to_pylist() == [2]
+rescaled = parse_study({
+    "name": "rescaled", "backbones": ["planted"], "training": [{"source": "planted"}],
+    "probes": [{"source": "planted"}], "methods": [{"kind": "ia3", "target": ["k_proj"]}],
+})
+prepared = PreparedStudy.of(rescaled)
+check_inputs(prepared)
+made = plan(prepared, assumed("cpus=4,memory=8GiB"))
+assert costs_of(prepared, made).hours > 0
+assert "vectors, gradients, AdamW, best" in [each.what for each in made.tuning[0].memory]
 print("done")
 """
 
@@ -94,13 +103,18 @@ def in_package(folder: Path, script: str, *arguments: str) -> subprocess.Complet
 
 
 @pytest.mark.long
-def test_a_package_adds_one_of_each_kind(tmp_path: Path) -> None:
-    extension.install(tmp_path / "installed")
+def test_packages_add_one_of_each_kind(tmp_path: Path) -> None:
+    example = ROOT / "docs" / "examples" / "raybias_ia3"
+    facts = tomllib.loads((example / "pyproject.toml").read_text())
+    extension.install(tmp_path / "installed", **facts["project"]["entry-points"]["raybias"])
+    (tmp_path / "installed" / "raybias_ia3").symlink_to(example / "raybias_ia3")
     (tmp_path / "clerks.yaml").write_text(extension.study())
     done = in_package(
         tmp_path / "installed", SCRIPT, str(tmp_path / "clerks.yaml"), str(tmp_path / "out")
     )
     assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
+    with pytest.raises(ConfigError, match=r"unknown kind of method.*entry points of the group"):
+        parse_study({"name": "s", "backbones": ["planted"], "methods": [{"kind": "ia4"}]})
 
 
 @pytest.mark.long
@@ -125,40 +139,6 @@ def test_a_package_that_cannot_be_used_is_one_line(tmp_path: Path, code: str, me
     done = in_package(tmp_path, f"{call}; sys.exit(main())")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert message in done.stderr
-
-
-IA3 = """
-import sys
-from raybias.config import parse_study
-from raybias.planning.costs import costs_of
-from raybias.planning.inventory import assumed
-from raybias.planning.plan import plan
-from raybias.planning.preflight import check_inputs
-from raybias.planning.prepared import PreparedStudy
-
-study = parse_study({
-    "name": "rescaled", "backbones": ["planted"], "training": [{"source": "planted"}],
-    "probes": [{"source": "planted"}], "methods": [{"kind": "ia3", "target": ["k_proj"]}],
-})
-prepared = PreparedStudy.of(study)
-check_inputs(prepared)
-made = plan(prepared, assumed("cpus=4,memory=8GiB"))
-assert costs_of(prepared, made).hours > 0
-assert "vectors, gradients, AdamW, best" in [each.what for each in made.tuning[0].memory]
-print("done")
-"""
-
-
-@pytest.mark.long
-def test_a_package_adds_a_kind_of_adapter(tmp_path: Path) -> None:
-    example = ROOT / "docs" / "examples" / "raybias_ia3"
-    facts = tomllib.loads((example / "pyproject.toml").read_text())
-    extension.list_entry_points(tmp_path, facts["project"]["entry-points"]["raybias"])
-    (tmp_path / "raybias_ia3").symlink_to(example / "raybias_ia3")
-    done = in_package(tmp_path, IA3)
-    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
-    with pytest.raises(ConfigError, match=r"unknown kind of method.*entry points of the group"):
-        parse_study({"name": "s", "backbones": ["planted"], "methods": [{"kind": "ia4"}]})
 
 
 def test_a_name_is_taken_once_and_what_is_defined_again_replaces_itself() -> None:

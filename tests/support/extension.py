@@ -9,14 +9,15 @@ from pathlib import Path
 DOCS = Path(__file__).parents[2] / "docs" / "extending.md"
 
 
-def install(folder: Path) -> None:
-    """Write the modules that the page shows, and what makes their entry points known."""
+def install(folder: Path, **others: str) -> None:
+    """Write the modules that the page shows; make their entry points known, and others."""
     text = DOCS.read_text("utf-8")
     package = folder / "my_package"
     package.mkdir(parents=True)
     for name, code in re.findall(r"`my_package/(\w+)\.py`:\n\n```python\n(.*?)```", text, re.S):
         (package / f"{name}.py").write_text(code)
-    list_entry_points(folder, tomllib.loads(_block("toml"))["project"]["entry-points"]["raybias"])
+    own = tomllib.loads(_block("toml"))["project"]["entry-points"]["raybias"]
+    list_entry_points(folder, {**own, **others})
 
 
 def list_entry_points(folder: Path, modules: dict[str, str]) -> None:
