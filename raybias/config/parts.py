@@ -123,18 +123,16 @@ def _quantisation(folder: Path) -> str:
     return ""
 
 
-def _api(data: Any) -> str:
-    """Return the `api` of a backbone, or of a mapping that will be one; `WEIGHTS` without any."""
-    if not isinstance(data, dict):
-        return str(getattr(data, "api", WEIGHTS))
-    named = "api" in data or "endpoint" in data
-    return str(data.get("api", DEFAULT_API)) if named else WEIGHTS
-
-
 #: Any backbone that a study can name.
 AnyBackbone = Annotated[
     Backbone,
-    Choices("api", "api", _api, "unknown api of an endpoint; known: %s", {WEIGHTS: Backbone}),
+    Choices(
+        "api",
+        "api",
+        lambda data: DEFAULT_API if isinstance(data, dict) and "endpoint" in data else WEIGHTS,
+        "unknown api of an endpoint; known: %s",
+        {WEIGHTS: Backbone},
+    ),
 ]
 
 
@@ -166,9 +164,7 @@ class MethodFields(Section):
     def needs(self, offered: frozenset[Ability]) -> Mapping[Ability, str]:
         """List what a backbone must be able to do, each with the options that need it less.
 
-        Parameters
-        ----------
-        offered: what the backbone can, where a method can do with one thing or another.
+        Where one ability or another will do, it is what the backbone has `offered`.
         """
         return {"weights": ""}
 
@@ -189,9 +185,7 @@ class MethodFields(Section):
     def fit(self, backbone: Backbone, profile: Profile) -> Self:
         """Return the method with what depends on the backbone filled in; no weights are read.
 
-        Raises
-        ------
-        ConfigError, ModelError: options that the backbone cannot have.
+        Options that the backbone cannot have are a `ConfigError` or `ModelError`.
         """
         return self
 
@@ -215,12 +209,6 @@ class MethodFields(Section):
         """Say where rows are stored, and in which columns."""
 
 
-def kind_of(data: Any) -> str:
-    """Return the `kind` of a method, or of a mapping that will be one."""
-    kind = data.get("kind", DEFAULT_KIND) if isinstance(data, dict) else getattr(data, "kind", "")
-    return str(kind)
-
-
 def default_methods() -> tuple[MethodFields, ...]:
     """Return the methods of a study that names none: soft-prompt tuning."""
     return (registry_of("method")[DEFAULT_KIND].model_validate({}),)
@@ -232,7 +220,7 @@ AnyMethod = Annotated[
     Choices(
         "method",
         "kind",
-        kind_of,
+        lambda data: DEFAULT_KIND if isinstance(data, dict) else "",
         "unknown kind of method; known kinds: %s, each in a section such as {kind: lora}",
     ),
 ]

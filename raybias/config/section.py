@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import isclass
 from pathlib import Path
 from types import UnionType
@@ -249,16 +250,21 @@ class Choices:
     ----------
     kind: of the registry.
     key: the field that tells sections apart.
-    told: reads that field of a section, or of a mapping that will be one.
+    default: the value of that field where the data leave it out.
     unknown: the message for a value of no section; `%s` stands for the known values.
     others: sections that are not registered, by their value of the field.
     """
 
     kind: str
     key: str
-    told: Callable[[Any], str]
+    default: Callable[[Any], str]
     unknown: str
     others: Mapping[str, type[Section]] = field(default_factory=dict)
+
+    def told(self, data: Any) -> str:
+        """Return the value of `key` of a section, or of data that will be one."""
+        get = data.get if isinstance(data, dict) else partial(getattr, data)
+        return str(get(self.key, self.default(data)))
 
     def sections(self) -> dict[str, type[Section]]:
         """Return the sections by their value of `key`."""
