@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import transformers
@@ -51,14 +51,8 @@ BATCH = 16
 COT = ChainOfThought()
 
 
-class Writer(Protocol):
-    """A side that writes texts."""
-
-    def __call__(self, prompts: Sequence[str], new: int) -> list[str]:
-        """Return what follows each prompt, `new` tokens long."""
-
-    def reason(self, texts: Sequence[str]) -> list[str]:
-        """Return the answer to each text after a reasoning."""
+#: Returns what a side writes after each prompt, so many tokens long.
+Writer = Callable[[Sequence[str], int], list[str]]
 
 
 class Ours:
@@ -73,29 +67,16 @@ class Ours:
         """Texts after `prompts`, each under its own key."""
         found = self.generator.generate(
             self.backbone.encoder.encode(prompts),
-            _keys(prompts, new),
+            [(2024, "bench", n, new) for n in range(len(prompts))],
             sampling=self.sampling,
             max_new_tokens=new,
         )
         tokens = [each.tokens for each in found]
         return list(self.backbone.tokenizer.batch_decode(tokens, skip_special_tokens=True))
 
-    def reason(self, texts: Sequence[str]) -> list[str]:
-        """Answers after reasonings."""
-        prompts = [plain(COT).first(text, LABELS) for text in texts]
-
-        said = self(prompts, REASONING)
-        return self(
-            [_concluding(text, each) for text, each in zip(texts, said, strict=True)], ANSWER
-        )
-
 
 def _concluding(text: str, reasoning: str) -> str:
     return plain(COT).last(text, LABELS, reasoning=reasoning)
-
-
-def _keys(prompts: Sequence[str], new: int) -> list[tuple[str | int, ...]]:
-    return [(2024, "bench", n, new) for n in range(len(prompts))]
 
 
 class Pipeline:
@@ -113,11 +94,11 @@ class Pipeline:
         found = self.run(list(prompts), max_new_tokens=new, return_full_text=False, **self.options)
         return [each[0]["generated_text"] for each in found]
 
-    def reason(self, texts: Sequence[str]) -> list[str]:
-        """Answers after reasonings."""
-        said = self([plain(COT).first(text, LABELS) for text in texts], REASONING)
-        second = [_concluding(text, each) for text, each in zip(texts, said, strict=True)]
-        return self(second, ANSWER)
+
+def reasoned(write: Writer, texts: Sequence[str]) -> list[str]:
+    """Have a side answer after a reasoning of its own."""
+    said = write([plain(COT).first(text, LABELS) for text in texts], REASONING)
+    return write([_concluding(text, each) for text, each in zip(texts, said, strict=True)], ANSWER)
 
 
 def shots(sst5: Path | None, turn: int) -> list[tuple[str, int]]:
@@ -166,7 +147,7 @@ def cot(
     return part_of(
         f"chain of thought, {len(texts)} items, {REASONING} + {ANSWER} new tokens",
         writers,
-        lambda write, _turn: write.reason(texts),
+        lambda write, _turn: reasoned(write, texts),
         alike=agreement(checks, prompts[:16], REASONING),
         flops=needed_flops(backbone.model, rows, REASONING)
         + workload.model_flops(backbone.model, later, backward=False)
