@@ -20,7 +20,7 @@ import workload
 from comparison import Comparison, Size
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForSequenceClassification
-from tuning import advancing, stepping
+from tuning import stepping
 
 from raybias.config import Backbone
 from raybias.engine.adapters.schedule import batch_of_step
@@ -106,7 +106,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
         title=f"LoRA, {seeds} seeds",
         sides={
             peer: lambda turn: [step(seed, turn) for seed in range(seeds)],
-            ours: advancing(together),
+            ours: workload.every_turn(together.advance),
         },
         peers={ours: ((peer,),)},
         flops={ours: workload.model_flops(trainer.classifier.model, tokens, backward=True)},

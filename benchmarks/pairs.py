@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,10 +161,10 @@ def masked_part(
     one = f"one copy at a time {dtype}"
     several = {f"minicons {dtype}, {batch} sentences": batch for batch in (4, 8)}
     sides: dict[str, Callable[[int], list[float]]] = {
-        one: lambda _turn: one_copy(model, tokenizer, few)
+        one: workload.every_turn(one_copy, model, tokenizer, few)
     }
     sides |= {
-        name: partial(_ignoring, by_minicons, minicons, texts, batch=batch)
+        name: workload.every_turn(by_minicons, minicons, texts, batch=batch)
         for name, batch in several.items()
     }
     shared, whole = (_copies(tokenizer, pairs, kind) for kind in ("shared", "whole"))
@@ -174,9 +173,9 @@ def masked_part(
     for name in dtypes:
         backbone = load_masked(_spec(folder, name), Execution(device=device))
         scorer = PairScorer(backbone, ("masked",))
-        sides[f"ours {name}, shared tokens"] = partial(_ignoring, _pll, scorer, pairs)
-        sides[f"ours {name}, all tokens"] = partial(
-            _ignoring, whole_sentences, scorer.scorer, texts
+        sides[f"ours {name}, shared tokens"] = workload.every_turn(_pll, scorer, pairs)
+        sides[f"ours {name}, all tokens"] = workload.every_turn(
+            whole_sentences, scorer.scorer, texts
         )
         for what, copies in (("shared", shared), ("all", whole)):
             flops[f"ours {name}, {what} tokens"] = _masked_flops(backbone, copies)
@@ -210,13 +209,13 @@ def causal_part(
     texts = [text for pair in pairs for text in pair]
     peer = f"HFLM {dtype}, batch 32"
     sides: dict[str, Callable[[int], list[float]]] = {
-        peer: partial(_ignoring, by_harness, lm, texts)
+        peer: workload.every_turn(by_harness, lm, texts)
     }
     flops: dict[str, float] = {}
     peers: dict[str, tuple[tuple[str, ...], ...]] = {}
     for name in dtypes:
         backbone = workload.load(folder, dtype=name, device=device)
-        sides[f"ours {name}"] = partial(_ignoring, _pll, PairScorer(backbone, ("sum",)), pairs)
+        sides[f"ours {name}"] = workload.every_turn(_pll, PairScorer(backbone, ("sum",)), pairs)
         rows = backbone.tokenizer(texts)["input_ids"]
         total = sum(len(row) - 1 for row in rows)
         distinct = workload.distinct_tokens(row[:-1] for row in rows)
@@ -232,11 +231,6 @@ def causal_part(
         sides=sides, peers=peers, flops=flops,
         alike={name: gap(sides[name](0), theirs) for name in peers},
     )  # fmt: skip
-
-
-def _ignoring(work: Callable[..., list[float]], *args: Any, **options: Any) -> list[float]:
-    # The turn comes last, and every round does the same work.
-    return work(*args[:-1], **options)
 
 
 def _pll(scorer: PairScorer, pairs: Sequence[Pair]) -> list[float]:

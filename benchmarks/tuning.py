@@ -125,18 +125,13 @@ def comparisons(size: Size) -> Iterator[Comparison]:
         title=f"prompt tuning, {seeds} seeds",
         sides={
             peer: lambda turn: [step(seed, turn) for seed in range(peer_seeds)],
-            **{name: advancing(tuner) for name, tuner in tuners.items()},
+            **{name: workload.every_turn(tuner.advance) for name, tuner in tuners.items()},
         },
         peers=dict.fromkeys(tuners, ((peer,),)),
         flops=dict.fromkeys(tuners, workload.model_flops(backbone.model, tokens, backward=True)),
         scale={peer: seeds / peer_seeds},
     )
     yield from workload.measured(part, size)
-
-
-def advancing(tuner: PackedTuner) -> Callable[[int], object]:
-    """Return a side that takes a step of a pack."""
-    return lambda _turn: tuner.advance()
 
 
 def needed_tokens(data: Data, seeds: int, steps: range) -> float:

@@ -177,6 +177,11 @@ class Timings:
         return self.median(slow) / self.median(fast)
 
 
+def every_turn(work: Callable[..., Any], *args: Any, **options: Any) -> Callable[[int], Any]:
+    """Return a contender that does the same work in every round."""
+    return lambda _turn: work(*args, **options)
+
+
 def interleave(
     contenders: Mapping[str, Callable[[int], object]],
     *,
