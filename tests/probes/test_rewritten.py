@@ -137,19 +137,9 @@ def test_mirror_takes_the_best_rewriting_that_can_be_carried_over() -> None:
     made = rewritten_pairs(pairs, "informal", politely, paired="mirror", seed=1)
     # Which side is rewritten is drawn: where it is the one that nothing is known for, it is kept.
     assert 8 < made["kept"].sum() < 32
-    rows = made.filter(~pl.col("kept")).drop("pair_id", "cluster").unique().rows()
-    assert rows == [
-        (
-            "age",
-            "stereo",
-            "informal",
-            "He is old. Please.",
-            "He is rude. Please.",
-            False,
-            0.97,
-            None,
-        )
-    ]
+    (row,) = made.filter(~pl.col("kept")).drop("pair_id", "cluster").unique().rows()
+    sides = ("He is old. Please.", "He is rude. Please.")
+    assert row == ("age", "stereo", "informal", *sides, False, 0.97, None)
     assert made.filter("kept").select("adequacy_more", "adequacy_less").null_count().row(0) == (
         (made["kept"].sum(),) * 2
     )

@@ -69,11 +69,8 @@ def test_odd_lines_are_read_as_promptsource_reads_them(folder: Path) -> None:
         return found.select("text", "pronoun", "referent").row(0)
 
     # Three mentions: the first pronoun is asked about.
-    assert row(test, "test/type1/pro/043") == (
-        "The mover offered to help the receptionist because he needed to prove his strength .",
-        "he",
-        "The mover",
-    )
+    text = "The mover offered to help the receptionist because he needed to prove his strength ."
+    assert row(test, "test/type1/pro/043") == (text, "he", "The mover")
     assert row(test, "test/type2/pro/318")[0].endswith("and charged him 2,000 dollars .")
     assert row(test, "test/type1/pro/383")[0].endswith("to the attendant , which she was in dire"
                                                        " need of .")  # fmt: skip
