@@ -221,7 +221,7 @@ CLUSTER_NEEDS = {
     **dict.fromkeys(("kubectl", "helm", "curl"), "a Kubernetes"),
     **dict.fromkeys(("ray up", "ray down", "ray dashboard", "ray job", "ray exec"), "a cluster"),
     "ray attach": "a cluster",
-    "envsubst": "nothing; tests/support/cluster_files.py fills in the same files",
+    "envsubst": "nothing; tests/support/documents.py fills in the same files",
     "pip": "a network; make installs",
     "raybias data download": "a network; README.md's is run",
     "raybias report": "a bucket; README.md's study has a report made",
