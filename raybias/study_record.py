@@ -43,7 +43,8 @@ Models = Mapping[str, Mapping[str, str]]
 Counts = Mapping[str, Annotated[int, Field(strict=True, ge=1)]]
 
 
-@dataclass(frozen=True, config=ConfigDict(coerce_numbers_to_str=True))
+# Methods of other packages are registered by modules that import this one.
+@dataclass(frozen=True, config=ConfigDict(coerce_numbers_to_str=True, defer_build=True))
 class Record:
     """The content of OUT/study.yaml, in its order but for the study."""
 
