@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
@@ -65,6 +65,7 @@ def by_hand(items: dict[str, Any], scores: dict[str, float]) -> tuple[float, flo
     return ss, lms, lms * min(ss, 100 - ss) / 50
 
 
+@settings(max_examples=25, deadline=None)
 @given(triples=st.integers(1, 30), terms=st.integers(1, 6), seed=st.integers(0, 2**32))
 def test_scores_are_those_of_each_term_counted_by_hand_ties_included(
     triples: int, terms: int, seed: int, tmp_path_factory: pytest.TempPathFactory
