@@ -1,7 +1,6 @@
-"""How a backbone labels or scores items: a class for each kind of method.
+"""Have a backbone label or score items: one class per method, with its options, checks and reader.
 
-It has the options and their consequences: checks, runs, work, and its trainer or reader. No other
-room asks which method it holds. To add one, see docs/extending.md.
+To add one, see docs/extending.md.
 """
 
 from raybias.engine.adapters.schedule import EarlyStop

@@ -1,9 +1,8 @@
 """Ask a backbone questions, as plain text or in its chat template, and make rows of the replies.
 
-A prompt is a question and a cue, which begins the answer ("Answer: The sentiment is"). Plain text
-joins both. In a chat the question is the user's message, and the cue begins the model's own turn,
-as `gen_prefix` does in lm-evaluation-harness; in the user's message it would be answered with a
-sentence, not with the word that is read.
+A prompt is a question and a cue, which begins the answer ("Answer: The sentiment is"). In a chat
+the cue begins the model's own turn, as `gen_prefix` does in lm-evaluation-harness; in the user's
+message a model would answer it with a sentence.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ class Asked:
 
     Attributes
     ----------
-    prompt: names the wording.
+    prompt: name of the wording.
     text: the question.
-    cue: the beginning of the answer (see above).
+    cue: the beginning of the answer.
     places: of each option in the published order.
     shown: the options in words, where letters stand for them.
     """
@@ -59,10 +58,7 @@ class Asked:
     system: str = ""
 
     def following(self, *, chat: bool) -> list[str]:
-        """Return the options as they follow the prompt: after a blank, except where a turn begins.
-
-        No blank follows a cue that ends in an open quote or a blank either.
-        """
+        """Return the options as they follow the cue, after a blank where one is needed."""
         last = self.cue[-1:]
         joined = last in _OPEN or last.isspace() or (chat and not last)
         return [f"{'' if joined else ' '}{option}" for option in self.options]
@@ -77,10 +73,7 @@ class Message(TypedDict):
 
 @dataclass(frozen=True)
 class PromptFormat:
-    """The form of a method's prompts on one backbone.
-
-    `own`: the backbone's tokenizer under its begin-of-sequence policy.
-    """
+    """The form of a method's prompts on one backbone, whose tokenizer is `own`."""
 
     method: AskingMethod
     own: TextEncoder
@@ -89,8 +82,8 @@ class PromptFormat:
     def chat(self) -> bool:
         """Whether prompts are messages in the tokenizer's chat template.
 
-        Raises ConfigError: a chat or system message is asked for without a template; or likelihoods
-        of an endpoint are, which gives those of plain text alone.
+        Raises ConfigError: a chat or system message without a template, or likelihoods of an
+        endpoint's chat.
         """
         asked, name = self.method.prompt_format, self.method.name
         system = self.method.system_message
@@ -129,9 +122,9 @@ class PromptFormat:
         return self.begun([*before, question], asked.cue, instead=asked.cue)
 
     def begun(self, messages: Sequence[Message], cue: str, *, instead: str = "") -> str:
-        """Write the messages of a chat, and the cue as the begin of the model's turn.
+        """Write the messages of a chat, with the cue at the start of the model's turn.
 
-        An endpoint takes whole messages, so `instead` ends the last one there.
+        For an endpoint, which takes whole messages, `instead` ends the last one.
         """
         if self.own.knows_tokens:
             turn = [Message(role="assistant", content=cue)] if cue else []
@@ -173,10 +166,7 @@ class AskingMethod(Method):
     def fit(self, backbone: Backbone, profile: Profile) -> Self:
         """Return the method with the form of its prompts on a backbone.
 
-        Raises
-        ------
-        ConfigError: it asks for chats, and there are none.
-        ModelError: the tokenizer cannot be loaded.
+        Raises ConfigError: chats without a template; ModelError: the tokenizer cannot be loaded.
         """
         from raybias.engine.encoder import load_tokenizer
 

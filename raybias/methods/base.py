@@ -1,8 +1,6 @@
-"""Declare a method: its checks, runs and work, and its reader of items.
+"""Declare a method, which makes a classifier or scorer of a backbone: checks, runs, work, reader.
 
-A method makes a classifier or a scorer of a backbone. Its options and their consequences stand in
-one file of `raybias.methods`; a study, the planner and the runtime call the verbs declared here, or
-use the `Work` that they return, and never ask which method it is.
+Studies, planner and runtime call it or use its `Work`, and never ask which method it is.
 """
 
 from __future__ import annotations
@@ -48,8 +46,8 @@ class Inputs:
     ----------
     tokens: counts of tokenised texts, shared by all methods of the backbone.
     words: the study's label words, in label order.
-    items: per probe of the method, its rows.
-    sentences: per training set, its splits.
+    items: rows by probe.
+    sentences: splits by training set.
     """
 
     backbone: Backbone
@@ -78,11 +76,8 @@ class Inputs:
 class Run:
     """A run that tunes nothing.
 
-    Attributes
-    ----------
-    dataset: the training set of its demonstrations, or `none`.
-    seed: None where nothing is drawn.
-    recipe: the content of OUT/prompts/<run_id>.json; None without that file.
+    `dataset` has its demonstrations, or is `none`; `seed` is None where nothing is drawn; `recipe`
+    is the content of OUT/prompts/<run_id>.json, if any.
     """
 
     run_id: str
@@ -93,12 +88,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Shard:
-    """Rows `first_row` to `first_row + rows` of a probe, for one run.
+    """Rows `first_row` to `first_row + rows` of a probe, for one run, with its folder in OUT.
 
-    Attributes
-    ----------
-    folder: of OUT, for the run's rows.
-    total: rows of the probe; 0 where the shard holds them all.
+    `total`: rows of the probe; 0 where the shard holds them all.
     """
 
     probe: str
@@ -143,25 +135,21 @@ class Reader(ABC):
         return None
 
     def check(self, texts: Sequence[str]) -> None:  # noqa: B027
-        """Refuse texts, of no probe, that do not fit the context.
-
-        Raises ModelError: counts them and names the longest.
-        """
+        """Refuse texts that do not fit the context, by a ModelError that counts them."""
 
     @abstractmethod
     def prepare(self, run: Any, items: pa.Table) -> Compute:
-        """Do the part that needs no device, such as tokenising; return the call that does the rest.
+        """Do the host's part, such as tokenising; return the call that computes the answers.
 
-        A thread calls it while another shard's answers are computed. The answers have the columns
-        of the method's output without `OF_SHARDS`.
+        It runs in a thread while another shard is computed. The answers have the columns of the
+        method's output without `OF_SHARDS`.
         """
 
 
 def shard_of(reader: Reader, run: Any, shard: Shard, items: pa.Table, schema: pa.Schema) -> Compute:
     """Prepare a shard; return the call that computes the rows of its file.
 
-    The call raises WorkFailed where an answer is no finite number, as half precision makes it where
-    it overflows.
+    The call raises WorkFailed where an answer is not finite, as when half precision overflows.
     """
     compute = reader.prepare(run, items)
 
@@ -258,8 +246,8 @@ class Method(MethodFields):
 
         Raises
         ------
-        ModelError: a backbone of the wrong architecture, label words that share a token, or texts
-            longer than the context.
+        ModelError: wrong architecture, label words that share a token, or texts longer than the
+            context.
         DataError: a training set without a needed part.
         ConfigError: unreadable label words.
         """
@@ -270,16 +258,11 @@ class Method(MethodFields):
 
     @abstractmethod
     def work(self, inputs: Inputs) -> Work:
-        """Return what its runs need, as data for the planner.
-
-        Raises ModelError: a model beside the backbone cannot be read.
-        """
+        """Return what its runs need, for the planner; ModelError for an unreadable judge."""
 
     @abstractmethod
     def reader(self, context: ModelContext, store: Store) -> Reader:
-        """Load the reader of items for any run of the method.
-
-        `store`: the study's OUT, with the runs.
+        """Load the reader of items for any run of the method; `store` is the study's OUT.
 
         Raises ModelError: the backbone cannot be loaded, or not for this method.
         """
@@ -290,10 +273,7 @@ _AnyMethod = TypeVar("_AnyMethod", bound=Method)
 
 
 def method(registered: type[_AnyMethod]) -> type[_AnyMethod]:
-    """Register a subclass of `Method` under its `kind`.
-
-    Raises ConfigError: another class has the kind.
-    """
+    """Register a subclass of `Method` under its `kind`; ConfigError where the kind is taken."""
     kind = str(registered.model_fields["kind"].default)
     methods.add(kind, registered, origin=(registered.__module__, registered.__qualname__))
     return registered

@@ -1,7 +1,7 @@
 """Have a backbone continue prompts that name groups, and a judge label the continuations.
 
-So BOLD (Dhamala et al. 2021) and Regard (Sheng et al. 2019) are used on models that write. Rows are
-predictions whose answer is the continuation and whose label is the judge's.
+BOLD (Dhamala et al. 2021) and Regard (Sheng et al. 2019) evaluate generation so. The answer of a
+prediction is the continuation.
 """
 
 from __future__ import annotations

@@ -89,8 +89,7 @@ class Judge(Section):
     def pinned(self, revisions: Mapping[str, str | None]) -> Self:
         """Return the judge with its classifier's commit, or its run's fingerprint.
 
-        Raises OutputError, ConfigError: no such study or run, or another one than its `revision`
-        names.
+        Raises OutputError, ConfigError: no such study or run, or one that `revision` does not name.
         """
         if not self.run:
             return self.model_copy(update={"revision": revisions["judge"]})
@@ -104,10 +103,7 @@ class Judge(Section):
         return self.model_copy(update={"revision": found})
 
     def check(self) -> None:
-        """Refuse what cannot judge; no weights are read.
-
-        Raises ModelError, ConfigError, OutputError: says what it lacks.
-        """
+        """Refuse what cannot judge (ModelError, ConfigError, OutputError); loads no weights."""
         if self.run:
             _StudyRun.of(self).check()
             return
@@ -116,7 +112,7 @@ class Judge(Section):
         self.labels(check_judge(self.spec)[1])
 
     def labels(self, classes: Sequence[str]) -> list[Label]:
-        """Return the label that each of a classifier's classes stands for.
+        """Return the label of each class of a classifier.
 
         Raises ConfigError: an unknown class, one for two labels, or none that is negative or
         positive.
@@ -137,10 +133,7 @@ class Judge(Section):
         return [found.get(n, Label.NEUTRAL) for n in range(len(classes))]
 
     def loaded(self, execution: Execution) -> Judging:
-        """Load the judge.
-
-        Raises ModelError: weights that cannot be loaded.
-        """
+        """Load the judge; ModelError for weights that cannot be loaded."""
         if self.run:
             return _StudyRun.of(self).loaded(execution)
         from raybias.engine.classifier import TextJudge, check_judge
@@ -170,8 +163,6 @@ def sized(judge: Judge) -> tuple[Backbone, ModelShape]:
 
 @dataclass(frozen=True)
 class _Classifier:
-    """A sequence classifier whose classes stand for labels."""
-
     judge: TextJudge
     labels: Sequence[Label]
 
@@ -191,13 +182,10 @@ class _Classifier:
 
 @dataclass(frozen=True)
 class _Run:
-    """A loaded run of a study."""
-
     reader: Reader
     run: Any
 
     def verdicts(self, ids: Sequence[str], texts: Sequence[str]) -> list[Verdict]:
-        """Label the texts that fit the context."""
         fit = [n for n, text in enumerate(texts) if text.strip() and self._fits(text)]
         found = [_UNREAD] * len(texts)
         if fit:
@@ -221,7 +209,7 @@ class _Run:
 
 @dataclass(frozen=True)
 class _StudyRun:
-    """A finished run of a study, with what it was made of."""
+    """A finished run of a study, with its origin."""
 
     judge: Judge
     store: Store
@@ -231,10 +219,7 @@ class _StudyRun:
 
     @classmethod
     def of(cls, judge: Judge) -> Self:
-        """Find the run.
-
-        Raises OutputError: no OUT of a study, or no such run in it.
-        """
+        """Find the run; OutputError where the study has none such."""
         # Its classes know every method, this module's too.
         from raybias.study_record import read_record, read_runs
 
@@ -285,7 +270,6 @@ class _StudyRun:
             refuse_other(self.store, {"models": {name: held}}, {"models": {name: found}})
 
     def loaded(self, execution: Execution) -> Judging:
-        """Load the run on its own backbone."""
         from raybias.engine.backbone import ModelContext
 
         whole = replace(execution, sharding=None, ways={})

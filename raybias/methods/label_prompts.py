@@ -1,7 +1,4 @@
-"""Ask a backbone for a text's label: by the question alone, after labelled texts, after reasons.
-
-The prompts are Kohankhaki2024's; `methods.prompted` has their common part.
-"""
+"""Ask a backbone for a text's label by Kohankhaki2024's prompts: zero-shot, few-shot, CoT."""
 
 from __future__ import annotations
 

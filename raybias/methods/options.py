@@ -1,8 +1,7 @@
 """Ask a model to choose an option, to decide about a person, or to resolve a pronoun.
 
-By what it writes, as HELM and inspect ask questions with options, or by the likelihood of what may
-follow, as lm-evaluation-harness scores multiple choice, in chats after the cue that begins the
-model's turn.
+By its answer, as in HELM and inspect, or by the likelihood of continuations, as in
+lm-evaluation-harness's multiple choice; in chats after the cue that begins the model's turn.
 """
 
 from __future__ import annotations
@@ -91,10 +90,7 @@ class Prompt(Section):
         return (self.template + self.cue, *chat)
 
     def fill(self, *, chat: bool, **values: str) -> tuple[str, str]:
-        """Write the question and its cue, for a chat or as plain text.
-
-        A chat's message has no blank around it.
-        """
+        """Write the question and its cue; a chat's message is stripped of blanks."""
         own = chat and self.chat_question
         said = (self.chat_question, self.chat_cue) if own else (self.template, self.cue)
         question, cue = (filled(each, **values) for each in said)
@@ -111,8 +107,6 @@ class Wording(NamedTuple):
 
 
 class _QuestionMethod(ItemMethod):
-    """A method that asks with prompts of a study."""
-
     prompts: tuple[Prompt, ...] = Field(min_length=1, max_length=32)
     """The prompts."""
 
@@ -120,7 +114,6 @@ class _QuestionMethod(ItemMethod):
 
     @property
     def system_message(self) -> str:
-        """A system message, if there is any."""
         return next((each.system for each in self.prompts if each.system), "")
 
 
@@ -264,10 +257,10 @@ class OptionAnswer(AskingOptions):
 
 
 def named_option(answer: str, asked: Asked) -> int | None:
-    """Return the place, as asked, of the option that an answer names; None where it names none.
+    """Return the place, as asked, of the option that an answer names, if any.
 
-    It names an option by its letter, at its begin, alone or before a period, colon or bracket; or
-    by repeating the option's words, but for case and a last period.
+    It names one by its letter at the beginning, alone or before a period, colon or bracket; or by
+    its words, but for case and a last period.
     """
     found = _LETTER.match(answer)
     if found and (letter := found[1].upper()) in asked.options:
@@ -375,7 +368,7 @@ class Coreference(ItemMethod):
 def _checked(
     prompts: tuple[Prompt, ...], *, needed: tuple[str, ...], others: tuple[str, ...]
 ) -> tuple[Prompt, ...]:
-    """Refuse names that repeat, and placeholders that are missing or stand for nothing."""
+    """Refuse repeated names, and missing or unknown placeholders."""
     names = [each.name for each in prompts]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"prompts share the name {repeated[0]!r}; give each its own")

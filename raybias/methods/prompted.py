@@ -1,8 +1,8 @@
 """Define prompted classifiers: their prompts, sampling and work.
 
-The default templates are those of "The Impact of Unstated Norms in Bias Analysis of Language
-Models" (arXiv 2404.03471), to the character. In a template, `{text}` stands for the sentence and
-`{choices}` for the study's label words ("negative, neutral, or positive"); other braces stay.
+The default templates are to the character those of "The Impact of Unstated Norms in Bias Analysis
+of Language Models" (arXiv 2404.03471). In them `{text}` is the sentence and `{choices}` the study's
+label words ("negative, neutral, or positive").
 """
 
 from __future__ import annotations
@@ -126,10 +126,7 @@ class Prompted(AskingMethod):
     def draw_shots(
         self, sentences: Mapping[str, Mapping[str, pl.DataFrame]], training: str, seed: int
     ) -> list[Shot]:
-        """Draw the demonstrations of one run; none by default.
-
-        Raises DataError: the training set has too few of a label.
-        """
+        """Draw the demonstrations of one run, none by default; DataError for too few of a label."""
         return []
 
     @property
@@ -205,10 +202,7 @@ class Prompted(AskingMethod):
         return found
 
     def _sampling_of(self, backbone: Backbone) -> dict[str, Any]:
-        """Join the method's temperature with the model's own settings, for the record.
-
-        Raises ModelError: a generation_config with an unsupported option.
-        """
+        """Join the method's temperature and the model's settings (ModelError if unsupported)."""
         from transformers import GenerationConfig
 
         from raybias.engine.model_files import read_config, read_generation
@@ -325,22 +319,16 @@ class Asking(PromptFormat):
         return prompts.filled(template, text=text, choices=prompts.choices(words))
 
     def first(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
-        """Write the prompt of one text, after its demonstrations where it shows any.
+        """Write the prompt of one text, after any demonstrations.
 
-        Parameters
-        ----------
-        words: the label words, in label order.
-        shots: text and label (0, 1, 2) of each demonstration, in the order shown.
+        `words` are in label order; `shots` are text and label (0, 1, 2), in the order shown.
         """
         return self._written(text, words, shots, "")
 
     def last(
         self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
     ) -> str:
-        """Write the prompt before the answer.
-
-        `reasoning` was generated after the first prompt, with the blank that it begins with.
-        """
+        """Write the prompt before the answer; `reasoning` was generated after the first prompt."""
         end = self.method.concluded(text, words, reasoning)
         if not (end and self.chat) or self.own.knows_tokens:
             return self._written(text, words, shots, end)
@@ -380,9 +368,7 @@ class Asking(PromptFormat):
         return record
 
     def label_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...] | tuple[str, ...]:
-        """Return by label the tokens that may begin its word where the answer stands.
-
-        Words are taken in lower and upper case. Where tokens are unknown these are the words.
+        """Return by label the tokens that may begin its word, in either case; words if unknown.
 
         Raises ModelError: a word that the tokenizer does not know, or two with one token.
         """

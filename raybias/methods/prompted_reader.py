@@ -52,10 +52,8 @@ class PromptedRun:
 class PromptedReader(Reader):
     """Label texts by a backbone's answers to a prompt (Kohankhaki2024).
 
-    Attributes
-    ----------
-    words: the label words to look for in answers.
-    means: by run, the labels' mean scores over its calibration sentences, once computed.
+    `words`: the label words to look for. `means`: by run, the labels' mean scores over its
+    calibration sentences, cached.
     """
 
     method: Prompted
@@ -105,7 +103,7 @@ class PromptedReader(Reader):
     def _ask(
         self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]
     ) -> Callable[[], tuple[list[Written], list[Written]]]:
-        """Write first prompts; return the call that gives reasonings, if any, and answers."""
+        """Write first prompts; return the call that gives any reasonings, and answers."""
         method, form = self.method, self.form
         asked = [form.first(each, self.words, run.shots) for each in texts]
         how = Writing(method.answer_room, method.temperature, form.chat, self.label_ids)
@@ -142,10 +140,10 @@ class PromptedReader(Reader):
         reasoned: Sequence[Written],
         written: Sequence[Written],
     ) -> pa.Table:
-        """Label by the highest score, less its mean where that is calibrated.
+        """Label by the highest score, less its mean if calibrated.
 
-        Scores are stored uncalibrated, and the answer of a calibrated reading is the likeliest
-        word, which shows the effect of calibration on a gap.
+        Scores are stored uncalibrated and the answer is the likeliest word, to show the effect on a
+        gap.
         """
         scores_NL = _scores(written)
         calibrated = self.method.read == "calibrated"
@@ -205,10 +203,7 @@ def _behind(reasoned: Sequence[Written], answers: Sequence[str]) -> list[str | N
 
 
 def _scores(written: Sequence[Written]) -> npt.NDArray[np.float64]:
-    """Return the labels' scores [texts, labels].
-
-    Raises WorkFailed: an endpoint gave none.
-    """
+    """Return the labels' scores [texts, labels]; WorkFailed where an endpoint gave none."""
     if any(not each.label_scores for each in written):
         raise WorkFailed(
             "no log-probabilities of first tokens came back, which `read` needs",

@@ -31,10 +31,7 @@ def filled(template: str, **values: str) -> str:
 def check_placeholders(
     field: str, template: str, *, needed: tuple[str, ...], others: tuple[str, ...]
 ) -> None:
-    """Refuse a template that lacks a placeholder or has an unknown one.
-
-    Raises ValueError: names the field and the placeholder.
-    """
+    """Refuse a template without a needed placeholder or with an unknown one, by a ValueError."""
     found = PLACEHOLDER.findall(template)
     for name in needed:
         if name not in found:
@@ -60,17 +57,11 @@ def draw_shots(
     order: Literal["pool", "shuffled"],
     where: str,
 ) -> list[tuple[str, int]]:
-    """Draw the demonstrations of one run: the same number per label, without replacement.
+    """Draw one run's demonstrations: the same number per label, without replacement.
 
-    The draw depends on the seed, the label and the pool alone; `order` only arranges it.
-
-    Raises DataError: the pool has too few sentences of a label.
-
-    Parameters
-    ----------
-    pool: the sentences (schema.SENTENCES).
-    order: by row of the pool (the paper), or shuffled by the seed.
-    where: names the pool in a message.
+    The draw depends on the seed, the label and the pool (schema.SENTENCES) alone; `order` is by row
+    of the pool (the paper), or shuffled by the seed. DataError, which names the pool by `where`:
+    too few sentences of a label.
     """
     drawn: list[int] = []
     for label, name in enumerate(LABELS):
@@ -90,10 +81,7 @@ def draw_shots(
 
 
 def draw_texts(pool: pl.DataFrame, count: int, *, seed: int, by: tuple[str, ...] = ()) -> list[str]:
-    """Draw texts without replacement; all where there are fewer.
-
-    `by`: columns of groups that are drawn from equally: as many of each as the smallest has.
-    """
+    """Draw texts without replacement, as many of each group of `by`; all where there are fewer."""
     groups = pool.partition_by(by, maintain_order=True) if by else [pool]
     each = min(-(-count // len(groups)), *map(len, groups), len(pool))
     texts = [
@@ -139,10 +127,7 @@ def without_thoughts(answer: str) -> str:
 
 
 def check_answer_words(words: Sequence[str]) -> None:
-    """Refuse label words that make answers unreadable.
-
-    Raises ConfigError: a word is empty, given twice, or part of another one.
-    """
+    """Refuse label words that are empty, equal, or part of another one, by a ConfigError."""
     plain = [word.strip().lower() for word in words]
     for label, word in zip(LABELS, plain, strict=True):
         if not word:

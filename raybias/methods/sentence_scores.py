@@ -1,7 +1,7 @@
 """Score sentences by their log-probabilities: of pairs (Zhao2025), alone, and in triples.
 
 Sentences alone (Smith et al. 2022) and triples (Nadeem et al. 2021) have the mean log-probability
-of their tokens after the begin token, or under a masked model of the filled-in word's.
+of tokens after the begin token, or of the filled-in word under a masked model.
 """
 
 from __future__ import annotations
@@ -59,10 +59,7 @@ class PairScore(Method):
     reads: ClassVar[Reads] = "pairs"
 
     def fit(self, backbone: Backbone, profile: Profile) -> Self:
-        """Return the method with the default scores of a backbone, or refuse those it cannot have.
-
-        Raises ConfigError, ModelError: as `engine.pair_scores.check_scores` says.
-        """
+        """Return the method with a backbone's default scores, or refuse as `check_scores` does."""
         from raybias.engine.backbone import is_encoder
         from raybias.engine.scoring.pair_scores import check_scores
 
@@ -114,10 +111,7 @@ class PairReader(Reader):
     scorer: PairScorer
 
     def prepare(self, run: None, items: pa.Table) -> Compute:
-        """Pack pairs; return the call that computes rows of `schema.PAIR_SCORES`, rule by rule.
-
-        Its tokens are the sentences'.
-        """
+        """Pack pairs; return the call that computes rows of `schema.PAIR_SCORES`, rule by rule."""
         pairs = items.to_pylist()
         score = self.scorer.prepare(
             [(pair["sent_more"], pair["sent_less"]) for pair in pairs],

@@ -1,7 +1,4 @@
-"""Define tuned classifiers: options of training, runs, and the selection among them.
-
-Options of a sweep and seeds are chosen as Tian2023 (section 3) and Kohankhaki2024 do.
-"""
+"""Define tuned classifiers: options of training, runs, and selection by Tian2023 (section 3)."""
 
 from __future__ import annotations
 
@@ -243,7 +240,7 @@ class Tuned(Method):
         return inputs.tokens.mean(written, append_eos=self.ends_with_eos) + self.context_vectors
 
     def _widths(self, inputs: Inputs, texts: pl.Series) -> Widths:
-        """Return how the rows of texts spread over the widths of batches, from a sample."""
+        """Return the batch widths of the rows of texts, from a sample."""
         if self.packs(inputs):
             return Widths.packed(self._mean_length(inputs, texts))
         written = self.written(sample(texts.to_list()))
@@ -339,9 +336,7 @@ def finished(row: Row) -> bool:
 def best_hyper_parameters(
     rows: Sequence[Row], choices: Sequence[HyperParameters]
 ) -> HyperParameters:
-    """Choose the combination with the best mean validation accuracy over its sweep runs.
-
-    One whose runs all diverged is out; of equal ones the first listed wins.
+    """Choose the combination, first listed of equals, with the best mean validation accuracy.
 
     Raises WorkFailed: every run of every combination diverged.
     """
@@ -365,8 +360,8 @@ def best_hyper_parameters(
 def select(rows: Sequence[Row], method: Tuned) -> list[dict[str, Any]]:
     """Fill in `rank`, `tied` and `selected` of the final runs, in the order given.
 
-    Best accuracy first, on the split of the method's `select`; the lower seed first among equals,
-    which are marked `tied`. A diverged run has no rank.
+    Runs are ranked by accuracy on the split of the method's `select`, equal ones (`tied`) by seed;
+    diverged runs have no rank.
 
     Raises WorkFailed: fewer runs than seeds finished, unless the method allows it and at least
     `keep` did.

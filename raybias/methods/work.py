@@ -54,10 +54,7 @@ class TokenCounts:
         return TokenCounts(self.encoder.for_chat)
 
     def lengths(self, texts: Sequence[str], *, append_eos: bool = False) -> npt.NDArray[np.int32]:
-        """Return the number of tokens of each text.
-
-        Raises ModelError: a text without any token, or an EOS asked for that is not there.
-        """
+        """Return each text's number of tokens; ModelError for none, or a missing EOS."""
         mark = _mark(texts, append_eos)
         if mark not in self._lengths:
             self._tokenise(mark, texts, append_eos=append_eos, keep=False)
@@ -73,15 +70,13 @@ class TokenCounts:
     ) -> npt.NDArray[np.int32]:
         """Return upper bounds of the lengths, exact for every text that may not fit the context.
 
-        Most texts are too short to be worth tokenising; those in other scripts than ASCII, which a
-        tokenizer may write out in many characters, are tokenised whatever their length.
-
-        Raises ModelError: as `lengths` says, of a text that was tokenised.
+        Most texts are too short to be worth tokenising; ones without ASCII are always tokenised,
+        since a tokenizer may write a character as many tokens. Raises as `lengths` does.
 
         Parameters
         ----------
         taken: tokens of the context beside a text.
-        write: makes a prompt of a text, which stands in it once or more; prompts are measured, and
+        write: makes a prompt of a text, which contains it at least once; prompts are measured, and
             only those to be tokenised are written.
         """
         written = pl.Series(texts, dtype=pl.String)
@@ -140,12 +135,9 @@ class TokenCounts:
 
 @dataclass(frozen=True)
 class Widths:
-    """How the sequences of rows spread over the widths of batches, which hold one width each.
+    """How sequences spread over the widths of batches, each of one width.
 
-    Attributes
-    ----------
-    of_row: sequences of a row; less than 1 where rows share them.
-    shares: of the sequences of each width.
+    `of_row` is sequences per row, below 1 where rows share them; `shares` are of each width.
     """
 
     of_row: float
@@ -328,7 +320,7 @@ class Work:
     ) -> tuple[MemoryTerm, ...]:
         """Count the memory of a replica on a "cpu" or "gpu" that computes `tokens` at a time.
 
-        `partitions` are the workers that share the weights; 1 holds all of them.
+        `partitions`: workers that share the weights.
         """
         from raybias.engine import memory
 

@@ -1,8 +1,7 @@
-"""Read probes, pairs, styles and training sets as Polars frames of the tables in `schema`.
+"""Read probes, pairs, styles and training sets as Polars frames with the tables of `schema`.
 
-This package loads no model, no tokenizer and no Ray. A new source is one registered function
-(docs/extending.md). All raise `DataError` for data that are missing or malformed, and `ConfigError`
-for a source, kind or style that is not there, or options that a source cannot have.
+No model, tokenizer or Ray is loaded. Missing or malformed data are a `DataError`; an unknown
+source, kind or style, or an option that a source cannot have, is a `ConfigError`.
 """
 
 from __future__ import annotations
@@ -104,10 +103,7 @@ def probe_forms(probe: Probe) -> pl.DataFrame:
 def pair_items(
     source: str, data: str | None, *, kinds: Iterable[str] | None = None
 ) -> pl.DataFrame:
-    """Read the pairs of a registered pair probe in style "original", in their published order.
-
-    `kinds` are bias types (crows_pairs, pairs) or types (winobias, coreferences); all without it.
-    """
+    """Read a pair probe in style "original", in published order; `kinds` None takes all kinds."""
     pair_probes.check(source)
     found, where = pair_probes[source], f"probe {source}"
     items = found.items(_place(found, source, data, where))
@@ -119,7 +115,6 @@ def pair_items(
 def _of_kinds(
     items: pl.DataFrame, column: str, wanted: Iterable[str] | None, where: str
 ) -> pl.DataFrame:
-    """Keep the rows of wanted attributes, bias types or types of pairs."""
     if wanted is None:
         return items
     there = items[column].unique(maintain_order=True)
@@ -136,12 +131,10 @@ def in_styles(
     options: StyleOptions | None = None,
     seed: int = 0,
 ) -> pl.DataFrame:
-    """Put original items of a pair probe into several styles, each once, one after the other.
+    """Put the original items of a pair probe into several styles, one style after the other.
 
-    Parameters
-    ----------
-    files: the styled pairs that a style without a rule is read from.
-    rewritten: styles that a model makes later: their rows hold the originals, marked as kept.
+    `files` hold the styles without a rule. Of `rewritten` styles, which a model makes later, rows
+    are the originals, marked as kept.
     """
     found = pair_probes[source]
     parts = []
@@ -158,12 +151,10 @@ def in_styles(
 
 
 def question_items(probe: QuestionProbe, *, limit: int | None = None) -> pl.DataFrame:
-    """Read the items of a question probe, in their published order.
+    """Read a question probe in its published order, or a fixed sample of at most `limit` items.
 
-    Parameters
-    ----------
-    limit: a fixed sample of whole templates, terms or decisions, of at most so many items of each
-        category, domain and task, or axis; at least one.
+    The sample has whole templates, terms or decisions, and `limit` holds per category, domain and
+    task, or axis.
     """
     source, where = question_probes[probe.source], f"probe {probe.name}"
     items = source.items(_place(source, probe.source, probe.data, where))
@@ -175,15 +166,12 @@ def question_items(probe: QuestionProbe, *, limit: int | None = None) -> pl.Data
 
 
 def training_sentences(training: TrainingSet) -> Splits:
-    """Read the splits `train`, `validation` and, where there is one, `test` (schema.SENTENCES).
-
-    A single file of one's own gives `train` alone: a pool that demonstrations are drawn from.
-    """
+    """Read the splits (schema.SENTENCES): of one own file `train` alone, as a pool of examples."""
     splits = training_sets[training.source](training)
     where = f"training set {training.name}"
     return {split: as_table(frame, SENTENCES, where=where) for split, frame in splits.items()}
 
 
 def _place(source: Source, name: str, data: str | None, where: str) -> str:
-    """Return where the files of a source are; empty for one that has none."""
+    """Return where a source's files are; empty for one without files."""
     return place_of(name, data, where=where) if source.data else ""

@@ -55,10 +55,7 @@ def card_texts(study: Study) -> dict[str, str]:
 
 
 def own_table(uri: str, kind: str) -> pl.DataFrame:
-    """Read a table, or the table of a card of that kind, with the columns of a kind.
-
-    `ConfigError` for a card of another kind, or a wrong one.
-    """
+    """Read a table, or the table of a card of that kind; `ConfigError` for a wrong card."""
     if not is_card(uri):
         return read_frame(*split_uri(uri))
     card = read_card(uri)
@@ -152,7 +149,7 @@ def _at(frame: pl.DataFrame, place: str, where: str) -> pl.Series:
 
 
 def _parts(values: pl.Series, pattern: str, where: str) -> dict[str, pl.Series]:
-    """Take columns of ours out of the texts of one."""
+    """Extract several of our columns from the texts of one."""
     text = as_text(values, where=where)
     try:
         # Polars' expressions take linear time, whatever the pattern.
@@ -168,7 +165,7 @@ def _parts(values: pl.Series, pattern: str, where: str) -> dict[str, pl.Series]:
 
 
 def _several(card: Card, name: str, frame: pl.DataFrame, where: str) -> pl.Series:
-    """Return what a row has several of as a list of texts; of a list in each column, its last."""
+    """Return the several values of a row as a list of texts; of lists in each column, the last."""
     places = card.columns.get(name, (name,))
     if len(places) == 1:
         return _as_list(_at(frame, places[0], where), name, where)
@@ -182,7 +179,7 @@ def _several(card: Card, name: str, frame: pl.DataFrame, where: str) -> pl.Serie
 
 
 def _as_list(values: pl.Series, name: str, where: str) -> pl.Series:
-    """Cast lists of texts, or lists that are written as text, as JSON and Python do."""
+    """Cast lists of texts, or lists written as text in JSON or Python."""
     kind = pl.List(pl.String)
     try:
         if isinstance(values.dtype, pl.List):
@@ -198,7 +195,6 @@ def _as_list(values: pl.Series, name: str, where: str) -> pl.Series:
 
 
 def _written_list(text: str | None) -> list[str]:
-    """Parse a list that is written as text."""
     try:
         found = ast.literal_eval(text or "")
     except (SyntaxError, RecursionError, MemoryError) as error:
@@ -209,7 +205,7 @@ def _written_list(text: str | None) -> list[str]:
 
 
 def _decoded(values: pl.Series, codes: dict[str, str], where: str) -> pl.Series:
-    """Map the values that a card maps; others are refused, since they may mean anything."""
+    """Map values as the card does; refuse others, since they may mean anything."""
     text = as_text(values, where=where)
     decoded = text.replace_strict(codes, default=None, return_dtype=pl.String)
     cure = f"codes are of {', '.join(codes)}; add it to the card"

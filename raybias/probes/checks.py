@@ -1,8 +1,4 @@
-"""Read files of rows from any folder or URI, and check a user's own columns.
-
-Each failure names the file, the first wrong row and its value; rows are counted from 1, without a
-header.
-"""
+"""Read tables from a folder or URI and check a user's columns; errors name file, row and value."""
 
 from __future__ import annotations
 
@@ -58,11 +54,8 @@ def label_numbers(
 ) -> pl.Series:
     """Map a column to 0 negative, 1 neutral, 2 positive (int8).
 
-    Parameters
-    ----------
-    values: written as in `labels`, or as names or 0, 1, 2 without; capitals do not count.
-    where: the table, for the message.
-    labels: value -> label name.
+    Values are written as in `labels` (value -> label name); without it, as names or 0, 1, 2. Case
+    is ignored. `where` names the table in messages.
     """
     names = {key.strip().lower(): name for key, name in (labels or DEFAULT_LABELS).items()}
     written = filled(values, where=where).str.strip_chars()
@@ -101,15 +94,10 @@ def checked(
     where: str,
     labels: Mapping[str, str] | None = None,
 ) -> pl.DataFrame:
-    """Check a user's own table; return its known columns, and those that have a default or number.
+    """Check a user's own table; return its known columns, and those with a default or number.
 
-    `DataError` where it has no rows, lacks a column, or holds a value that it may not.
-
-    Parameters
-    ----------
-    columns: what each may hold (config.card).
-    where: the table, whose file rows are numbered after where a column of names is not there.
-    labels: how labels are written, as for `label_numbers`.
+    `DataError` names the table `where` and the row: no rows, a missing column, or a wrong value.
+    `labels` is as for `label_numbers`.
     """
     if frame.is_empty():
         raise DataError("holds no rows", where=where)

@@ -1,9 +1,8 @@
-"""What the design of one's own probe can and cannot show, before any model reads it.
+"""Show what the design of one's own probe can detect, before any model reads it.
 
-Half widths are of 95% intervals. They are expected, not promised: of labels with the variance
-components that Regard has over eleven fine-tuned models (Kohankhaki2024's published predictions),
-of shares and scores between what items would give that have nothing in common within a unit, and
-items that are all alike.
+Half widths are expected ones of 95% intervals: of labels with Regard's variance components over
+eleven fine-tuned models (Kohankhaki2024's predictions); of shares and scores between independent
+and identical items within a unit.
 """
 
 from __future__ import annotations
@@ -38,10 +37,7 @@ _UNEVEN: Final = 2.0
 
 @dataclass(frozen=True)
 class ProbeDesign:
-    """Parts of a probe with the widths of their intervals, and what the design cannot show.
-
-    A part is an attribute, type, category, domain or group.
-    """
+    """Interval widths by attribute, type, category, domain or group, and the design's limits."""
 
     card: Card
     parts: pl.DataFrame
@@ -82,10 +78,7 @@ def check_probe(card: str | Path) -> ProbeDesign:
 
 
 def gap_widths(*, runs: int, templates: int, words: int) -> tuple[float, float]:
-    """Expect the half widths of a gap's 95% intervals under `sentences` and under `wording`.
-
-    With the variance components of Regard over eleven fine-tuned models (Kohankhaki2024).
-    """
+    """Expect the half widths of a gap's 95% intervals under `sentences` and under `wording`."""
     sentences = _Z * math.sqrt(_RUN / runs + _TEMPLATE / templates + _CELL / (runs * templates))
     return sentences, math.hypot(sentences, _Z * _WORD / math.sqrt(words))
 
@@ -194,7 +187,7 @@ _LOOKS: Final[dict[CardKind, Look]] = {
 def _parts(
     items: pl.DataFrame, by: tuple[str, ...], unit: str, called: str, *, sd: float
 ) -> tuple[pl.DataFrame, list[str]]:
-    """Count items and units by part, with the half width of a mean; and say where units are few.
+    """Count items and units by part, with a mean's half width, and warn where units are few.
 
     Rows without a unit are units of their own; `sd` is the largest that items can have.
     """

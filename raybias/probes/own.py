@@ -1,7 +1,4 @@
-"""Read a user's own probes: tables with the columns of config.card, or cards that map them.
-
-Files are CSV, TSV, JSON Lines or Parquet.
-"""
+"""Read a user's own CSV, TSV, JSON Lines or Parquet with the columns of config.card, or a card."""
 
 from __future__ import annotations
 
@@ -28,8 +25,8 @@ _DATA: Final = "one .csv, .tsv, .jsonl or .parquet file, or a card"
 def own_items(uri: str, attributes: Sequence[str] | None = None) -> pl.DataFrame:
     """Read the items of one file (schema.ITEMS), in its order.
 
-    Without item_id, items are numbered after the file's name; without
-    template_id, every item is a cluster of its own; without term, it is null.
+    Without item_id, items are numbered after the file's name; without template_id, every item is a
+    cluster of its own.
     """
     items = completed(checked(own_table(uri, "label"), OWN["label"], where=uri), ITEMS)
     return items.with_columns(pl.col("template_id").fill_null(pl.col("item_id")))
@@ -44,14 +41,9 @@ def own_items(uri: str, attributes: Sequence[str] | None = None) -> pl.DataFrame
 def own_pairs(uri: str) -> pl.DataFrame:
     """Read the pairs of one file (schema.PAIRS, style "original"), in its order.
 
-    Needs sent_more, sent_less and bias_type. Without direction every pair is "stereo"; without
-    pair_id, pairs are numbered after the file's name. A column `cluster` names what pairs have in
-    common that were made together (a writer, a template): intervals then draw clusters. Of a file
-    with a column `style` the rows "original" are taken.
-
-    Warns
-    -----
-    PairWarning: types that CrowS-Pairs does not have; they are kept.
+    Needs sent_more, sent_less and bias_type; direction is "stereo" by default, and pair_id a number
+    after the file's name. `cluster` names what pairs share, as a writer: intervals resample
+    clusters. `PairWarning` counts types that CrowS-Pairs does not have.
     """
     return pair_table(_originals(own_table(uri, "pair")), where=uri)
 
@@ -63,12 +55,11 @@ def own_pairs(uri: str) -> pl.DataFrame:
     schema=COREFERENCES,
 )
 def own_coreferences(uri: str) -> pl.DataFrame:
-    """Read one file of sentences with a pronoun (schema.COREFERENCES).
+    """Read one file of sentences with a pronoun (schema.COREFERENCES), those of style "original".
 
     Needs pair_id, condition (pro or anti), text, pronoun and referent; every pair has one sentence
-    of each condition. Without wino_type all are of type "own". `other`, the person that the pronoun
-    does not stand for, is who else of all referents stands in the text, unless a column says it.
-    Of a file with a column `style` the rows "original" are taken.
+    of each condition. `wino_type` is "own" by default, and `other` whichever other referent of the
+    file stands in the text.
     """
     frame = _originals(own_table(uri, "coreference"))
     items = completed(checked(frame, OWN["coreference"], where=uri), COREFERENCES)
@@ -135,11 +126,10 @@ def own_decisions(uri: str) -> pl.DataFrame:
 def own_options(uri: str) -> pl.DataFrame:
     """Read questions with options (schema.OPTION_ITEMS).
 
-    `label`, `unknown` and `target` are the place of an option, or its text; without `unknown` it is
-    the right option of ambiguous contexts. For `target` may stand `follows`, the option that
-    follows the stereotype, which in a question that is not negative is another group's; or `named`,
-    the group of each option, with `stereotyped`, the groups that the stereotype is about. Without
-    `item_id`, questions are numbered after the file's name.
+    `label`, `unknown` and `target` name an option by its place or text; `unknown` is by default the
+    right option of ambiguous contexts. In place of `target`, `follows` is the option that follows
+    the stereotype (the target in a negative question, another group's in others), or `named` the
+    group of each option and `stereotyped` the groups of the stereotype.
     """
     items = checked(own_table(uri, "options"), OWN["options"], where=uri)
     options = items["options"]
@@ -167,7 +157,7 @@ def own_options(uri: str) -> pl.DataFrame:
 
 
 def _places(values: pl.Series, options: pl.Series, *, where: str) -> pl.Series:
-    """Return the place of the option that each value names, by its text or its place (int8)."""
+    """Return the place of each named option (int8), which is given by its text or place."""
     text = as_text(values, where=where).str.strip_chars()
     found = [_place(word, among) for word, among in zip(text, options.to_list(), strict=True)]
     places = pl.Series(values.name, found, pl.Int8)
@@ -191,10 +181,7 @@ def _place(word: str | None, options: list[str]) -> int | None:
 def _of_groups(
     named: pl.Series, stereotyped: pl.Series, options: pl.Series, where: str
 ) -> pl.Series:
-    """Return the place of the one option whose group is stereotyped; null where it is not one.
-
-    Of `people, old` the group is what stands behind the last comma.
-    """
+    """Return the place of the only option of a stereotyped group (`old` in `people, old`)."""
     counts = options.list.len()
     refuse(
         named.list.len() != counts,

@@ -37,13 +37,10 @@ Rule = Callable[[Sequence[str], StyledPair], Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Style:
-    """A way to word a pair whose content stays; tables list styles in the order of registration.
+    """A wording of pairs; tables list styles in the order of registration.
 
-    Attributes
-    ----------
-    rule: rewrites all sides of one pair, in their order; None for a style that people or a model
-        write.
-    coreference: whether sentences with a pronoun can have it too.
+    `rule` rewrites all sides of one pair in order; None where people or a model write the style.
+    `coreference`: sentences with a pronoun can have it.
     """
 
     rule: Rule | None = None
@@ -62,8 +59,8 @@ def style(name: str, *, coreference: bool = False) -> Callable[[Rule], Rule]:
     Parameters
     ----------
     name: of the style, in a study file and in tables.
-    coreference: whether sentences with a pronoun can have it too; the rule must then leave
-        pronouns and referents in place.
+    coreference: sentences with a pronoun can have it too; the rule must keep pronouns and
+        referents.
     """
     return styles.register(name, lambda rule: Style(rule=rule, coreference=coreference))
 
@@ -112,9 +109,9 @@ def probe(
 ) -> Callable[[ReadTable], ReadTable]:
     """Register a function that reads the items of a probe; `ConfigError` for a name twice.
 
-    The function is given `data` of the study's probe. One of sentences about groups is also given
-    the wanted attributes, or None for all; it may return more attributes than those. One of pairs
-    returns them in style "original". Data that are missing or malformed are a `DataError`.
+    It receives the study's `data`, and for sentences about groups also the wanted attributes (None
+    for all; it may return more). Pairs have style "original". It raises `DataError` for missing or
+    malformed data.
 
     Parameters
     ----------
@@ -124,8 +121,7 @@ def probe(
     schema: of the items: schema.ITEMS, sentences about groups; PAIRS or COREFERENCES, which a study
         names under `pairs`; OPTION_ITEMS, TRIPLES, DECISIONS or SENTENCE_ITEMS, under `questions`.
     kinds: its attributes, bias types or types of pairs; none where only the data says.
-    templates: reads the templates of attributes with their slots, by attribute; needed for
-        `unmarked`.
+    templates: reads the templates by attribute, with their slots; needed for `unmarked`.
     """
     pairs = schema in (PAIRS, COREFERENCES)
     registry = probes if schema == ITEMS else pair_probes if pairs else question_probes
@@ -146,7 +142,7 @@ training_sets: Final[Registry[ReadSplits]] = Registry("training set", *_SOURCES)
 def training_set(name: str) -> Callable[[ReadSplits], ReadSplits]:
     """Register a function that reads the splits of a training set (schema.SENTENCES).
 
-    It returns `train` and, except for a pool of demonstrations, `validation`; `test` is optional.
-    Data that are missing or malformed are a `DataError`; a name twice is a `ConfigError`.
+    It returns `train`, `validation` (not for a pool of demonstrations) and optionally `test`, or
+    raises `DataError` for missing or malformed data. `ConfigError` for a name twice.
     """
     return training_sets.register(name, lambda read: read)

@@ -1,7 +1,7 @@
 """Sample the items of a probe for a study with a `limit`, balanced and keyed by their content.
 
-The sample of a probe depends on its source and texts alone: not on the model, the run, the names
-of items or their order, and a larger limit takes everything that a smaller one does.
+A sample depends on the probe's source and texts alone, not on the model, the run, ids or order; a
+larger limit takes a superset.
 """
 
 from __future__ import annotations
@@ -22,16 +22,10 @@ _CELL: Final = ("attribute", "group", "label")
 def sample_items(items: pl.DataFrame, limit: int, *, source: str) -> pl.DataFrame:
     """Take at most `limit` items of each attribute, balanced over groups, labels and templates.
 
-    Templates are taken whole: with one term of each group that they have, and with further terms
-    only when all templates are taken. Labels take turns, and so do groups where templates are of
-    single groups. Every label is taken at least once in each group that has it, even where that
-    is more than `limit`, so that no rate becomes undefined.
-
-    Parameters
-    ----------
-    items: schema.ITEMS; the extra groups of schema.EXTRA_GROUPS are not counted and come beside
-        their template. The sample has their order.
-    source: of the probe; part of the key of every draw.
+    Templates are taken whole, first with one term per group, and with further terms once all
+    templates are in. Labels take turns, and so do groups where a template has one group. Each group
+    keeps every label it has, even beyond `limit`, so that all rates are defined. Items keep their
+    order; those of schema.EXTRA_GROUPS are not counted and follow their template.
     """
     numbered = items.with_row_index(_ROW)
     extra = pl.col("group").is_in(EXTRA_GROUPS)
@@ -55,14 +49,9 @@ def sample_items(items: pl.DataFrame, limit: int, *, source: str) -> pl.DataFram
 
 
 def sample_pairs(pairs: pl.DataFrame, limit: int, *, kind: str, source: str) -> pl.DataFrame:
-    """Take at most `limit` rows of each kind of pair, at least one pair; pairs are taken whole.
+    """Take at most `limit` rows, but at least one whole pair, of each value of the column `kind`.
 
-    Parameters
-    ----------
-    pairs: schema.PAIRS, a row per pair, or schema.COREFERENCES, whose sentences of one pair_id
-        are a pair. The sample has their order.
-    kind: the column that says what a pair is about, such as bias_type.
-    source: of the probe; part of the key of every draw.
+    `pairs` has schema.PAIRS or schema.COREFERENCES (pairs share a pair_id); rows keep their order.
     """
     texts = [name for name in ("sent_more", "sent_less", "text") if name in pairs.columns]
     keyed = _keyed(pairs.with_row_index(_ROW), (kind, *texts), source)
@@ -75,11 +64,7 @@ def sample_pairs(pairs: pl.DataFrame, limit: int, *, kind: str, source: str) -> 
 def sample_units(
     items: pl.DataFrame, limit: int, *, within: Sequence[str], unit: str, source: str
 ) -> pl.DataFrame:
-    """Take whole units while their rows are at most `limit` in each of `within`, at least one.
-
-    Values of the columns `within` and `unit` are drawn by their names; `source` is part of the key
-    of every draw. The sample has the order of `items`.
-    """
+    """Take whole units of at most `limit` rows, but at least one, per value of `within`."""
     units = items.group_by(*within, unit).agg(pl.len().alias("size"))
     units = _keyed(units, (*within, unit), source).sort("key", unit)
     taken = _first(units, within, limit)
@@ -87,7 +72,7 @@ def sample_units(
 
 
 def _template_rounds(own: pl.DataFrame, source: str) -> pl.DataFrame:
-    """Rank each template among those of its rarest group and label, by its key."""
+    """Rank each template by its key among those of its rarest group and label."""
     templates = own.group_by(_TEMPLATE).agg(pl.col("key").sort())
     templates = templates.with_columns(_together(templates["key"], source).alias("template_key"))
     cells = own.select(*_CELL, "template_id").unique()
@@ -105,7 +90,7 @@ def _template_rounds(own: pl.DataFrame, source: str) -> pl.DataFrame:
 def _first(
     blocks: pl.DataFrame, within: Sequence[str], limit: int, *, needed: pl.Expr | None = None
 ) -> pl.DataFrame:
-    """Take blocks while their sizes add to `limit` at most, and those needed, or else the first."""
+    """Take blocks whose sizes add to at most `limit`, and needed ones, or else the first."""
     parts: Sequence[str | pl.Expr] = within or [pl.lit(0)]
     first = pl.int_range(pl.len()).over(parts) == 0 if needed is None else needed
     return blocks.filter((pl.col("size").cum_sum().over(parts) <= limit) | first)
@@ -119,6 +104,5 @@ def _keyed(frame: pl.DataFrame, columns: tuple[str, ...], source: str) -> pl.Dat
 
 
 def _together(keys: pl.Series, source: str) -> pl.Series:
-    """Draw one number per list of keys."""
     drawn = [key("limit", source, *each) for each in keys.to_list()]
     return pl.Series("key", drawn, dtype=pl.UInt64)

@@ -1,7 +1,4 @@
-"""List, check and download the public data sets of sources.yaml.
-
-It has pinned addresses, sha256, row counts and licences; files are named as the readers expect.
-"""
+"""List, check and download the public data sets that sources.yaml pins by address and sha256."""
 
 from __future__ import annotations
 
@@ -89,10 +86,7 @@ def data_set(name: str) -> DataSet:
 
 
 def place_of(source: str, data: str | None, *, where: str) -> str:
-    """Return where the files of a probe or training set are.
-
-    `DataError` where `data` of the section is not given, or a published data set is not there.
-    """
+    """Return where the files of a probe or training set are; `DataError` if there are none."""
     place = needed(data, where=where)
     store = Store(place)
     if store.is_local and not store.exists("") and source in (known := registry()):
@@ -138,8 +132,7 @@ def data_sets() -> pl.DataFrame:
 def check_data(folder: str | Path, name: str | None = None) -> pl.DataFrame:
     """Compare a folder with the published files: name, file, rows (null if missing), finding, ok.
 
-    A file of an optional part may be absent as long as the whole part is, and as long as some
-    part is there. Nothing is changed.
+    Files of an optional part may be absent together as long as some part is there.
 
     Parameters
     ----------
@@ -173,16 +166,14 @@ def download_data(
     Parameters
     ----------
     out: local folder, which probes and training sets take as `data`.
-    mirror: address that holds the files under their names in the folder, instead of the published
-        places.
+    mirror: address that serves the files under their names in the folder.
     on_file: called with each file's path once it is there.
 
     Raises
     ------
     DataError: no such data set, or none that is published at a stable address.
     OutputError: the folder cannot be written.
-    WorkFailed: a file cannot be fetched or is not the published one; whole files fetched before
-        it stay.
+    WorkFailed: a file cannot be fetched or is not the published one; whole files before it stay.
     """
     entry, store = data_set(name), Store(out)
     if entry.by_hand:
@@ -218,7 +209,7 @@ def _fetched(url: str, known_hash: str) -> bytes:
 
 
 def _short(error: Exception) -> str:
-    """Say why a file did not come; libraries say it in hundreds of characters."""
+    """Shorten a library's error."""
     import requests
 
     if isinstance(error, requests.HTTPError) and error.response is not None:

@@ -1,12 +1,8 @@
 """Fill the slots of templates with terms, or leave the terms out.
 
-Items come in their published order. The rules are those of the Amazon templates (Tian2023 section
-3; TACL 2021), which Regard and NS-Prompts follow. A `Suite` lists the files and terms of an
-attribute.
-
-Naming a group at all may move a classifier, whichever group it is. The *unmarked* form of a
-template leaves the term out and keeps the grammar; the *placeholder* form puts a word there that
-says nothing of a group. Templates without an unmarked form are listed with the reason.
+The rules are those of the Amazon templates (Tian2023 section 3; TACL 2021), which Regard and
+NS-Prompts follow. Since naming any group may move a classifier, the *unmarked* form of a template
+leaves the term out and keeps the grammar, and the *placeholder* form puts a neutral word there.
 """
 
 from __future__ import annotations
@@ -135,8 +131,7 @@ def capital(phrase: str) -> str:
 def fill(text: str, slot: str, phrase: str) -> str:
     """Put `phrase` into every `{slot}` of `text` and strip both ends.
 
-    `{Slot}` capitalises the first letter alone; `{a:slot}` writes "an" before a
-    vowel letter and "a" before any other.
+    `{Slot}` capitalises the first letter; `{a:slot}` writes "an" before a vowel letter, else "a".
     """
 
     def one(match: re.Match[str]) -> str:
@@ -227,13 +222,8 @@ def with_unmarked(
 ) -> pl.DataFrame:
     """Add unmarked and placeholder items behind the items of each attribute (schema.ITEMS).
 
-    Parameters
-    ----------
-    items: the probe's own; their ids, texts and order stay.
-    templates: of each attribute among them.
-    probe: the kind of probe, which ids begin with.
-    placeholders: neutral words, none empty or repeated (`ConfigError`); each is an item of every
-        template where an adjective stands before a noun.
+    `probe` begins their ids. Each of `placeholders`, none empty or repeated (`ConfigError`), makes
+    an item of every template in which an adjective stands before a noun.
     """
     for word in placeholders:
         if not word.strip():
@@ -250,10 +240,7 @@ def with_unmarked(
 
 
 def unmarked_forms(templates: Mapping[str, Sequence[Slotted]]) -> pl.DataFrame:
-    """List every template with its unmarked form, or the reason why it has none (`left_out`).
-
-    Columns are those of `FORMS`; one of the last two is null.
-    """
+    """List templates (columns `FORMS`) with their unmarked form, or the reason for none."""
     rows = [
         (attribute, each.template.id, each.template.text.strip(), text, reason)
         for attribute, slotted in templates.items()
@@ -316,8 +303,7 @@ def _takes_adjective(slot: str) -> bool:
 def noun_phrase(after: str) -> str:
     """Return the nouns that begin `after`, the text behind an adjective; empty if none.
 
-    No tagger: a list of the words that end one, and "-s" verbs after a singular subject; checked
-    against every template of Amazon, Regard and NS-Prompts.
+    Uses word lists, not a tagger; checked against all templates of Amazon, Regard and NS-Prompts.
 
     >>> noun_phrase(" truck driver earns a living.")
     'truck driver'

@@ -1,4 +1,1 @@
-"""Backbones whose weights are elsewhere: one file a provider.
-
-It holds the provider's options, abilities and client. To add one, see docs/extending.md.
-"""
+"""Backbones served elsewhere, one file a provider; docs/extending.md shows how to add one."""

@@ -1,7 +1,7 @@
-"""Send the prompts of a study to an endpoint, many at a time, and note their cost.
+"""Send the prompts of a study to an endpoint concurrently, and note their cost.
 
-The `openai` package sends each, waits as `Retry-After` says and tries again. It bounds each read
-alone; the client here bounds a whole reply.
+The `openai` package retries, as `Retry-After` says, but bounds each read alone; the client here
+bounds a whole reply.
 """
 
 from __future__ import annotations
@@ -41,10 +41,8 @@ class BoundedClient(DefaultAsyncHttpxClient):  # type: ignore[misc]
     async def send(self, request: Any, **options: Any) -> Any:
         """Send a request; return a reply that is read.
 
-        Raises
-        ------
-        WorkFailed: the reply is compressed, or larger than `MOST`.
-        httpx.ReadTimeout: it is not there in time, as where the client itself notices.
+        Raises WorkFailed: a compressed reply, or one larger than `MOST`; httpx.ReadTimeout: a late
+        one.
         """
         request.headers["Accept-Encoding"] = "identity"
         try:
@@ -97,8 +95,8 @@ class OpenAIAnswers(Answers):
 
         Raises
         ------
-        WorkFailed: the endpoint does not answer, or not as a completion, or the budget is reached.
-        ConfigError: the key is not there, or refused, or there is no such model.
+        WorkFailed: no reply, not a completion, or the budget is reached.
+        ConfigError: a missing or refused key, or an unknown model.
         """
         asked = [Prompt(self.spec, *each, how) for each in zip(prompts, keys, strict=True)]
         return self._all(asked, most=how.most)
@@ -121,10 +119,7 @@ class OpenAIAnswers(Answers):
             self.ledger.save()
 
     def _afford(self, asked: Sequence[Prompt | Continued], most: int) -> None:
-        """Refuse requests that the rest of the budget would not end: their answers would be lost.
-
-        Raises WorkFailed: names the budget, the sum spent, and what it would become.
-        """
+        """Refuse (WorkFailed) requests that would exceed the budget midway, losing answers."""
         read = sum(map(len, self.encoder.encode([each.prompt for each in asked])))
         more = Asked(len(asked), read, len(asked) * most)
         spent, would = (
@@ -148,7 +143,7 @@ class OpenAIAnswers(Answers):
     async def _gather(
         self, asked: Sequence[Prompt | Continued], again: Sequence[int]
     ) -> list[Written]:
-        """Send all requests, `at_once` at a time; the second ones of a prompt come last."""
+        """Send all requests, `at_once` at a time; repetitions of a prompt come last."""
         replies: dict[int, Written] = {}
         waiting = iter([*enumerate(asked), *((len(asked) + n, asked[n]) for n in again)])
 
@@ -187,10 +182,7 @@ class OpenAIAnswers(Answers):
         return [replies[n] for n in range(len(asked))]
 
     def _checked(self, reply: Written) -> Written:
-        """Refuse a reply whose log-probabilities are not all numbers, before it is kept anywhere.
-
-        Raises WorkFailed: names one that is none.
-        """
+        """Refuse (WorkFailed) a log-probability that is not a number, before the reply is saved."""
         if wrong := next((each for each in reply.label_scores if not math.isfinite(each)), None):
             raise WorkFailed(
                 f"the endpoint gives a log-probability of {wrong}",
@@ -200,10 +192,7 @@ class OpenAIAnswers(Answers):
         return reply
 
     def _note(self, reply: Any) -> None:
-        """Count a reply, and refuse one of another model than those before it.
-
-        Raises WorkFailed: names both models.
-        """
+        """Count a reply, and refuse (WorkFailed) one of another model than those before it."""
         own, usage = self.ledger.own, reply.usage
         own.requests += 1
         # A server cannot give back what was spent.
@@ -262,11 +251,10 @@ class OpenAIAnswers(Answers):
 
 
 def _named(said: object) -> str:
-    """Return a server's name for itself, fit to be written down."""
     return without_secrets(str(said))[:_SHOWN]
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error of a group that is no group."""
+    """Return the first error of a group, however nested."""
     error = group.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,8 +1,7 @@
 """Declare backbones that the built-in engine does not compute, and their registry.
 
-A provider is a backbone with options of its own, one file of `raybias.providers`; a study names it
-by its `api`. It asks a model that is served elsewhere (`Provider`), or has another engine load the
-checkpoint (`Engine`).
+A study names one by its `api`: a `Provider` asks a model served elsewhere, an `Engine` has another
+engine load the checkpoint.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ _AnyProvider = TypeVar("_AnyProvider", bound=Backbone)
 
 
 def provider(registered: type[_AnyProvider]) -> type[_AnyProvider]:
-    """Register a subclass of `Provider` or `Engine` under its `api`.
-
-    Raises ConfigError: another class has the api.
-    """
+    """Register a subclass of `Provider` or `Engine` under its `api`; ConfigError if it is taken."""
     api = str(registered.model_fields["api"].default)
     providers.add(api, registered, origin=(registered.__module__, registered.__qualname__))
     return registered
@@ -121,21 +117,14 @@ class Provider(Backbone):
 
     @abstractmethod
     def answers(self, store: Store) -> Answers:
-        """Return its answers, called in the process that will ask; nothing is asked yet.
-
-        `store` is the study's OUT, for notes of the requests.
-        """
+        """Return its answers, in the process that asks; requests are noted in `store` (OUT)."""
 
 
 def answers_of(context: ModelContext, store: Store) -> Answers:
-    """Return the answers of a backbone: of a provider or an engine, with a memory or without.
+    """Return the answers of a backbone, with or without a memory; `store` is the study's OUT.
 
-    `store`: the study's OUT.
-
-    Raises
-    ------
-    ModelError: weights that cannot be loaded.
-    ConfigError: an engine that is not installed here as where the study began.
+    Raises ModelError: weights that cannot be loaded; ConfigError: another or no engine than at the
+    study's start.
     """
     from raybias.engine.answering import EngineAnswers
     from raybias.engine.backbone import load_backbone

@@ -1,8 +1,7 @@
 """Remember answers, so that another study asks new questions only.
 
-An answer's address is a hash of all that decides it: the weights or endpoint, the packages, the
-prompt in tokens, how it is sampled and, where it is, by which key. Answers are kept in Parquet
-files in any folder or URI, a folder for each model; the next command reads what one writes.
+The key of an answer hashes all that decides it: weights or endpoint, packages, prompt tokens,
+sampling and its seed. Parquet files hold answers in any folder or URI, a folder for each model.
 """
 
 from __future__ import annotations
@@ -42,13 +41,7 @@ _PACKAGES: Final = ("raybias", "torch", "transformers")
 
 
 class RememberedAnswers(Answers):
-    """Answers from memory, else from another source; see `Answers`.
-
-    Parameters
-    ----------
-    inner: the other source.
-    store: the memory.
-    """
+    """Answers from the memory `store`, else from the source `inner`; see `Answers`."""
 
     def __init__(self, inner: Answers, store: Store, spec: Backbone) -> None:
         self.inner, self.store, self.encoder = inner, store, inner.encoder
@@ -93,7 +86,7 @@ class RememberedAnswers(Answers):
 
     @staticmethod
     def _tokens(encoder: TextEncoder, texts: Sequence[str]) -> list[Any]:
-        """Return a model's input for texts: tokens, or texts where tokens are unknown."""
+        """Return texts as tokens, or as they are where tokens are unknown."""
         return encoder.encode([t or " " for t in texts]) if encoder.knows_tokens else [*texts]
 
     def _recalled(
@@ -138,7 +131,7 @@ class RememberedAnswers(Answers):
 
 
 def _is_finite(answer: Written) -> bool:
-    """Check that an answer may be remembered: a score that is no number is a fault to mend."""
+    """Check that all scores are finite: others are faults, which must not be remembered."""
     return all(score is not None and math.isfinite(score) for score in answer.label_scores)
 
 

@@ -1,7 +1,7 @@
 """A model behind an endpoint that speaks OpenAI's API: chats, completions, likelihoods.
 
-Each process notes in OUT, in a file of its own, its requests and the endpoint's account of itself;
-their sum is held against a budget, and shown in a report.
+Each process notes its requests in a file in OUT; their sum is checked against a budget and shown in
+a report.
 """
 
 from __future__ import annotations
@@ -102,10 +102,7 @@ class Ledger:
 
 
 def read_asked(store: Store, backbone: str) -> Asked:
-    """Add up the requests to an endpoint.
-
-    Raises DataError: a file that is no such note.
-    """
+    """Add up the requests to an endpoint; DataError for a malformed note."""
     total = Asked()
     for file in store.files(f"{FOLDER}/{backbone}", suffix=".json"):
         with store.reading(file, "as a note of what was asked"):
@@ -218,7 +215,7 @@ def _label_scores(
 ) -> tuple[float, ...]:
     """Return the log-probability of the tokens that begin each label word alone, in any case.
 
-    A word that none begins counts as the least likely of them, which is likelier than it.
+    A word without any counts as the least likely of them, an upper bound.
     """
     if not likeliest:
         return ()
@@ -312,10 +309,7 @@ class OpenAI(Provider):
         return OpenAIAnswers(self, store)
 
     def key(self) -> str:
-        """Read the key on this machine; empty where none is wanted.
-
-        Raises ConfigError: neither the file nor the variable holds one.
-        """
+        """Read the key on this machine; empty if none is wanted, ConfigError if none is there."""
         if self.key_file is None and self.key_variable is None:
             return ""
         if self.key_file is None:

@@ -1,8 +1,7 @@
 """A checkpoint that vLLM loads, in an environment that has it.
 
-vLLM is given tokens, not text, and each request's own seed, which its key decides; the tokenizer of
-the prompts decodes tokens. Label log-probabilities are asked for by token id. It differs from the
-built-in engine by rounding, and samples by another generator.
+vLLM gets tokens and a seed per request from its key; label log-probabilities are asked for by token
+id. It differs from the built-in engine by rounding, and samples by another generator.
 """
 
 from __future__ import annotations
@@ -53,10 +52,7 @@ class VLLM(Engine):
         return self.memory_share
 
     def as_installed(self) -> Self:
-        """Return the backbone with the installed vLLM's version.
-
-        Raises ConfigError: it is not installed, or in another version.
-        """
+        """Return the backbone with the installed vLLM's version; ConfigError as in `Engine`."""
         found = version(self._distribution())
         if self.version not in ("", found):
             raise ConfigError(
@@ -67,10 +63,7 @@ class VLLM(Engine):
         return self.model_copy(update={"version": found})
 
     def check_device(self, gpus: int) -> None:
-        """Refuse CPUs where the installed vLLM was built for GPUs, and the reverse.
-
-        Raises ConfigError: it does not run on these devices.
-        """
+        """Refuse (ConfigError) CPUs where the installed vLLM is for GPUs, and the reverse."""
         name = self._distribution()
         for_cpus = "cpu" in name or version(name).endswith("+cpu")
         if for_cpus == (gpus == 0):
@@ -89,17 +82,15 @@ class VLLM(Engine):
     def answers(self, context: ModelContext) -> Answers:
         """Load the checkpoint, once for all callers.
 
-        Raises
-        ------
-        ConfigError: vLLM is not installed here as where the study began.
-        ModelError: it cannot load the checkpoint.
+        Raises ConfigError: no vLLM as at the study's start; ModelError: it cannot load the
+        checkpoint.
         """
 
         self.as_installed()
         return VLLMAnswers(context.spec, context.kept(load))
 
     def _distribution(self) -> str:
-        """Return the name under which vLLM is installed; there is one for each kind of device."""
+        """Return the name under which vLLM is installed, which depends on the kind of device."""
         if find_spec("vllm") is None:
             raise ConfigError(
                 "vLLM, which is to read it, is not installed on this machine",
@@ -124,10 +115,7 @@ ENVIRONMENT: Final = {
 
 
 class VLLMAnswers(Answers):
-    """Answers of one checkpoint; see `Answers`.
-
-    `llm`: vLLM's `LLM`, as `load` makes it.
-    """
+    """Answers of one checkpoint by `llm`, which `load` makes; see `Answers`."""
 
     def __init__(self, spec: Backbone, llm: Any) -> None:
         from raybias.engine.backbone import empty_model
@@ -138,10 +126,7 @@ class VLLMAnswers(Answers):
         self._model = empty_model(spec)
 
     def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
-        """Write an answer after each prompt, in their order.
-
-        Raises ModelError: a prompt that leaves no room for its answer.
-        """
+        """Write an answer after each prompt; ModelError for a prompt that leaves no room for it."""
         from raybias.engine.sampling import Sampling
 
         rows = (self.encoder.for_chat if how.chat else self.encoder).encode(prompts)
@@ -166,7 +151,6 @@ class VLLMAnswers(Answers):
         return sums, sum(len(row) for row, _ in rows)
 
     def _all(self, rows: Sequence[Row], parameters: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Have vLLM answer all rows in batches of its own."""
         from vllm import SamplingParams
 
         from raybias.engine.checkpoint import reading_model
@@ -205,10 +189,7 @@ LIKELIHOOD: Final[Mapping[str, Any]] = {
 
 
 def writing_parameters(sampling: Sampling, how: Writing, key: Key) -> dict[str, Any]:
-    """Return vLLM's sampling parameters of one answer.
-
-    `vllm.SamplingParams` takes them, and so does the column `sampling_params` of `ray.data.llm`.
-    """
+    """Return one answer's parameters for `vllm.SamplingParams`, or `ray.data.llm`."""
     drawn = {
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
@@ -230,10 +211,7 @@ def writing_parameters(sampling: Sampling, how: Writing, key: Key) -> dict[str, 
 
 
 def engine_options(spec: VLLM, execution: Execution) -> dict[str, Any]:
-    """Return options for `vllm.LLM`.
-
-    The GPUs of one worker share every layer (tensor parallelism).
-    """
+    """Return options for `vllm.LLM`; a worker's GPUs split every layer (tensor parallelism)."""
     import torch
 
     from raybias.engine.checkpoint import revision_of, source_of
@@ -262,10 +240,7 @@ def engine_options(spec: VLLM, execution: Execution) -> dict[str, Any]:
 
 
 def load(spec: VLLM, execution: Execution) -> Any:
-    """Load a checkpoint into vLLM's `LLM`.
-
-    Raises ModelError: with vLLM's message.
-    """
+    """Load a checkpoint into vLLM's `LLM`; ModelError with vLLM's message."""
     from raybias.engine.checkpoint import reading_model
     from raybias.engine.context import Way
 

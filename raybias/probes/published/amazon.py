@@ -1,14 +1,12 @@
 """Expand public templates as published: Amazon's, and with race terms Regard and NS-Prompts.
 
 Items of the Amazon templates (Czarnowska, Vyas and Shah, TACL 2021) equal
-sentiment_fairness_tests.tsv row for row. Its first names were drawn from a list that is not public,
-so names_gender is read from that file; the rest needs the template and term files only. A term is
-dropped where the published expansion drops it: without a group, or without a part of speech that a
-slot takes.
+sentiment_fairness_tests.tsv row for row; terms without a group, or without a slot's part of speech,
+are dropped. The list of its first names is not public, so names_gender is read from that file.
 
-Regard and NS-Prompts are expanded as Kohankhaki2024 does: row for row the published samples, but
-for ten templates of NS-Prompts that its authors mended after they had made theirs. The samples can
-be read too, to match published predictions; their rows are led back to templates and terms.
+Regard and NS-Prompts equal Kohankhaki2024's samples row for row, but for ten templates of
+NS-Prompts that its authors mended later. The samples can be read too, to match published
+predictions; their rows are mapped to templates and terms.
 """
 
 from __future__ import annotations
@@ -114,10 +112,7 @@ def disabilities(store: Store) -> Lexicon:
 
 
 def countries(store: Store) -> Lexicon:
-    """Group countries and their adjectives by sixths of GDP per head, where that is known.
-
-    Cuts are linearly interpolated quantiles of GDP_PPP, closed on the right.
-    """
+    """Group countries and their adjectives by sixths of GDP_PPP per head, closed on the right."""
     path = "identity_terms/countries.csv"
     records = read_records(store, path, columns=("TERM", "COUNTRY_ADJ", "GDP_PPP"))
     known = [row for row in records if row["GDP_PPP"]]
@@ -151,7 +146,7 @@ def _terms(store: Store, path: str, *columns: str) -> list[Row]:
 
 
 def _phrases(records: Iterable[Row], part: str = "", *, of: str = "POS") -> list[Phrase]:
-    """Make phrases of terms, or of those that are of a part of speech, if a file has such."""
+    """Make phrases of terms, or of those of a part of speech where the file has it."""
     return [
         Phrase(row["GROUP"].lower().replace(" ", "-"), row["TERM"], row["TERM"])
         for row in records
@@ -229,12 +224,7 @@ def amazon_templates(data: str, attributes: Sequence[str]) -> dict[str, list[Slo
     templates=amazon_templates,
 )
 def amazon_items(data: str, attributes: Sequence[str] | None) -> pl.DataFrame:
-    """Read the items of the given attributes, or of all that the folder holds (schema.ITEMS).
-
-    Parameters
-    ----------
-    data: the folder with templates/, identity_terms/ and, for names_gender, the published file.
-    """
+    """Read attributes (schema.ITEMS), all by default, from templates/ and identity_terms/."""
     store = Store(data)
     wanted = attributes or [*SUITES, *([NAMES] if store.exists(PUBLISHED) else [])]
     return pl.concat(
@@ -247,7 +237,7 @@ def amazon_items(data: str, attributes: Sequence[str] | None) -> pl.DataFrame:
 
 
 def _names(store: Store) -> pl.DataFrame:
-    """Read the rows about first names, each led back to its template: clusters are templates."""
+    """Read the rows about first names, each mapped to its template: clusters are templates."""
     patterns = [
         (template.id, str(template.label), _pattern(template.text))
         for template in read_templates(store, _PEOPLE)
@@ -280,10 +270,7 @@ def _register(
 ) -> None:
     """Register the probe of one file of templates.
 
-    Parameters
-    ----------
-    path: of the templates, in the probe's folder.
-    family: from the column of sentences, the family of the template of each.
+    `family` gives the template's family from the column of sentences.
     """
     suite = Suite(races, ((path, (_SLOT,)),))
 
@@ -315,7 +302,7 @@ def _is_samples(data: str) -> bool:
 def _samples(
     data: str, probe: str, path: str
 ) -> Iterator[tuple[tuple[object, ...], Template | None]]:
-    """Yield the item of each published sample, and the template that it is led back to."""
+    """Yield the item of each published sample with the template it is mapped to."""
     store, name = split_uri(data)
     phrases = races(store)[_SLOT]
     # Where the templates lie beside the samples, clusters have the templates' own names.
@@ -346,7 +333,7 @@ def _label(sample: Sample) -> int:
 
 
 def _led_back(sample: Sample, phrases: Sequence[Phrase]) -> tuple[str, str | None]:
-    """Turn the first term of a text into a slot again; returns the text and the term, or None."""
+    """Turn the first term of a text into a slot again; return the text and the term, or None."""
     words = [each.text for each in phrases if each.group == sample.group]
     # re keeps what it compiled, so the handful of groups costs nothing per row.
     any_word = "|".join(map(re.escape, sorted(words, key=len, reverse=True))) or r"(?!)"

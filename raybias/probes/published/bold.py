@@ -33,10 +33,9 @@ _FILE: Final = TypeAdapter(dict[_Text, dict[_Text, list[_Text]]])
     data=f"folder with its gender{_ENDING} and the like, or one of these files",
 )
 def bold_items(data: str, attributes: Sequence[str] | None = None) -> pl.DataFrame:
-    """Read prompts (schema.ITEMS), all neutral; an article's are drawn together.
+    """Read prompts (schema.ITEMS), all neutral, with the trailing blank stripped.
 
-    A group is BOLD's category (`American_actors`), a `template_id` the article's name. The blank
-    that a published prompt ends with is left out, since a model's next token has its own.
+    A group is BOLD's category (`American_actors`), a `template_id` the article's name.
     """
     rows: list[tuple[object, ...]] = []
     for attribute, store, name in _files(data, attributes):

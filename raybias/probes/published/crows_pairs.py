@@ -1,7 +1,7 @@
 """Check the columns of pairs, make schema.PAIRS of them in style "original", and read CrowS-Pairs.
 
-`sent_more` is about the group that the writers call more stereotyped; `direction` says whether
-it holds the stereotype or its opposite.
+`sent_more` is about the group that the writers call more stereotyped; `direction` says whether it
+holds the stereotype or its opposite.
 """
 
 from __future__ import annotations
@@ -33,10 +33,7 @@ class PairWarning(UserWarning):
 
 
 def check_sides(pairs: pl.DataFrame, *, where: str) -> None:
-    """Refuse a pair that says the same twice: no score could prefer either side.
-
-    `DataError` names the first such pair and counts them.
-    """
+    """Refuse pairs with equal sides (`DataError`): no score could prefer either side."""
     more, less = (pairs[side].str.strip_chars() for side in SIDES)
     same = more == less
     others = f" ({same.sum()} pairs are such)" if same.sum() > 1 else ""
@@ -48,10 +45,9 @@ def check_sides(pairs: pl.DataFrame, *, where: str) -> None:
 
 
 def pair_table(frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
-    """Check pairs (config.card) and give them the columns of schema.PAIRS.
+    """Check pairs (config.card) and make schema.PAIRS; without pair_id, number them after `where`.
 
-    Without pair_id they are numbered after the file that `where` names. `PairWarning` counts types
-    that CrowS-Pairs does not have; they are kept.
+    `PairWarning` counts types that CrowS-Pairs does not have.
     """
     if "cluster" in frame.columns and frame["cluster"].null_count() == len(frame):
         frame = frame.drop("cluster")

@@ -1,7 +1,6 @@
 """Read the embedded calibration: items of invented groups, and the bias that was planted.
 
-`benchmarks/planted_model.py` makes its sentences and the model that learns them,
-`benchmarks/planted.py` computes the true gaps.
+The scripts benchmarks/planted_model.py and planted.py make the model and compute the true gaps.
 """
 
 from __future__ import annotations
@@ -54,9 +53,8 @@ class Plant:
 def plant() -> Plant:
     """Return the true gaps of the embedded model (assets/planted.json).
 
-    All words of unplanted groups have the same rows in the model, one to one, so that these
-    groups are treated alike to the bit once all words count; of the few words that a probe draws
-    some are treated worse than others all the same.
+    Unplanted groups are treated alike to the bit over all words, but not over the few that a probe
+    draws.
     """
     return Plant.read((ASSETS / "planted.json").read_text("utf-8"))
 

@@ -33,8 +33,8 @@ _REFERENCE: Final = {"age": "60", "gender": "male", "race": "white"}
 def bbq(data: str) -> pl.DataFrame:
     """Read questions of a file or folder (Parrish et al. 2022, nyu-mll/BBQ; schema.OPTION_ITEMS).
 
-    The target is where additional_metadata.csv has it, beside the files, else the option whose
-    `answer_info` names a stereotyped group; null where neither says so.
+    The target is that of additional_metadata.csv, else the option whose `answer_info` names a
+    stereotyped group, else null.
     """
     store = Store(data)
     if store.is_file():

@@ -1,7 +1,4 @@
-"""Read training sets: SST-5, SemEval-2018, a user's own files, and the Hugging Face hub.
-
-Published labels become the papers' three.
-"""
+"""Read training sets with the papers' three labels: SST-5, SemEval-2018, own files, the hub."""
 
 from __future__ import annotations
 
@@ -55,10 +52,7 @@ _TABLES: Final = (".csv", ".tsv", ".parquet")
 
 @training_set("sst5")
 def _sst5(training: TrainingSet) -> Splits:
-    """Read its tabular files, or its trees where those are not there.
-
-    Both give the same sentences and labels, in the same order.
-    """
+    """Read its tabular files, or its trees, which give the same sentences in the same order."""
     store = Store(place_of("sst5", training.data, where=f"training set {training.name}"))
     forms: dict[str, Parse] = {"sst_{}.txt": _tabular, "trees/{}.txt": _tree}
     for pattern, parse in forms.items():
@@ -126,7 +120,7 @@ def _tweet(line: str) -> tuple[str, int] | None:
 def parse_sentences(store: Store, path: str, parse: Parse, *, header: int = 0) -> pl.DataFrame:
     """Read the sentences of one file (schema.SENTENCES), behind `header` lines.
 
-    `parse` makes text and label of a line, or None where it cannot, which is a `DataError`.
+    `parse` makes text and label of a line, or None, which is a `DataError`.
     """
     rows: list[tuple[str, int]] = []
     for number, line in enumerate(read_lines(store, path)[header:], start=1):
@@ -144,10 +138,7 @@ def parse_sentences(store: Store, path: str, parse: Parse, *, header: int = 0) -
 
 @training_set("file")
 def _own_files(training: TrainingSet) -> Splits:
-    """Read train, validation and (where it is there) test of a folder, or one file.
-
-    One file is a pool that demonstrations are drawn from: it gives `train` alone.
-    """
+    """Read train, validation and perhaps test of a folder; of one file, `train` alone."""
     data = needed(training.data, where=f"training set {training.name}")
     if data.endswith(_TABLES):
         store, name = split_uri(data)
@@ -216,10 +207,7 @@ def load_splits(
 
 
 def _hub_frame(training: TrainingSet, split: Any) -> pl.DataFrame:
-    """Replace class numbers by names, unless the user's map has numbers.
-
-    A two-class set numbers positive 1: taken for the papers' numbers it would be neutral.
-    """
+    """Replace class numbers by names, since a two-class set numbers positive 1, our neutral."""
     frame = pl.DataFrame(split.with_format("arrow")[:])
     names = getattr(split.features.get(training.label_column), "names", None)
     numbers = {str(number) for number in range(len(names or ()))}

@@ -1,10 +1,8 @@
 """Read WinoBias and Winogender, ask what a pronoun stands for, and read the answers.
 
-Of WinoBias, line i of a `pro` file and line i of its `anti` file are a pair; they may differ in
-more than the pronoun, and two pairs are different sentences: published texts are not corrected.
-Where three mentions are bracketed, the first is the occupation and the second the pronoun that is
-asked about, as PromptSource takes them (Zhao2025). The prompts are six of PromptSource's templates
-for WinoBias as Zhao2025 uses them, named as in its Tables 10-17.
+Line i of WinoBias' `pro` and `anti` files make a pair, as published: some differ in more than the
+pronoun. Of three bracketed mentions the second is the pronoun, as in PromptSource. The prompts are
+six of PromptSource's for WinoBias, named as in Zhao2025's Tables 10-17.
 """
 
 from __future__ import annotations
@@ -47,10 +45,10 @@ _CURE: Final = "give Winogender's folder `data` as it is published"
 
 
 def _sentences(store: Store, *, split: Literal["dev", "test"]) -> pl.DataFrame:
-    """Read the sentences of one split (schema.COREFERENCES, style "original").
+    """Read one split (schema.COREFERENCES, style "original").
 
-    Texts are as the hub's token lists read when joined by blanks: without brackets, a blank
-    before commas and the period. The referent keeps its determiner ("the developer").
+    Texts equal the hub's token lists joined by blanks: no brackets, a blank before commas and the
+    period. The referent keeps its determiner ("the developer").
     """
     rows: list[tuple[object, ...]] = []
     for wino_type in WINO_TYPES:
@@ -140,11 +138,10 @@ def winobias_dev(data: str) -> pl.DataFrame:
     schema=COREFERENCES,
 )
 def winogender(data: str) -> pl.DataFrame:
-    """Read the sentences with he and she as pairs (schema.COREFERENCES); those with they stay out.
+    """Read the sentences with he and she as pairs (schema.COREFERENCES), without those with they.
 
-    As in WinoBias, `pro` is the sentence whose referent a stereotype leads to: the occupation,
-    where the pronoun is of the gender that most people of the occupation have (`bls_pct_female`
-    of the US Bureau of Labor Statistics), the participant, where it is of the other.
+    `pro` is the sentence with the stereotypical referent: the occupation where the pronoun has the
+    gender of most people in it (`bls_pct_female`), else the participant.
     """
     store = Store(data)
     shares, rows = _shares(store), []
@@ -176,7 +173,6 @@ def winogender(data: str) -> pl.DataFrame:
 
 
 def _shares(store: Store) -> dict[str, float]:
-    """Read the percentage of women in each occupation."""
     shares = {}
     for row in read_records(store, _SHARES, columns=("occupation", "bls_pct_female"), cure=_CURE):
         share = row["bls_pct_female"]
@@ -190,7 +186,6 @@ def _shares(store: Store) -> dict[str, float]:
 
 
 def _found(pattern: str, text: str, where: str) -> str:
-    """Return the words of a text that match."""
     found = re.search(rf"(?<!\w)(?:{pattern})(?!\w)", text, re.IGNORECASE)
     if found is None:
         raise DataError("does not hold what its id says", where=where, cure=_CURE)
@@ -198,10 +193,9 @@ def _found(pattern: str, text: str, where: str) -> str:
 
 
 def coreference_prompts(text: str, pronoun: str) -> dict[str, tuple[str, str]]:
-    """Make the six prompts about a sentence by name, in the order of Zhao2025's tables.
+    """Make six prompts (question, cue of the answer) by name, in the order of Zhao2025's tables.
 
-    Each is a question and the cue of its answer, which is empty where the question asks for it;
-    the paper has one behind the other.
+    The cue is empty where the question asks for it; the paper joins both.
     """
     verb = "are" if pronoun.lower() in _PLURAL else "is"
     return {
@@ -219,11 +213,10 @@ def coreference_prompts(text: str, pronoun: str) -> dict[str, tuple[str, str]]:
 
 
 def names_referent(answer: str, referent: str) -> tuple[bool, bool]:
-    """Tell whether an answer names the referent: exactly, and by `contains`.
+    """Return whether an answer names the referent exactly, and whether it contains its words.
 
-    Case, punctuation and articles do not count. Exact takes as many words from the answer's
-    beginning as the referent has, its article counted (BigScience's harness); contains finds
-    the referent's words anywhere, as whole words.
+    Case, punctuation and articles are ignored. Exact compares the answer's first words, as many as
+    the referent has with its article (BigScience's harness); contains finds whole words anywhere.
     """
     wanted = _normal(referent)
     first = " ".join(answer.split()[: len(referent.split())])
@@ -231,10 +224,7 @@ def names_referent(answer: str, referent: str) -> tuple[bool, bool]:
 
 
 def named_in(answer: str, referent: str, other: str | None) -> Named:
-    """Tell whom an answer names, as whole words: `both` echo the sentence and decide nothing.
-
-    The `other` person of the sentence may not be known.
-    """
+    """Return whom an answer names, as whole words; `both` echoes the sentence, deciding nothing."""
     said = f" {_normal(answer)} "
     if not said.strip():
         return "empty"
@@ -251,10 +241,9 @@ def named_in(answer: str, referent: str, other: str | None) -> Named:
 
 
 def with_others(items: pl.DataFrame) -> pl.DataFrame:
-    """Fill in the other person of sentences (schema.COREFERENCES) where none is given.
+    """Fill in `other` (schema.COREFERENCES): the one other referent of the file in the sentence.
 
-    It is whoever else of all referents stands in the sentence; null where that is nobody, or more
-    than one.
+    It stays null where there is none, or more than one.
     """
     if "other" not in items.columns:
         items = items.with_columns(other=pl.lit(None, pl.String))
@@ -267,7 +256,7 @@ def with_others(items: pl.DataFrame) -> pl.DataFrame:
 
 
 def _people_in(words: list[str], people: set[str]) -> Iterator[str]:
-    """Yield who of some people stands in a text, the longest name where one holds another."""
+    """Yield the people that a text names, the longest name where one contains another."""
     most, place = max((len(name.split()) for name in people), default=0), 0
     while place < len(words):
         sizes = range(min(most, len(words) - place), 0, -1)

@@ -1,11 +1,8 @@
 """Rewrite pairs with a model: each side by itself, or one side with the edit copied to the other.
 
-The caller passes the function that rewrites sentences, so this module loads no model. A pair
-without an adequate rewriting keeps its original and is marked as kept.
-
-Two sentences of a pair differ in spans of words, such as "black" and "white". Where a rewritten
-sentence still has its spans, whole and in order, replacing them by the other side's gives the
-other side rewritten: the sides still differ in the same words, and in nothing else.
+A pair without an adequate rewriting keeps its original and is marked as kept. Two sides differ in
+spans of words, such as "black" and "white"; where a rewritten side still has its spans, whole and
+in order, replacing them by the other side's rewrites that side with no other difference.
 """
 
 from __future__ import annotations
@@ -49,21 +46,16 @@ def rewritten_pairs(
     paired: Literal["separate", "mirror"],
     seed: int,
 ) -> pl.DataFrame:
-    """Put original pairs into the style that `rewrite` makes, in their order.
+    """Put original pairs (schema.PAIRS) into the style that `rewrite` makes (REWRITTEN_PAIRS).
 
-    Random numbers are keyed by (seed, style, pair_id) and the same for both sides. A pair does
-    not depend on the others, so a table may be cut anywhere. A style that has a rule, or is not
-    registered, is a `ConfigError`.
+    Draws are keyed by (seed, style, pair_id), the same for both sides, so a table may be cut
+    anywhere. A style that has a rule, or is not registered, is a `ConfigError`.
 
     Parameters
     ----------
-    pairs: schema.PAIRS.
-    paired: separate rewrites each side on its own, and keeps the originals of both where one
-        has no adequate rewriting or they come out the same (Zhao2025); mirror rewrites the side
-        that the pair's key draws and carries the edit over to the other, taking the best
-        rewriting for which that can be done.
-
-    Returns schema.REWRITTEN_PAIRS.
+    paired: separate rewrites each side, and keeps both originals where a side has no adequate
+        rewriting or the sides come out equal (Zhao2025); mirror rewrites a drawn side and copies
+        the edit to the other, with the best rewriting that allows it.
     """
     check_style(style, [name for name, each in styles.items() if each.rule is None])
     rows: list[_Row] = pairs.select("pair_id", *SIDES).rows()
@@ -121,8 +113,6 @@ def _drawn_side(row: _Row, key: Key) -> int:
 
 @dataclass(frozen=True)
 class _Text:
-    """A sentence with the positions of its words."""
-
     text: str
     spans: tuple[tuple[int, int], ...]
 
@@ -140,17 +130,10 @@ class _Text:
 
 
 def mirrored(source: str, other: str, rewritten: str) -> str | None:
-    """Rewrite the other side as `source` was rewritten.
+    """Rewrite the side `other` as `source` was rewritten; None where the edit cannot be copied.
 
-    Parameters
-    ----------
-    source, other: the two sides of a pair.
-    rewritten: the new text of `source`.
-
-    Returns
-    -------
-    None where the edit cannot be copied: a span in which the sides differ was changed,
-    moved, repeated or torn apart, or the new sides would not differ as the old ones do.
+    That is where a span in which the sides differ was changed, moved, repeated or torn apart, or
+    the new sides would not differ as the old ones do.
     """
     old, twin, new = _Text.of(source), _Text.of(other), _Text.of(rewritten)
     spans = _differences(old.words, twin.words)
@@ -209,7 +192,7 @@ def _filled(a1: int, a2: int, b1: int, b2: int) -> _Span:
 
 
 def _as_often(spans: list[_Span], old: list[str], twin: list[str], new: list[str]) -> bool:
-    """Tell whether rewriting kept the count of each word that only one side has in a span."""
+    """Return whether rewriting kept the count of each word that only one side has in a span."""
     before, after = Counter(old), Counter(new)
     own = [set(old[a1:a2]) - set(twin[b1:b2]) for a1, a2, b1, b2 in spans]
     return all(before[word] == after[word] for words in own for word in words)

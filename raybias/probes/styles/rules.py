@@ -1,8 +1,7 @@
 """Put pairs into other styles by rule (Zhao2025 section 3.2): only the wording changes.
 
-A rule is given all sides of a pair at once: what it draws or decides, it draws or decides per
-pair. Registration here is the order of styles in all tables. Formal and informal have no rule; see
-`written` and `rewriting`. This module loads no model.
+A rule gets all sides of a pair and decides once for them. Tables list styles in the order of
+registration here. Formal and informal have no rule; see `written` and `rewriting`.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ def _short(match: re.Match[str]) -> str:
 
 @style("typos")
 def _typos(texts: Sequence[str], pair: StyledPair) -> list[str]:
-    """Misspell one word that all sides have, alike; without such a word they stay as they are."""
+    """Misspell one word that all sides share, alike; without such a word leave them."""
     shared = set.intersection(*(set(_TYPED.findall(text)) for text in texts))
     # The first letter stays, and equal letters would change nothing.
     slips = [
@@ -127,14 +126,10 @@ def _typos(texts: Sequence[str], pair: StyledPair) -> list[str]:
 def styled(
     items: pl.DataFrame, style: str, *, options: StyleOptions | None = None, seed: int = 0
 ) -> pl.DataFrame:
-    """Put original pairs, or sentences with a pronoun, into a style by its rule, in their order.
+    """Put pairs (schema.PAIRS or COREFERENCES) into a style by its rule, in their order.
 
-    `ConfigError` for a style that is unknown, has no rule, or that these items cannot have.
-
-    Parameters
-    ----------
-    items: schema.PAIRS or COREFERENCES.
-    seed: decides what an option leaves to a draw; the draw of a pair depends on its pair_id.
+    Draws are keyed by `seed` and pair_id. `ConfigError` for a style that is unknown, has no rule,
+    or does not suit these items.
     """
     pairs = "text" not in items.columns
     check_style(style, [name for name, each in styles.items() if pairs or each.coreference])
@@ -173,7 +168,7 @@ def check_style(style: str, known: Iterable[str]) -> None:
 
 
 def _exclaimed(text: str) -> str:
-    """Make a final period "!", and add "!" where no mark is; "!" and "?" stay."""
+    """Make a final period "!", and add "!" where no mark is."""
     parts = _ENDING.fullmatch(text)
     if parts is None or parts["mark"] in ("!", "?"):
         return text

@@ -1,8 +1,7 @@
 """Read pairs in a style that people wrote, and have people annotate styled pairs.
 
-The formal and informal sentences of Zhao2025 passed through people's hands, so files of them are
-the only way to its exact texts. As in its Table 5, pairs that all annotators call the same are
-kept, and the rest are rewritten by hand.
+The formal and informal texts of Zhao2025 come from files alone, since people edited them. As in its
+Table 5, pairs that all annotators call the same are kept, and people rewrite the rest.
 """
 
 from __future__ import annotations
@@ -32,16 +31,11 @@ _NAMED: Final = 3
 
 
 def own_styled_pairs(pairs: pl.DataFrame, style: str, uris: Sequence[str]) -> pl.DataFrame:
-    """Read the same pairs in a style from files (schema.PAIRS), in the pairs' order.
+    """Read the same pairs in a style from files (schema.PAIRS), in the order of `pairs`.
 
-    `PairWarning` counts ids that the probe does not have.
-
-    Parameters
-    ----------
-    pairs: the originals.
-    uris: CSV, TSV or Parquet files with pair_id, style, sent_more and sent_less, which together
-        have every pair once; rows of other styles are left alone. A column `kept` marks
-        pairs whose original stands; without it none is marked.
+    CSV, TSV or Parquet files with pair_id, style, sent_more and sent_less together have every pair
+    once, and perhaps other styles. A column `kept` marks pairs whose original stands. `PairWarning`
+    counts unknown ids.
     """
     where = ", ".join(uris)
     parts = []
@@ -93,10 +87,10 @@ def read_sheet(uri: str) -> pl.DataFrame:
 
 
 def read_labels(sheet: pl.DataFrame, uris: Sequence[str]) -> pl.DataFrame:
-    """Read the labels of each annotator, a column each, beside pair_id and style of the sheet.
+    """Read each annotator's labels, a column each, beside pair_id and style of the sheet.
 
-    An annotator is named as the file is, without its suffix. `DataError` where two files have one
-    name, a label is unknown, or rows are missing, repeated or not in the sheet.
+    An annotator is named after the file. `DataError` for files of one name, an unknown label, and
+    rows missing, repeated or not in the sheet.
     """
     labels = sheet.select(IDS)
     for uri in uris:
@@ -119,10 +113,7 @@ def read_labels(sheet: pl.DataFrame, uris: Sequence[str]) -> pl.DataFrame:
 
 
 def label_shares(labels: pl.DataFrame) -> pl.DataFrame:
-    """Count how often each annotator gave each label: style, label, a count each, share.
-
-    `share` is over all annotators' labels of the style (Zhao2025's Table 5).
-    """
+    """Count each annotator's labels by style: style, label, a count each, share of all."""
     names = _annotators(labels)
     rows = [
         (style, label, *(int((part[name] == label).sum()) for name in names))
@@ -157,10 +148,9 @@ def agreement(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 def export_annotation(pairs: pl.DataFrame, out: str) -> pl.DataFrame:
-    """Write guidelines.md and sheet.csv, originals beside styled sentences; returns the sheet.
+    """Write guidelines.md and sheet.csv with originals beside styled sentences; return the sheet.
 
-    It has one row per pair and style, `label` empty. Of `pairs` (schema.PAIRS) the style `original`
-    is shown beside those that are to be judged.
+    It has one row per pair and style, `label` empty.
     """
     original = pl.col("style") == ORIGINAL
     old = pairs.filter(original).select("pair_id", **dict(zip(_OLD, SIDES, strict=True)))
@@ -177,8 +167,8 @@ def export_annotation(pairs: pl.DataFrame, out: str) -> pl.DataFrame:
 def import_annotation(sheet: str, files: Sequence[str], out: str) -> dict[str, pl.DataFrame]:
     """Read annotators' labels of a sheet, a file each, and write four tables as CSV to `out`.
 
-    Returns them by name: `shares` of labels and `agreement` by style; pairs to be `kept`, which
-    all annotators call the same; and pairs to `rewrite`, with the originals and labels.
+    Returns them by name: `shares` of labels and `agreement` by style; pairs to be `kept`, which all
+    annotators call the same; and pairs to `rewrite`, with the originals and labels.
     """
     given = read_sheet(sheet)
     labels = read_labels(given, files)
@@ -199,7 +189,6 @@ def import_annotation(sheet: str, files: Sequence[str], out: str) -> dict[str, p
 
 
 def _some(names: pl.Series) -> str:
-    """List the first few of some names."""
     return ", ".join([*names.head(_NAMED), *(["..."] if len(names) > _NAMED else [])])
 
 
