@@ -107,7 +107,9 @@ def _rates(found: GapAnalysis) -> pl.DataFrame:
     over = over_runs(named, PLACE, n=pl.col("n_items").min())
     tables = (replace(each, in_mean_G=np.zeros_like(each.in_mean_G)) for each in found.rate_tables)
     whole = every_scope(over, tables, found.word_variances, found.options)
-    scoped = whole.filter(pl.col("low").is_not_null() | (pl.len().over(PLACE) == 1))
+    # Each has a row, under `runs` where no scope has an interval.
+    has = pl.col("low").is_not_null()
+    scoped = whole.filter(has | ((pl.col("scope") == "runs") & ~has.any().over(PLACE)))
     is_share = pl.col("score").is_in([n for n, each in metrics.items() if each.share is not None])
     ends = [pl.when(is_share).then(pl.col(n).clip(0, 1)).otherwise(n) for n in ("low", "high")]
     return scoped.drop("p", "mde").with_columns(*ends, statistic=pl.lit("rate"))

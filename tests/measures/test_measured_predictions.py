@@ -229,6 +229,16 @@ def test_one_run_is_judged_over_its_templates_or_its_items() -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore::raybias.stats.checks.StatisticsWarning")
+def test_a_rate_that_never_varies_stands_beside_its_gap() -> None:
+    """A classifier that calls everything neutral has rates of 0, and no interval of them."""
+    found = raybias.measure(predictions(models=1, runs=2, templates=6).with_columns(pred=1))
+    rates = found.filter(pl.col("group") != "all", statistic="rate")
+    assert {*rates["value"]} == {0.0}
+    assert rates["low"].null_count() == rates.height
+    assert rates.height == found.filter(~PART, statistic="gap").height
+
+
 def test_bad_input_is_one_line_and_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
