@@ -44,10 +44,7 @@ from support.golden_sources import SOURCES, skipped  # noqa: E402
 #: column "*" renames the table alone.
 RENAMED: Final[Mapping[tuple[str, str, str], tuple[str, str]]] = {}
 #: What is no longer compared, and why, by (source, table, column); "*" stands for any.
-GIVEN_UP: Final[Mapping[tuple[str, str, str], str]] = {
-    ("plans", "layout", "sharers"): "a worker has its GPUs to itself",
-    ("plans", "layout", "per_gpu"): "the same",
-}
+GIVEN_UP: Final[Mapping[tuple[str, str, str], str]] = {}
 
 STORED: Final = ROOT / "tests" / "golden.parquet"
 PLACE: Final = ("source", "table", "key", "column")
