@@ -6,6 +6,6 @@ nothing of Ray, probes, groups or statistics.
 
 import logging
 
-# These libraries warn, when transformers imports them, of what a user cannot act on.
+# They warn, when transformers imports them, of nothing that a user can act on.
 for _name in ("torchao", "torch.utils._pytree"):
     logging.getLogger(_name).setLevel(logging.ERROR)

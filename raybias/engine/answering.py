@@ -30,10 +30,7 @@ class EngineAnswers(Answers):
         return TokenScorer(self.backbone)
 
     def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
-        """Write an answer after each prompt, in their order.
-
-        Raises ModelError: a prompt that leaves no room for its answer.
-        """
+        """Write an answer after each prompt; ModelError where a prompt leaves no room for it."""
         return self.begin_write(prompts, keys, how)()
 
     def begin_write(

@@ -1,7 +1,6 @@
 """Define what a method asks of any backbone: texts after prompts, and the likelihood of texts.
 
-The built-in engine (`engine.answering`) is the reference; endpoints, vLLM and the memory of answers
-implement the same. This module loads no torch.
+The built-in engine, endpoints, vLLM and the cache of answers implement it. Loads no torch.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from raybias.engine.encoder import TextEncoder
 
-#: What decides the draws of one answer.
+#: Seeds the draws of one answer.
 Key = tuple[str | int, ...]
 
 
@@ -43,10 +42,9 @@ class Writing:
 
 
 class Written(NamedTuple):
-    """An answer.
+    """An answer; `tokens` counts those read and written.
 
-    `label_scores` are natural log-probabilities that it begins with each label's word; empty where
-    a provider gives none. `tokens` were read and written.
+    `label_scores`: natural log-probabilities that it begins with each label's word; may be empty.
     """
 
     text: str
@@ -55,12 +53,10 @@ class Written(NamedTuple):
 
 
 class Answers(ABC):
-    """Answer prompts for one backbone.
+    """Answer prompts for one backbone; `encoder` writes prompts as the backbone reads them.
 
     A `begin_...` method does the part that needs no device, such as tokenising, and returns a call
     that does the rest.
-
-    `encoder`: writes prompts as the backbone reads them.
     """
 
     encoder: TextEncoder
@@ -72,9 +68,7 @@ class Answers(ABC):
     def likelihoods(
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False
     ) -> tuple[list[float], int]:
-        """Compute the natural log-likelihood of each second text after its first.
-
-        Returns them, and how many tokens were read.
+        """Compute each second text's natural log-likelihood after its first, and count tokens read.
 
         `chat`: whether the first texts are messages, as `TextEncoder.chat` writes them.
         """

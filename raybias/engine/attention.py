@@ -1,12 +1,8 @@
 """Replace attention: a fast gradient on CPUs, and no repeated keys on GPUs; build masks of batches.
 
-The gradient of torch's fused CPU kernel costs about as much as all linear layers together in
-bfloat16, however short the sequences. The plain product takes a half (264 tokens) to a sixth (72
-tokens) of its time forwards and backwards, so it is used where a gradient is needed on a CPU.
-
-On a GPU transformers repeats the keys and values of grouped heads wherever there is a mask, as
-packed rows have. torch is asked whether a fused kernel takes them as they are.
-
+On a CPU with gradients the plain product takes a half (264 tokens) to a sixth (72 tokens) of the
+time of torch's fused kernel in bfloat16. On a GPU transformers repeats the keys and values of
+grouped heads under any mask, as packed rows have, though a fused kernel may take them as they are.
 Shapes: R sequences, N places, H heads, T tokens, E width of a head, P prompt vectors, V vocabulary.
 """
 
@@ -50,10 +46,7 @@ def use_fast_attention(model: PreTrainedModel) -> None:
 
 
 def attention_window(config: Any) -> float:
-    """Return the longest row that every layer sees whole.
-
-    transformers puts windows into its own masks, which ours replace.
-    """
+    """Return the longest row that every layer sees whole: our masks replace sliding windows."""
     text = config.get_text_config()
     sizes = [getattr(text, name, None) for name in ("sliding_window", "attention_chunk_size")]
     return min((size for size in sizes if size is not None), default=math.inf)
@@ -64,7 +57,7 @@ def attention_inputs(
 ) -> dict[str, Tensor]:
     """Build a batch's attention mask, and the positions of packed rows.
 
-    `packs` says whether rows share sequences after the prompt.
+    `packs`: whether rows share sequences after the prompt.
     """
     count, width = batch.tokens_RT.shape
     total = prompt_length + width
@@ -91,12 +84,9 @@ def states_at(
 ) -> Tensor:
     """Compute the last hidden states [N, width] of a batch at places.
 
-    Parameters
-    ----------
-    at: each place's sequence [N] and its place there [N].
-    packs: whether rows share sequences.
-    part: False computes the whole model's logits [N, V] instead.
-    given: `input_ids` [R, T], or `inputs_embeds` [R, P + T, width] with prompt vectors.
+    `at`: each place's sequence [N] and its place there [N]; `part`: False computes the whole
+    model's logits [N, V] instead; `given`: `input_ids` [R, T], or `inputs_embeds` [R, P + T,
+    width].
     """
     (inputs,) = given.values()
     device, length = inputs.device, inputs.shape[1] - batch.tokens_RT.shape[1]
@@ -130,7 +120,7 @@ def _attend(
     tensors = query_RHTE, key_RHTE, value_RHTE, attention_mask
     usual = attention_mask is None or options.get("position_bias") is not None
     if grouped:
-        # Of one token transformers repeats nothing.
+        # transformers repeats nothing for a single token.
         usual = usual or query_RHTE.shape[2] == 1 or not takes_groups(*tensors)
     if usual or not (grouped or query_RHTE.requires_grad):
         fused: tuple[Tensor, None] = sdpa_attention_forward(module, *tensors, **options)
@@ -179,8 +169,7 @@ def product_attention(
         groups = query_RHTE.shape[1] // key_RHTE.shape[1]
         key_RHTE, value_RHTE = repeat_kv(key_RHTE, groups), repeat_kv(value_RHTE, groups)
     scale = query_RHTE.shape[-1] ** -0.5 if scale is None else scale
-    # All factors are contiguous, those of the gradient too: torch copies what several sequences
-    # have and not what one has, and a product's bits depend on its factors' strides.
+    # Contiguous, in the gradient too: a product's bits depend on its factors' strides.
     query_RHTE = (query_RHTE * scale).contiguous()
     scores_RHTT = query_RHTE @ key_RHTE.contiguous().transpose(-1, -2)
     if is_causal:

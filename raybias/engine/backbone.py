@@ -1,7 +1,4 @@
-"""Load frozen models with their tokenizers, from a hub id or a path.
-
-Only safetensors are read, and no code of a model's own is run.
-"""
+"""Load frozen models with their tokenizers by hub id or path: only safetensors, no remote code."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
 
 Loaded = TypeVar("Loaded")
 Device = str | torch.device
-#: What each of transformers' auto classes that are used here loads.
 _KINDS: Final = {
     "AutoModel": "an encoder",
     "AutoModelForCausalLM": "a causal language model",
@@ -41,11 +37,8 @@ _NAMED: Final = 2
 class LoadedBackbone:
     """A frozen model in eval mode with its tokenizer.
 
-    Attributes
-    ----------
-    width: of the input embeddings, which soft prompts share. OPT-350M's are 512 wide and projected
-        to 1,024 inside the model.
-    context: longest input in tokens, prompt vectors counted; None without a limit.
+    `width`: of the input embeddings, which soft prompts share (OPT-350M projects its 512 to 1,024);
+    `context`: longest input in tokens, prompt vectors counted; None without a limit.
     """
 
     def __init__(
@@ -71,10 +64,7 @@ class LoadedBackbone:
 
 
 def load_backbone(spec: Backbone, execution: Execution = ON_CPU) -> LoadedBackbone:
-    """Load, freeze and place a causal language model.
-
-    Raises ModelError: as `load_pretrained` says.
-    """
+    """Load, freeze and place a causal language model; errors as of `load_pretrained`."""
     from transformers import AutoModelForCausalLM
 
     from raybias.engine.attention import use_fast_attention
@@ -97,12 +87,10 @@ def load_pretrained(
     cure: str = "give a whole checkpoint, saved as such a model with its config.json",
     **options: Any,
 ) -> tuple[PreTrainedModel, list[str]]:
-    """Load, freeze and place a model of one of transformers' auto classes.
+    """Load, freeze and place a model of an auto class; return it and the names of missing weights.
 
-    Returns it and the names of the weights that its checkpoint lacks.
-
-    Raises ModelError: not found, no safetensors, not a model of this kind, or a checkpoint that
-    lacks weights or holds them in another shape.
+    Raises ModelError: not found, no safetensors, not a model of this kind, or weights that are
+    missing or of another shape.
 
     Parameters
     ----------
@@ -113,7 +101,7 @@ def load_pretrained(
     """
     from transformers.utils import logging
 
-    # What a checkpoint lacks is refused below, so its report need not alarm a user.
+    # Missing weights are refused below; silence transformers' report of them.
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     there: dict[str, Device] | None = None
@@ -160,10 +148,7 @@ def is_encoder(spec: Backbone) -> bool:
 
 
 def check_causal(spec: Backbone, method: str = "this method") -> None:
-    """Refuse an encoder.
-
-    Raises ModelError: `method` needs a causal language model.
-    """
+    """Refuse an encoder with a ModelError: `method` needs a causal language model."""
     if spec.is_checkpoint and is_encoder(spec):
         raise ModelError(
             f"is an encoder, and {method} needs a causal language model",
@@ -173,10 +158,9 @@ def check_causal(spec: Backbone, method: str = "this method") -> None:
 
 
 def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
-    """Build a model without weights, on torch's meta device, from its config alone.
+    """Build a model on torch's meta device, from its config alone.
 
-    `kind`: one of transformers' auto classes; by default a causal language model or an encoder.
-
+    `kind`: an auto class; by default a causal language model or an encoder.
     Raises ModelError: no readable config, or not a model of this kind.
     """
     from transformers import AutoModel, AutoModelForCausalLM
@@ -194,7 +178,7 @@ def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
 def layer_split(model: PreTrainedModel, devices: Sequence[Device]) -> dict[str, Device]:
     """Map a model's modules to devices, as many blocks to each: transformers' `device_map`.
 
-    Embeddings, head and all else outside the blocks are on the first.
+    All outside the blocks, such as embeddings and head, is on the first.
     """
     inside = list(blocks(model))
     placed = {id(block): devices[n * len(devices) // len(inside)] for n, block in enumerate(inside)}
@@ -237,14 +221,10 @@ def _misshapen(weights: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> s
 
 @dataclass(frozen=True)
 class ModelContext:
-    """What trainers and readers of one model share in a process.
+    """Hold what trainers and readers of one model share in a process (`here`).
 
-    A driver sends the plan's; `here` makes that of its process.
-
-    Attributes
-    ----------
-    words: the study's label words, in label order.
-    memory: URI of the answers that studies share; empty for none.
+    `words`: the study's label words, in label order; `memory`: URI of the answers that studies
+    share; empty for none.
     """
 
     spec: Backbone

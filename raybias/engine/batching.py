@@ -1,7 +1,7 @@
 """Cut sequences into batches under a token budget.
 
-Sequences of like length share a batch, running out of memory halves the budget, ranks that share a
-sharded backbone share the batches, and a model with split layers has several batches under way.
+Sequences of like length share a batch; running out of memory halves the budget; ranks of a sharded
+backbone share the batches; a model with split layers computes several batches at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 
 def out_of_memory(error: BaseException) -> bool:
     """Check whether an error means that a device or this machine has no memory left."""
-    # What torch's allocator has taken is not there for cuBLAS's own handles and buffers.
+    # cuBLAS allocates its handles and buffers outside torch's allocator.
     if isinstance(error, RuntimeError) and "CUBLAS_STATUS_ALLOC_FAILED" in str(error):
         return True
     return isinstance(error, Exception) and should_reduce_batch_size(error)
@@ -59,15 +59,9 @@ class Collective(Protocol):
 class Pipeline:
     """Compute batches side by side, as a model with its layers split over devices can.
 
-    Frozen weights stay where they are, and hidden states move from device to device (accelerate's
-    hooks). One batch keeps one device busy at a time; with as many batches under way as there are
-    devices, each has one: pipeline parallelism (Huang et al. 2019, GPipe) in one process. A batch
-    has a thread, and a stream on each device, and the bits that it has alone.
-
-    Parameters
-    ----------
-    devices: of the layers, in their order.
-    depth: batches under way.
+    Frozen weights stay; hidden states move from device to device (accelerate's hooks), so `depth`
+    batches under way keep `devices` busy: pipeline parallelism (Huang et al. 2019, GPipe) in one
+    process. A batch has a thread, a stream on each device, and the bits that it has alone.
     """
 
     def __init__(self, devices: Sequence[torch.device], depth: int = 1) -> None:
@@ -78,14 +72,11 @@ class Pipeline:
         self._started: set[Future[Any]] = set()
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A context that was used goes to another process, which has its own threads.
+        # Threads cannot be pickled; another process starts its own.
         return Pipeline, (self._devices, self.depth)
 
     def start(self, work: Callable[[], Result]) -> Callable[[], Result]:
-        """Begin a piece of work; return the call that waits for its result.
-
-        With a depth of 1 that call does the work.
-        """
+        """Begin `work`; return the call that waits for its result, or computes it with depth 1."""
         if self.depth == 1:
             return work
         ready = [stream.record_event() for stream in self._streams_here()]
@@ -100,7 +91,7 @@ class Pipeline:
                 stream.wait_event(event)
             for leaf in tree_leaves(found):
                 if isinstance(leaf, torch.Tensor) and leaf.device in self._devices:
-                    # Its memory is not the thread's to use again before it has been read here.
+                    # The thread must not reuse this memory before it is read here.
                     leaf.record_stream(torch.accelerator.current_stream(leaf.device))
             return found
 
@@ -115,7 +106,7 @@ class Pipeline:
     ) -> tuple[Result, list[torch.Event]]:
         """Do a piece of work in a thread of its own, whose streams begin after `ready`."""
         if not hasattr(self._thread, "streams"):
-            # Kept, since torch's allocator gives a stream's memory to no other.
+            # Reused, since torch's allocator never moves memory between streams.
             self._thread.streams = [torch.Stream(device) for device in self._devices]
         streams: list[torch.Stream] = self._thread.streams
         with ExitStack() as current, torch.set_grad_enabled(graph):
@@ -172,12 +163,9 @@ class Batcher:
     ) -> Iterator[tuple[Batch, Result]]:
         """Do `work` on each batch of the sequences, or on this rank's share of them.
 
+        `full`: sequences shorter than this share of a batch's longest wait for the next one;
+        `even`: make batches of about equally many sequences, as where each takes many passes.
         Raises WorkFailed: a single sequence does not fit the device's memory.
-
-        Parameters
-        ----------
-        full: sequences shorter than this share of a batch's longest wait for the next one.
-        even: whether batches have about equally many sequences, as where each takes many passes.
         """
         waiting = sorted(placed, key=lambda each: -len(each.sequence.tokens))
         if self.group is not None:
@@ -204,9 +192,8 @@ class Batcher:
     ) -> Iterator[tuple[Batch, Result]]:
         """Do `work` on each batch of several adapters' sequences, as `each` does.
 
-        The part and width of an adapter in a batch do not depend on the others, so that it gets on
-        a CPU the bits that it has alone (`AdapterTrainer.shares_passes`); on a GPU batches must be
-        `apart`.
+        Part and width of an adapter in a batch do not depend on the others, so it keeps its bits on
+        a CPU (`AdapterTrainer.shares_passes`); on a GPU batches must be `apart`.
         """
         if self.group is not None:
             yield from self.each(work, placed, prompt_length=prompt_length)
@@ -255,8 +242,7 @@ class Batcher:
     ) -> list[Tensor]:
         """Compute logits [N, L] float32 on the CPU without gradients, per adapter in row order.
 
-        `read` computes the logits of a batch's rows, `sequences` are of each adapter, L is
-        `labels`.
+        `read` computes those of a batch's rows; L is `labels`.
         """
         counts = [sum(len(each.members) for each in rows) for rows in sequences]
         starts = list(accumulate(counts, initial=0))
@@ -270,7 +256,7 @@ class Batcher:
         for batch, logits_NL in self.each_adapter(work, placed, prompt_length=prompt_length):
             at_N = to_device([starts[s] + row for s, row in batch.rows], self.device)
             logits_ML[at_N] = logits_NL
-        # A device is asked once it has all batches, since that is to wait for it.
+        # Copying waits for the device, so it comes after all batches.
         return list(torch.split(self.sum(logits_ML).cpu(), counts))
 
     def sum(self, tensor: Tensor) -> Tensor:
@@ -283,10 +269,7 @@ class Batcher:
         waiting: list[Placed],
         cut: Callable[[Sequence[Placed]], tuple[Batch, int]],
     ) -> Iterator[tuple[Batch, Result]]:
-        """Do `work` on the batches that `cut` makes of `waiting`; yield them in their order.
-
-        `cut` returns the first batch and the number of its sequences.
-        """
+        """Yield the result of `work` on each batch; `cut` returns the first one and its size."""
         depth = self.pipeline.depth
         begun: deque[tuple[list[Placed], Batch, Callable[[], Result]]] = deque()
         try:
@@ -320,9 +303,8 @@ class Batcher:
         waiting: list[Placed],
         prompt_length: int,
     ) -> Iterator[tuple[Batch, Result]]:
-        # Every pass gathers weights from all ranks, so all make equally many of them: a
-        # rank without a batch of its own repeats one and drops the result. That also makes
-        # a pass dearer than any padding.
+        # Every pass gathers weights from all ranks, so all make equally many: a rank without a
+        # batch repeats one and drops the result. Passes cost more than any padding.
         stacks: list[list[Placed]] = []
         fair = -(-len(waiting) // group.world)
         while waiting:

@@ -1,10 +1,9 @@
-"""Find the weights that a model's id names, and bring them to this machine.
+"""Find the weights that a model's id names, and bring them to this machine; loads no torch.
 
-An id names a folder, or a model of the hub, whose commit one short request finds, so that a machine
-without network fails in seconds. Where RAYBIAS_MODELS names a folder or bucket, models are copied
-from there and the hub is not asked: it is a copy of the hub's cache, as `hf download ID` and
-`aws s3 sync ~/.cache/huggingface/hub s3://BUCKET/models` make one. Nothing here loads weights or
-torch.
+An id names a folder or a hub model, whose commit one short request finds, so that without a network
+it fails in seconds. RAYBIAS_MODELS may name a mirror, a folder or bucket in the form of the hub's
+cache, as `hf download ID` and `aws s3 sync ~/.cache/huggingface/hub s3://BUCKET/models` make one;
+it replaces the hub.
 """
 
 from __future__ import annotations
@@ -39,18 +38,17 @@ DECIDING: Final = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template*"),
     *("additional_chat_templates/*", "vocab*", "merges.txt", "*.model", "*.spm", "*.codes"),
 )
-#: A model's weights again, in other formats.
+#: Second copies of a model's weights, in other formats.
 _AGAIN: Final = (f"*/{_WEIGHTS}", "consolidated*")
 #: Weights that may be in a checkpoint instead of safetensors, and are not read.
 PICKLED: Final = "pytorch_model.bin"
 CONFIG: Final = "config.json"
-#: How a model that cannot be loaded is mended.
 MODEL_CURE: Final = "give a hub id or a folder of a model with config.json and *.safetensors"
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _TIMEOUT_S: Final = 5
 #: Characters of a library's message that are shown.
 _SAID: Final = 300
-#: What the hub's errors mean, and how to mend it; the first that fits counts.
+#: Problem and cure by the name of the hub's error; the first match counts.
 _REFUSALS: Final = {
     "HFValidationError": (
         "cannot load (neither a folder here nor an id of the hub)",
@@ -69,7 +67,6 @@ _REFUSALS: Final = {
 }
 #: Hashes of files by path, size and times of change, in the user's cache folder.
 _HASHES: Final = "sha256.json"
-#: Bytes that are copied at a time.
 _CHUNK: Final = 16 * 2**20
 
 
@@ -102,8 +99,7 @@ class Located(NamedTuple):
 def folder_of(name: str) -> Path | None:
     """Return the folder that a model's id names; None for an id of the hub.
 
-    Raises ModelError: it cannot be read, is a GGUF file, or holds a pipe or device, which has no
-    end.
+    Raises ModelError: unreadable, a GGUF file, or with a pipe or device inside.
     """
     if name.lower().endswith(".gguf") and not Path(name).is_dir():
         raise ModelError(
@@ -127,7 +123,6 @@ def folder_of(name: str) -> Path | None:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a model's folders."""
     for path in (*folder.glob("*"), *folder.glob("additional_chat_templates/*")):
         if path.exists() and not path.is_dir():
             yield path
@@ -140,11 +135,9 @@ def mirror() -> Store | None:
 
 
 def locate(name: str, revision: str | None) -> Located:
-    """Find the commit of a hub model's branch, tag or commit, with one short request.
+    """Find the commit of a hub model's branch, tag or commit, at the mirror or hub or in the cache.
 
-    Without an answer it is the commit in this machine's cache. A mirror is asked instead of the
-    hub, and the model's small files are copied.
-
+    From a mirror the model's small files are copied too.
     Raises ModelError: no such model or revision, no access, or neither network nor cache.
     """
     from huggingface_hub import errors as hub
@@ -165,7 +158,7 @@ def locate(name: str, revision: str | None) -> Located:
         for kind, (problem, cure) in _REFUSALS.items():
             if isinstance(error, getattr(hub, kind)):
                 raise ModelError(problem, where=where, cure=cure) from error
-        # No answer: the errors of the hub's HTTP client change with its version.
+        # Any error: those of the hub's HTTP client change with its version.
         said = next(iter(str(error).strip().splitlines()), type(error).__name__)
         return _cached(name, revision, where, f"the hub does not answer ({said})")
     if metadata.commit_hash is None:
@@ -202,10 +195,7 @@ def _mirrored(held: Store, name: str, revision: str | None) -> str:
 
 
 def _copied(held: Store, name: str, commit: str, *, weights: bool) -> Path:
-    """Copy a model's files, large weights only on request, into this machine's cache of the hub.
-
-    Files already there are not copied again. Returns the model's folder there.
-    """
+    """Copy a mirror's files that are missing here into the hub's cache; return the folder there."""
     from huggingface_hub import constants
 
     snapshot = f"models--{name.replace('/', '--')}/snapshots/{commit}"
@@ -229,7 +219,6 @@ def _fits(file: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _copy(held: Store, name: str, place: Path) -> None:
-    """Copy one file, atomically."""
     place.parent.mkdir(parents=True, exist_ok=True)
     partial = place.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
@@ -269,7 +258,7 @@ def revision_of(spec: Backbone) -> str | None:
 def fetched(spec: Backbone) -> str:
     """Bring a model of the hub into this machine's cache; return its folder there.
 
-    Raises ModelError: it is not there, and the hub does not answer, or it has no safetensors.
+    Raises ModelError: not cached and the hub does not answer, or no safetensors.
     """
     if (held := mirror()) is not None:
         return str(_copied(held, spec.id, _mirrored(held, spec.id, spec.revision), weights=True))
@@ -300,8 +289,7 @@ def downloaded(spec: Backbone, files: tuple[str, ...], without: tuple[str, ...])
 def file_hashes(folder: Path) -> dict[str, str]:
     """Compute the sha256 of each file that decides what a model computes, by relative path.
 
-    A file of known path, size and times of change is not read again.
-
+    Cached by path, size and times of change.
     Raises ModelError: a file cannot be read.
     """
     import pooch
@@ -321,7 +309,7 @@ def file_hashes(folder: Path) -> dict[str, str]:
     if fresh:
         known |= {path: {"mark": marks[path], "sha256": sha} for path, sha in fresh.items()}
         there = {path: each for path, each in known.items() if Path(path).exists()}
-        # A home that cannot be written costs time and nothing else.
+        # Without a writable home the hashes are computed again.
         with suppress(RaybiasError):
             cache.write_text(_HASHES, json.dumps(there, indent=1))
     return {name: str(known[str(path)]["sha256"]) for name, path in files.items()}
@@ -340,10 +328,7 @@ def pickled_files(folder: Path) -> list[Path]:
 
 
 def refuse_pickled(folder: Path, name: str) -> None:
-    """Refuse a checkpoint whose only weights are pickled.
-
-    Raises ModelError: says how to convert them.
-    """
+    """Refuse a checkpoint with pickled weights only, by a ModelError that names the cure."""
     if not has_safetensors(folder) and (files := pickled_files(folder)):
         raise ModelError(
             f"its weights are pickled ({files[0].name}), and a study unpickles nothing",

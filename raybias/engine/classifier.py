@@ -44,11 +44,10 @@ class Classifier(torch.nn.Module):
 
     Attributes
     ----------
-    head: shape of each weight that a classification head adds to the backbone, by its name in
-        `model`; they are tuned whole.
+    head: shape of each new weight, by its name in `model`; they are tuned whole.
     label_ids: the label words' tokens; none under a classification head.
-    pads_left: whether rows are padded at the left, for a model that reads the last position
-        whatever stands there, as XLNet's does.
+    pads_left: whether rows are padded at the left, as for a model that always reads the last
+        position (XLNet).
     """
 
     def __init__(
@@ -151,7 +150,6 @@ class Classifier(torch.nn.Module):
         return agrees(lambda: self(*inputs), expected_RL, tolerance=TOLERANCE[self.model.dtype])
 
     def _example(self) -> tuple[Tensor, Tensor]:
-        """Return a row [1, 8] of tokens, and its last place."""
         return torch.tensor([sample_tokens(self.model, 8)]), torch.tensor([7])
 
 
@@ -159,10 +157,8 @@ class Classifier(torch.nn.Module):
 class ClassifierOptions:
     """How a method makes a classifier of a backbone; `methods.Finetuned` describes the fields.
 
-    Attributes
-    ----------
-    kind, name: of the method, for messages.
-    loads_as: the dtype of loaded weights; None for the backbone's.
+    `kind`, `name`: of the method, for messages; `loads_as`: dtype of loaded weights; None for the
+    backbone's.
     """
 
     kind: str = ""
@@ -182,7 +178,6 @@ def load_classifier(
     """Load a classifier in eval mode, without gradients; transformers draws a new head.
 
     `words`: the study's label words, where the method has none of its own.
-
     Raises ModelError: as `load_pretrained` says, or a head that the model cannot have.
     """
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
@@ -253,7 +248,7 @@ def check_classifier(
 
 
 def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:
-    """Draw a run's initial head, by name, float32, keyed by the seed.
+    """Draw a run's initial head by name, float32, keyed by the seed.
 
     Weights are Normal(0, the model's initializer_range), biases zero.
     """
@@ -268,11 +263,10 @@ def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:
 
 
 class TextJudge:
-    """A classifier as its authors have it, with its own tokenizer, head and classes.
-
-    Raises ModelError: as `load_pretrained` says, or not of one label a text.
+    """A classifier as published, with its own tokenizer, head and classes.
 
     `context`: the longest text in tokens; None without a limit.
+    Raises ModelError: as `load_pretrained` says, or not of one label a text.
     """
 
     def __init__(self, spec: Backbone, execution: Execution = ON_CPU) -> None:

@@ -45,13 +45,11 @@ class Execution:
     ----------
     tokens_per_batch: token budget of a forward pass, prompt vectors counted; running out of memory
         halves it.
-    device: where the model is; of several devices the first, with embeddings and head.
-    devices: the layers are split over as many devices, of its kind and from it on.
-    passes: batches under way at one time, where the layers are split (see `Pipeline`).
-    ways: by purpose, the way that was chosen when the model was taken into use.
-    threads: CPUs to compute on.
+    device: of the model; of several devices the first, with embeddings and head.
+    devices: number of devices, from `device` on, that the layers are split over.
+    passes: batches computed at a time, where the layers are split (see `Pipeline`).
+    ways: by purpose, the computation chosen by the self-check.
     deterministic: whether a GPU repeats its bits, as CPUs do.
-    sharding: over other ranks.
     """
 
     tokens_per_batch: int = 4096
@@ -101,13 +99,10 @@ class Execution:
         context: int | None = None,
         side_by_side: bool = False,
     ) -> Batcher:
-        """Make a batcher.
+        """Make a batcher of this execution.
 
-        Parameters
-        ----------
-        where: the model's id, for messages.
-        context: its longest input; None without a limit.
-        side_by_side: whether several batches may be computed at one time, each in a thread.
+        `where`: the model's id, for messages; `context`: its longest input, None without a limit;
+        `side_by_side`: whether threads may compute several batches at a time.
         """
         group = None if self.sharding is None else self.sharding.group
         device = torch.device(self.device)
@@ -123,5 +118,5 @@ class Execution:
         )
 
 
-#: On the CPU, by oneself, with the budget that a study has by default.
+#: One process on the CPU, with a study's default budget.
 ON_CPU: Final = Execution()

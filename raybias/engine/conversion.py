@@ -1,7 +1,6 @@
 """Convert a checkpoint in another format into a folder with safetensors: `raybias data convert`.
 
-A study refuses other formats by a line that names this command. `raybias.engine.unpickle` loads a
-pickle, in a process without network and secrets.
+A pickle is loaded by `engine.unpickle`, in a process without network and secrets.
 """
 
 from __future__ import annotations
@@ -45,14 +44,10 @@ _ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "T
 
 @dataclass(frozen=True)
 class Converted:
-    """A converted checkpoint.
+    """A converted checkpoint; `tensors` is their number.
 
-    Attributes
-    ----------
-    tensors: how many it has.
-    offline: whether the process that loaded a pickle had no network; a GGUF file holds no code, and
-        is loaded in this process.
-    quantisation: of a GGUF file, such as Q4_1; the default name of the backbone ends with it.
+    `offline`: whether the process that loaded a pickle had no network; `quantisation`: of a GGUF
+    file, such as Q4_1, the end of the backbone's default name.
     """
 
     folder: str
@@ -92,13 +87,11 @@ def convert(model: str, out: str | Path, *, revision: str | None = None) -> Conv
 
 
 def write_gguf(file: str, out: Path) -> dict[str, Any]:
-    """Write a GGUF file's weights, config, tokenizer and chat template into a folder.
+    """Write a GGUF file's weights, config, tokenizer and chat template; return the record of it.
 
-    Weights are dequantised to float32, so the folder's model has the logits of transformers' own
-    load. Returns the record of the conversion.
-
-    Raises ModelError: not there, not a GGUF file, damaged, of an architecture that transformers
-    cannot load, or without some of its weights; or the package gguf is not installed.
+    Weights are dequantised to float32, with the logits of transformers' own load.
+    Raises ModelError: missing, not GGUF, damaged, incomplete, or of an architecture that
+    transformers cannot load; or the package gguf is not installed.
     """
     path = Path(file)
     if not path.is_file():
@@ -153,9 +146,7 @@ def write_pickled(model: str, revision: str | None, out: Path) -> dict[str, Any]
     """Write a checkpoint with pickled weights into a folder; return the record of it.
 
     `model`: a hub id or a folder, with pytorch_model.bin, whole or in parts.
-
-    Raises ModelError: not found, safetensors already, no such file, or one that holds more than
-    weights.
+    Raises ModelError: not found, safetensors already, no such file, or more than weights in it.
     """
     where = f"{model}@{revision}" if revision else model
     folder, commit = folder_of(model), None
@@ -178,7 +169,7 @@ def write_pickled(model: str, revision: str | None, out: Path) -> dict[str, Any]
 
 
 def _read_apart(where: str, out: Path, files: list[Path]) -> dict[str, Any]:
-    """Have a process of its own write the tensors of pickled files into `out`."""
+    """Write the tensors of pickled files into `out`, in a process of their own."""
     kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     given = [str(path.resolve()) for path in (out, *files)]
     with tempfile.TemporaryDirectory() as empty:

@@ -1,12 +1,9 @@
 """Copy from the host to a device without a wait, and have a device repeat its bits.
 
-torch's `to` waits for a GPU's stream where it copies from ordinary memory, so the GPU would stand
-idle while the host prepares the next pass. A copy from pinned memory is queued like any other work.
-
-A GPU's bits vary by kernels that add up with atomic operations, in whatever order their threads
-come; gradients of attention that split the keys; cuBLAS with several workspaces; cuDNN choosing its
-kernels by timing. Torch has one switch for the first two, under which a computation without a
-repeatable kernel is an error (a warning instead would leave attention as it is).
+A copy from ordinary memory waits for the GPU's stream; one from pinned memory is queued. A GPU's
+bits vary by atomic additions, gradients of attention with split keys, cuBLAS with several
+workspaces and cuDNN's choice of kernels by timing. `torch.use_deterministic_algorithms` covers the
+first two; it has to raise, since a warning would leave attention as it is.
 """
 
 from __future__ import annotations
@@ -23,25 +20,22 @@ from torch.overrides import TorchFunctionMode
 
 
 def to_device(values: Tensor | NDArray[Any] | Sequence[Any], device: torch.device) -> Tensor:
-    """Copy numbers of the host to a device, queued after the device's earlier work.
-
-    `values`: an array, (nested) lists of numbers, or a tensor, which may be on a device already.
-    """
+    """Copy an array, nested lists or a tensor to a device, queued after the device's other work."""
     tensor = torch.as_tensor(values)
     queued = device.type == "cuda" and tensor.device.type == "cpu"
     return (tensor.pin_memory() if queued else tensor).to(device, non_blocking=queued)
 
 
 _WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"
-#: The values under which NVIDIA promises that cuBLAS repeats itself.
+#: Settings under which cuBLAS repeats its bits (NVIDIA).
 _REPEATING: Final = (":4096:8", ":16:8")
 _SWITCHES: Final[tuple[tuple[Any, str, bool], ...]] = (
     (torch.backends.cudnn, "deterministic", True),
     (torch.backends.cudnn, "benchmark", False),
-    # TF32 repeats itself, and is another precision than the study's.
+    # TF32 repeats its bits, but is not the study's precision.
     (torch.backends.cudnn, "allow_tf32", False),
     (torch.backends.cuda.matmul, "allow_tf32", False),
-    # Nothing here reads memory before it is written, and to fill it all takes time.
+    # We read no uninitialised memory, and filling it takes time.
     (torch.utils.deterministic, "fill_uninitialized_memory", False),
 )
 
@@ -64,7 +58,7 @@ def as_found() -> Iterator[None]:
     try:
         yield
     finally:
-        # To ask for what is so already would import a compiler.
+        # Setting the same mode again would import a compiler.
         if _mode() != mode:
             torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
         for (holder, name, _), value in zip(_SWITCHES, values, strict=True):
@@ -76,9 +70,9 @@ def as_found() -> Iterator[None]:
 
 
 def repeatable_sums(device: torch.device) -> AbstractContextManager[Any]:
-    """Return a context in which running sums on a device repeat themselves, if its bits are to.
+    """Return a context in which cumulative sums on a deterministic device repeat themselves.
 
-    Torch has no such kernel for floats on GPUs, and refuses; transformers' filters need it too.
+    Torch refuses them for floats on GPUs, and transformers' filters need them.
     """
     varies = device.type != "cpu" and torch.are_deterministic_algorithms_enabled()
     return SumsOnCpu() if varies else nullcontext()

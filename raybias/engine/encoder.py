@@ -1,8 +1,7 @@
-"""Tokenise texts under an explicit begin-of-sequence policy, and write chats.
+"""Tokenise texts under an explicit begin-of-sequence policy, and write chats; loads no torch.
 
-Nothing here loads weights or torch. A chat template is a program that comes with a model: its
-sandbox keeps it from files and networks, and bounds neither its time nor its memory, so it is tried
-in a process of its own before it is rendered here.
+A chat template is a program that comes with a model. Its sandbox bounds neither time nor memory, so
+a process of its own tries it before it is rendered here.
 """
 
 from __future__ import annotations
@@ -29,14 +28,13 @@ if TYPE_CHECKING:
 
 
 _SECONDS: Final = 5
-#: A busy machine gives a process little of its time.
+#: Long, since a busy machine gives a process little of its time.
 _PATIENCE_S: Final = 120
 _MEMORY: Final = 2**30
-#: Characters that a template may add to what the messages hold.
+#: Characters that a template may add to the messages'.
 _ADDS: Final = 2**18
 _TOO_MUCH: Final = 3
-#: What transformers does with a template, as far as time and memory go; other faults are found
-#: where the template is rendered.
+#: Renders as transformers does, to find limits of time and memory; other errors are left.
 _TRIAL: Final = f"""
 import json, sys
 try:
@@ -76,7 +74,6 @@ except Exception:
     pass
 """
 
-#: Templates that were tried, with the roles of the messages.
 _TRIED: Final[set[tuple[object, ...]]] = set()
 
 
@@ -85,8 +82,7 @@ def check_template(
 ) -> None:
     """Refuse a chat template that takes seconds, or memory, to write messages.
 
-    It is tried once for each sequence of roles.
-
+    Tried once for each sequence of roles.
     Raises ModelError: names the limit.
     """
     template = tokenizer.get_chat_template()
@@ -133,8 +129,7 @@ _BYTES: Final = 4
 class TextEncoder:
     """A tokenizer under a begin-of-sequence policy.
 
-    `context` is the longest input in tokens, or None without a limit; `rows` are those of the
-    model's embeddings.
+    `context`: the longest input in tokens, None without a limit; `rows`: of the model's embeddings.
     """
 
     spec: Backbone
@@ -144,12 +139,10 @@ class TextEncoder:
 
     @property
     def prompt_token_id(self) -> int:
-        """Id of the token that begins sentences, and that soft prompts start from.
+        """Id of the token that begins sentences and soft prompts (Tian2023 section 3).
 
-        It is the one that `bos` names; else BOS, or EOS for tokenizers without BOS (Tian2023
-        section 3), unless that token marks the turns of a chat and so never precedes plain text:
-        then the token that separates documents.
-
+        The token that `bos` names; else BOS, or EOS without one; or the token that separates
+        documents, if BOS marks the turns of a chat and so never precedes plain text.
         Raises ModelError: the tokenizer has neither BOS nor EOS.
         """
         return self._begin_ids[0]
@@ -181,20 +174,16 @@ class TextEncoder:
         return tuple(dict.fromkeys([separator if named is None else named, separator, own]))[:2]
 
     def _marks_turns(self, token: str) -> bool:
-        """Check whether the chat template writes a token in every turn, of the user and the model.
-
-        A template that begins a conversation, or each of the user's turns, with BOS does not.
-        """
+        """Check whether the chat template writes a token in every turn, of user and model."""
         if not self.has_chat_template:
             return False
         turns = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
-        # A template that refuses these says nothing of the token.
+        # A template that refuses these turns leaves the question open.
         with suppress(ModelError):
             return self.chat(turns).count(token) >= len(turns)
         return False
 
-    #: Whether tokens, or only their rough number, are known. With tokens the model can be given
-    #: the begin of its own turn in a chat.
+    #: Whether tokens are known, and so the begin of the model's turn can be written.
     knows_tokens: ClassVar[bool] = True
 
     @property
@@ -208,13 +197,10 @@ class TextEncoder:
         return replace(self, spec=self.spec.model_copy(update={"bos": "none"}))
 
     def chat(self, messages: Sequence[Mapping[str, object]]) -> str:
-        """Write messages in the tokenizer's chat template, up to where the model is to answer.
+        """Write messages (`role`, `content`) in the chat template, up to the model's answer.
 
-        A last message of the assistant is left open, for the model to continue. Templates that can
-        ask for an answer without thoughts before it do so.
-
-        `messages`: of a `role` (system, user, assistant) and a `content`.
-
+        A last message of the assistant is left open to continue; thoughts before the answer are
+        switched off where the template can.
         Raises ModelError: the template refuses the messages, such as a system message.
         """
         begun = messages[-1]["role"] == "assistant"
@@ -240,8 +226,8 @@ class TextEncoder:
     def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
         """Tokenise texts; return the token ids of each.
 
-        Raises ModelError: a text without any token or with one that the model does not have, or no
-        EOS to append.
+        Raises ModelError: a text without tokens or with an id outside the model's, or no EOS to
+        append.
         """
         with reading_model(self.spec, "tokenizer"):
             rows = self.ids(texts, specials=self.spec.bos == "tokenizer")
@@ -291,10 +277,7 @@ class RoughEncoder(TextEncoder):
 
 
 def load_tokenizer(spec: Backbone) -> TextEncoder:
-    """Load the tokenizer and its begin-of-sequence policy, without weights.
-
-    Raises ModelError: not found or unreadable.
-    """
+    """Load the tokenizer and its begin-of-sequence policy; ModelError if missing or unreadable."""
     from transformers import AutoTokenizer
 
     if not spec.is_checkpoint:
@@ -307,7 +290,7 @@ def load_tokenizer(spec: Backbone) -> TextEncoder:
         )
         limits = (getattr(config, "max_position_embeddings", None), tokenizer.model_max_length)
         known = [int(limit) for limit in limits if limit is not None and 0 < limit < _NO_LIMIT]
-        # What a tokenizer cannot do shows in its first use.
+        # A broken tokenizer fails at its first use.
         tokenizer([LABELS[0]])
         vocabulary = tokenizer.get_vocab()
     if spec.bos not in _POLICIES and spec.bos not in vocabulary:
@@ -330,13 +313,8 @@ def check_lengths(
 ) -> None:
     """Refuse texts that do not fit the context; nothing is ever cut silently.
 
+    `taken`: tokens of the context that `by` takes, such as prompt vectors; `names`: of the texts.
     Raises ModelError: counts the texts and names the longest.
-
-    Parameters
-    ----------
-    lengths: tokens of each text.
-    taken: tokens of the context beside a text, such as prompt vectors, and `by` what.
-    names: of the texts, for the message.
     """
     if context is None:
         return

@@ -1,11 +1,8 @@
 """Draw random numbers by counter: a hash of keys and places in integer tensor operations.
 
-They have the same bits on every device, beside anything, and come all at once: a generator's
-numbers depend on earlier draws, and on CUDA on the GPU's kind. The mixing function is "lowbias32",
-found by search for the least bias of 32 bits that two multiplications allow (C. Wellons,
-hash-prospector).
-
-A key is a pair of int32, in a tensor's last dimension. Shapes: N keys, C numbers of each.
+They have the same bits on every device and in any batch; a generator's depend on earlier draws and
+on the kind of GPU. The hash is "lowbias32" (C. Wellons, hash-prospector). A key is a pair of int32,
+in a tensor's last dimension. Shapes: N keys, C numbers of each.
 """
 
 from __future__ import annotations
@@ -57,8 +54,8 @@ def uniforms(keys_N2: Tensor, count: int) -> Tensor:
 def kept(keys_N2: Tensor, shape: Sequence[int], dropped: float) -> Tensor:
     """Return a dropout mask of values [N, *shape], True where a value is kept.
 
-    A value takes half a word, so the share `dropped` is a multiple of 2^-16. Rows of the last
-    dimension begin a word each: a mask of more such rows begins with that of fewer.
+    `dropped` is rounded to a multiple of 2^-16. A mask of more rows, in the last dimension, begins
+    with that of fewer.
     """
     *rows, width = shape
     words_NC = words(keys_N2, torch.Size(rows).numel() * ((width + 1) // 2))
@@ -67,12 +64,9 @@ def kept(keys_N2: Tensor, shape: Sequence[int], dropped: float) -> Tensor:
 
 
 class KeyedDropout(TorchFunctionMode):
-    """Draw all dropout of a model's forward pass by counter.
+    """Draw all dropout of a forward pass by counter, keyed by `parts` and the dropout's number.
 
-    Attention with dropout is computed as a plain product, since torch's fused kernels draw their
-    own numbers.
-
-    `parts`: keys of the masks, beside the number of the dropout in the pass.
+    Attention is then a plain product, since torch's fused kernels draw their own numbers.
     """
 
     def __init__(self, *parts: str | int) -> None:
@@ -82,7 +76,6 @@ class KeyedDropout(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Compute dropout and attention with it; leave anything else to torch."""
         from raybias.engine.attention import product_attention
 
         given = kwargs or {}
@@ -107,7 +100,6 @@ class KeyedDropout(TorchFunctionMode):
 
 
 def _mixed(words: Tensor) -> Tensor:
-    """Hash each int32 in place."""
     words = _folded(words, 16)
     words *= _FIRST
     words = _folded(words, 15)
@@ -116,7 +108,6 @@ def _mixed(words: Tensor) -> Tensor:
 
 
 def _folded(words: Tensor, places: int) -> Tensor:
-    """Compute `words ^ (words >> places)` in place, without sign."""
     moved = words >> places
     moved &= 2 ** (32 - places) - 1
     words ^= moved

@@ -1,7 +1,6 @@
 """Estimate the memory of a model's passes from its shape, with the arithmetic shown.
 
-A term is one line of a plan: a name, its arithmetic and its bytes, from the same factors. The
-counts are upper estimates; no weight is loaded.
+A term is one line of a plan: name, arithmetic, bytes. Upper estimates; no weight is loaded.
 """
 
 from __future__ import annotations
@@ -14,30 +13,27 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from raybias.engine.model_shape import ModelShape
 
-# Values that autograd keeps per token, layer and unit of width beside those of the feed-forward
-# part and of attention's weights, when the weights are frozen: 6.4 were measured. On a CPU what
-# malloc cannot give back and attention's plain product come on top.
+# Values that autograd keeps per token, layer and unit of width with frozen weights, without
+# feed-forward and attention weights: 6.4 measured. CPUs add fragmentation and the plain product.
 _KEPT_BESIDE: Final = {"cpu": 24, "gpu": 9}
 # Tokens of the shortest text after which the next one is predicted; copies of its logits.
 _SHORTEST: Final = 16
 _LOGITS: Final = 3
-# Values alive per token in a forward pass without gradients: per unit of width, and per unit of
-# feed-forward width.
+# Values alive per token without gradients: per unit of width and of feed-forward width.
 _ALIVE, _ALIVE_FEED_FORWARD = 8, 3
-#: Copies of what is tuned: itself, its gradient, two AdamW moments and the best weights, float32.
+#: Copies of tuned weights: they, gradient, two AdamW moments and the best ones, float32.
 TRAINING_COPIES: Final = 5
 # Weights that DeepSpeed keeps gathered at most (stage3_max_live_parameters).
 _LIVE = 10**9
-#: Tokens of the longest sentence that tuning reckons with.
+#: Tokens of the longest sentence assumed in tuning.
 LONGEST: Final = 128
 # Python with torch, transformers and Ray, measured; on a GPU the CUDA context, not measured.
 _PROCESS: Final = {"cpu": (700 * 2**20, "measured"), "gpu": (1200 * 2**20, "assumed")}
-# Part of what a worker on a GPU holds that stays free, for cuBLAS's buffers and for what torch's
-# allocator cannot give out in one piece.
+# Divisor of a GPU worker's memory: head-room for cuBLAS's buffers and fragmentation.
 _HEADROOM: Final = 16
 
 
-#: A number of the arithmetic, alone or with the text that it is written as, such as "{:,} tokens".
+#: A number of the arithmetic, alone or with its format, such as "{:,} tokens".
 Factor = float | tuple[float, str]
 
 
@@ -96,10 +92,7 @@ def with_headroom(terms: tuple[MemoryTerm, ...], device: str) -> tuple[MemoryTer
 
 
 def within_share(terms: tuple[MemoryTerm, ...], share: float) -> tuple[MemoryTerm, ...]:
-    """Add what a GPU needs because an engine takes a fixed share of its memory.
-
-    The engine's memory must fit its share, and all beside it the rest.
-    """
+    """Add the memory that lets the engine fit its fixed share of the GPU, and all else the rest."""
     beside = total(each for each in terms if each.beside)
     inside = total(terms) - beside
     engine, rest = math.ceil(inside / share), math.ceil(beside / (1 - share))
@@ -124,7 +117,7 @@ def host_memory(
 ) -> tuple[MemoryTerm, ...]:
     """Count the memory that a worker on a GPU takes of its node; none for one on CPUs.
 
-    `item` is bytes of one weight, `partitions` the workers that share the weights.
+    `item`: bytes of one weight; `partitions`: workers that share the weights.
     """
     if device == "cpu":
         return ()
@@ -161,7 +154,7 @@ def training_activations(
 ) -> tuple[MemoryTerm, MemoryTerm]:
     """Count the values that a pass with gradients over `tokens` keeps in every layer, and in one.
 
-    `item` is bytes of one value; weights that are not `frozen` take a gradient.
+    `item`: bytes of one value; weights that are not `frozen` take a gradient.
     """
     beside, inside = _KEPT_BESIDE[device], shape.kept
     if not frozen:

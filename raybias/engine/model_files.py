@@ -1,7 +1,7 @@
 """Load a model's configuration, its generation settings and its quantisation.
 
-transformers loads quantised checkpoints with their package (torchao and its like). They compute in
-the dtype that they were saved for, and their weights stay as they are beside any adapter.
+Quantised checkpoints, loaded with their package (torchao and its like), compute in the dtype that
+they were saved for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig, PretrainedConfig
 
 _LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-#: What else counts something in the configurations of transformers, by its names in them.
+#: Names of sizes in the configurations of transformers.
 _SIZES: Final = (
     *("hidden_size", "n_embd", "d_model", "dim", "word_embed_proj_dim", "head_dim", "vocab_size"),
     *("intermediate_size", "ffn_dim", "d_ff", "n_inner", "max_position_embeddings", "n_positions"),
@@ -49,7 +49,7 @@ def read_config(spec: Backbone) -> PretrainedConfig:
     with reading_model(spec, CONFIG):
         if folder is not None and not (folder / CONFIG).is_file():
             raise ModelError(f"the folder has no {CONFIG}", where=spec.id, cure=MODEL_CURE)
-        # Before a million layers are made.
+        # Before transformers makes a million layers.
         _check_sizes(PretrainedConfig.get_config_dict(source_of(spec), **place)[0])
         config: PretrainedConfig = AutoConfig.from_pretrained(
             source_of(spec), trust_remote_code=False, **place
@@ -58,10 +58,7 @@ def read_config(spec: Backbone) -> PretrainedConfig:
 
 
 def read_generation(spec: Backbone) -> GenerationConfig | None:
-    """Load a model's generation_config.json; None where it has none, as many models.
-
-    Raises ModelError: a wrong value.
-    """
+    """Load a model's generation_config.json, None without one; ModelError for a wrong value."""
     from transformers import GenerationConfig
 
     with reading_model(spec, "generation_config.json"), suppress(OSError):
@@ -88,11 +85,8 @@ def _check_sizes(content: Mapping[str, Any]) -> None:
 class Quantisation:
     """How a checkpoint is quantised.
 
-    Attributes
-    ----------
-    method: as transformers names it, with the kinds of its weights where it says.
-    dtype: of weights that are not quantised, and of activations.
-    stored: bytes of all weights; None where they are not on this machine.
+    `method`: transformers' name, with the kinds of its weights; `dtype`: of other weights and of
+    activations; `stored`: bytes of all weights; None where they are not on this machine.
     """
 
     method: str
@@ -124,11 +118,9 @@ def quantisation(spec: Backbone) -> Quantisation | None:
 
 
 def dtype_of(spec: Backbone, name: str | None = None) -> torch.dtype:
-    """Return torch's dtype of a name, or of the backbone; a quantised one has its own.
+    """Return torch's dtype of a name or of the backbone; errors as of `quantisation`.
 
     `auto` is float32 outside a study, which decides it.
-
-    Raises ModelError: as `quantisation` says.
     """
     import torch
 

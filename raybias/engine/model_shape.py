@@ -30,12 +30,10 @@ class ModelShape:
     ----------
     parameters, weight_bytes: of all weights, shared ones once.
     layers, hidden: blocks, and the width between them.
-    width: of the input embeddings, which soft prompts share.
-    vocabulary: rows of the input embeddings.
+    width, vocabulary: of the input embeddings.
     feed_forward: the widest layer inside a block.
     kept: values per token and unit of `feed_forward` that a backward pass needs.
     keys: width of one layer's keys (as of its values).
-    heads: attention heads.
     linear_widths: sum of the inputs and outputs of all linear layers of the blocks.
     block_parameters: weights of all blocks; the others are embeddings, norms and heads.
     context: longest input in tokens; None without a limit.
@@ -96,7 +94,7 @@ def shape_of(model: PreTrainedModel, spec: Backbone) -> ModelShape:
     inside = list(blocks(model))
     widths = [sorted(layer.weight.shape) for block in inside for layer in _linear(block)]
     how = quantisation(spec)
-    # Where the files are not here, what they would take in full.
+    # Without the files, the bytes of unquantised weights.
     stored = how.stored if how is not None else None
     names = ("activation_function", "hidden_act", "hidden_activation")
     given = (getattr(config, name, None) for name in names)
@@ -123,7 +121,6 @@ def shape_of(model: PreTrainedModel, spec: Backbone) -> ModelShape:
 
 
 def _linear(block: torch.nn.Module) -> list[Any]:
-    """Return linear layers: modules with a matrix and nothing inside."""
     return [
         each
         for each in block.modules()

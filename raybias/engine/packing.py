@@ -1,11 +1,9 @@
 """Pack rows of tokens into sequences that share what the rows have in common.
 
-A sequence is the prefix tree of its rows, written depth first, under tree attention: a token sees
-exactly its ancestors, its position is its depth, and every row gets the hidden state that it has
-alone. So a soft prompt, a begin token or a template's beginning is computed once, without padding
-inside a sequence. Depth-first order makes ancestry one comparison: token j is an ancestor of i (or
-i itself) when j <= i < ends[j], where ends[j] is the place after j's last descendant.
-
+A sequence is the prefix tree of its rows, depth first, under tree attention: a token sees exactly
+its ancestors, its position is its depth, so every row gets the hidden state that it has alone, and
+a common beginning is computed once. Token j is an ancestor of i (or i itself) when j <= i <
+ends[j], where ends[j] is the place after j's last descendant.
 Shapes: R sequences of a batch, T tokens, N rows.
 """
 
@@ -26,23 +24,19 @@ Row = Sequence[int]
 
 #: Longer sequences share more, but attention grows with their square.
 MAX_TOKENS: Final = 192
-#: Sequences shorter than this share of the longest wait for the next batch, since padding
-#: costs more than one more pass.
+#: Sequences shorter than this share of the longest wait: padding costs more than a pass.
 FULL: Final = 0.85
-#: Matrix products on a CPU give a row the same bits whatever rows share them, if these come in
-#: blocks of 8 and are at least 16 (MKL's kernels for fewer rows add up in another order).
+#: CPU matrix products of at least 16 rows, in blocks of 8, give a row the same bits beside any
+#: others (MKL's kernels for fewer rows add up in another order).
 BLOCK: Final = 8
 
 
 @dataclass(frozen=True)
 class PackedSequence:
-    """Rows as one token sequence.
+    """Rows as one token sequence; `tokens`, `depths` and `ends` have one entry per token.
 
-    Attributes
-    ----------
-    tokens, depths, ends: one entry per token.
-    members: index of each row among the rows that were packed.
-    lasts: place of each row's last token, in the order of `members`; -1 for an empty row.
+    `members`: index of each row among those packed; `lasts`: place of each one's last token; -1 for
+    an empty row.
     """
 
     tokens: NDArray[np.int64]
@@ -79,9 +73,8 @@ def pack(
 ) -> list[PackedSequence]:
     """Cut rows into sequences of at most `max_tokens` tokens (or one longer row).
 
-    Rows are taken in lexicographic order, so that neighbours share the most, and cut where
-    sequences come out about equally long; with `max_tokens=0` every row is a sequence of its own.
-    Without `share` each row keeps its own copy of every token.
+    Rows are sorted, so that neighbours share the most, and cut into about equally long sequences;
+    with `max_tokens=0` every row is a sequence of its own. Without `share` no token is shared.
     """
     order = sorted(range(len(rows)), key=lambda n: tuple(rows[n]))
     whole = _Tree(share=share)
@@ -193,7 +186,7 @@ def fitting(
 ) -> int:
     """Count the sequences, longest first, that fit one batch under a token budget.
 
-    At least one, however long, and none shorter than the share `full` of the first.
+    At least one, and none shorter than the share `full` of the first.
     """
 
     def width(each: Placed) -> int:
@@ -207,8 +200,7 @@ def fitting(
 def shared_width(length: int) -> int:
     """Round a length up to a width that sequences of similar length share.
 
-    Blocks are an eighth of the next power of two or more, so that widths are few and less than a
-    fifth of any but the shortest is padding, a tenth on average.
+    Widths are multiples of an eighth of a power of two: few, with a tenth of padding on average.
     """
     block = max(BLOCK, 1 << (length - 1).bit_length() >> 3)
     return max(2 * BLOCK, -(-length // block) * block)
@@ -229,7 +221,7 @@ def alike(waiting: Sequence[Placed], widths: Sequence[int], *, budget: int) -> i
 
 
 def stack(placed: Sequence[Placed], width: int | None = None) -> Batch:
-    """Pad sequences to one batch: to the longest, or to a given width.
+    """Pad sequences to one batch, of the longest's or a given width.
 
     Sequences of one adapter are neighbours, and so are adapters with equally many.
     """

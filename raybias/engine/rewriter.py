@@ -1,9 +1,7 @@
 """Rewrite sentences in another style with a T5 checkpoint: draw candidates, let a judge choose.
 
-As Styleformer does it (Zhao2025 section 3.2): draw a few candidates, keep those with the same
-meaning, take the best. Every draw is decided by the sentence's key, so neither batch nor order nor
-worker changes a candidate, and sentences under one key share their random numbers.
-
+As Styleformer does (Zhao2025 section 3.2): draw a few candidates, keep those with the same meaning,
+take the best. Draws are keyed per sentence, so neither batch nor order nor worker changes them.
 Shapes: R sentences of a batch, C candidates of each, N = R x C rows, T tokens, H hidden, V
 vocabulary.
 """
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig
 
 
-#: What Styleformer's checkpoints were tuned with before each sentence.
+#: The prefixes that Styleformer's checkpoints were tuned with.
 INSTRUCTIONS: Final = {
     "formal": "transfer Casual to Formal: ",
     "informal": "transfer Formal to Casual: ",
@@ -39,22 +37,16 @@ INSTRUCTIONS: Final = {
 _UNREAD: Final = "pooler."
 #: The token type of padding; padding is masked, so any value does.
 _NO_TYPE: Final = 0
-#: Adequacies that agree to so many places are equal: batches may change the places behind.
+#: Decimals of adequacies that are compared; batches may change the rest.
 _PLACES: Final = 5
 
 
 class Rewriter:
     """A T5 checkpoint with a judge; call it with sentences and their keys.
 
-    Parameters
-    ----------
-    style: chooses among INSTRUCTIONS where `options` has none.
-    execution: its token budget is for the sentences, and for judged texts.
-
-    Raises
-    ------
-    ConfigError: neither an instruction nor a style that has one.
-    ModelError: as `load_pretrained` says, or no end token.
+    `style` chooses among INSTRUCTIONS where `options` has none.
+    Raises ConfigError: no instruction for the style; ModelError: as `load_pretrained` says, or no
+    end token.
     """
 
     def __init__(self, options: Rewriting, execution: Execution = ON_CPU, *, style: str) -> None:
@@ -78,9 +70,8 @@ class Rewriter:
     ) -> list[list[tuple[str, float]]]:
         """Rewrite sentences; return each one's adequate rewritings with their scores, best first.
 
-        Rewritings equal to the sentence are left out, so a list may be empty; equally adequate ones
-        stand in the order of their draws.
-
+        Rewritings equal to the sentence are left out, so a list may be empty; ties keep the draws'
+        order.
         Raises ModelError: a sentence is longer than the judge's context.
         """
         candidates = self.candidates(texts, keys)
@@ -100,8 +91,7 @@ class Rewriter:
     ) -> list[list[str]]:
         """Draw the different rewritings of each sentence, in the order of the draws.
 
-        A draw that does not end within the length limit is dropped, and a sentence beyond it gets
-        none.
+        Draws that do not end within the length limit are dropped; longer sentences get none.
         """
         # An instruction is the task's, not the sentence's: the limit is on the sentence.
         lengths = [len(row) for row in self._encoder.ids(texts)]
@@ -163,10 +153,7 @@ def _instruction(options: Rewriting, style: str) -> str:
 
 
 def check_rewriter(options: Rewriting, *, style: str) -> tuple[ModelShape, ModelShape]:
-    """Refuse what `Rewriter` would, as far as it shows without weights; return both models' shapes.
-
-    Raises ConfigError, ModelError: see `Rewriter`.
-    """
+    """Refuse what `Rewriter` would, as far as it shows without weights; return both shapes."""
     from transformers import AutoModelForSeq2SeqLM
 
     _instruction(options, style)
@@ -183,13 +170,10 @@ def check_rewriter(options: Rewriting, *, style: str) -> tuple[ModelShape, Model
 class AdequacyModel:
     """Score pairs of (sentence, rewritten sentence), higher meaning closer.
 
-    By a classifier of both sentences whose label 1 means yes (Parrot's adequacy model is one), or
-    by the cosine of mean-pooled last hidden states, as sentence-transformers computes it for
-    all-MiniLM.
-
+    By a classifier of both sentences whose label 1 means yes (such as Parrot's), or by the cosine
+    of mean-pooled last hidden states, as sentence-transformers does. `threshold`: the least
+    adequate score.
     Raises ModelError: as `load_pretrained` says, or a classifier without a label 1.
-
-    `threshold`: the least score of an adequate rewriting.
     """
 
     def __init__(self, options: Adequacy, execution: Execution = ON_CPU) -> None:
@@ -304,6 +288,6 @@ def _generation(model: Any, tokenizer: Any, options: Rewriting) -> GenerationCon
         pad_token_id=eos if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
         decoder_start_token_id=start,
     )
-    # What `config` leaves open, `generate` would take from here.
+    # `generate` would take unset values from here.
     model.generation_config = GenerationConfig(decoder_start_token_id=start)
     return config

@@ -1,10 +1,8 @@
 """Sample the next token: transformers' filters, and a draw that a key decides.
 
-All values but the temperature come from the model's generation_config, as in transformers'
-`generate`. The draw is the inverse of the cumulative distribution, summed in float64 in the order
-of token ids, at a number derived from the request's key; so neither batch nor order nor worker
-changes a token.
-
+All values but the temperature come from the model's generation_config, as in `generate`. The draw
+inverts the cumulative distribution, in float64 and the order of token ids, at the key's number, so
+neither batch nor order nor worker changes a token.
 Shapes: N rows, V vocabulary, B blocks of token ids, M candidates, T tokens of a row so far, L label
 ids.
 """
@@ -34,10 +32,9 @@ from raybias.engine.answers import Key
 from raybias.engine.devices import repeatable_sums, to_device
 from raybias.errors import ModelError
 
-#: What `generate` takes where a generation_config says nothing.
+#: The default of `generate`.
 _DEFAULT_TOP_K: Final = 50
-#: Unsupported options of a generation_config that change draws, with the values at which they do
-#: nothing (None is always one).
+#: Unsupported options that change draws, with their neutral values beside None.
 _FOREIGN: Final[dict[str, tuple[object, ...]]] = {
     "typical_p": (1.0,),
     "epsilon_cutoff": (0.0,),
@@ -58,21 +55,15 @@ _FOREIGN: Final[dict[str, tuple[object, ...]]] = {
     "penalty_alpha": (0.0,),
     "stop_strings": (),
 }
-#: Token ids are searched in blocks of this many.
 _BLOCK: Final = 32
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The values of a draw.
+    """The values of a draw, named as in transformers; `eos_ids` end a row.
 
-    Attributes
-    ----------
-    temperature: 0 takes the most likely token.
-    top_k: tokens that stay, 0 for all; top_p: the share of probability that stays, 1 for all;
-        min_p: the least probability that stays, relative to the largest, 0 for none.
-    repetition_penalty: divides the logits of tokens that the row already has; 1 for none.
-    eos_ids: tokens that end a row.
+    Without effect: `top_k` 0, `top_p` 1, `min_p` 0, `repetition_penalty` 1; `temperature` 0 takes
+    the most likely token.
     """
 
     temperature: float
@@ -86,8 +77,7 @@ class Sampling:
     def of(cls, model: Any, *, temperature: float) -> Sampling:
         """Take the model's generation_config, with another temperature.
 
-        Raises ModelError: the generation_config asks for an unsupported option, or has a value of
-        another kind.
+        Raises ModelError: an unsupported option, or a value of the wrong type.
         """
         config = model.generation_config
         for name, neutral in _FOREIGN.items():
@@ -152,12 +142,8 @@ class Sampler:
     ) -> Tensor:
         """Draw the next token of each row [N].
 
-        Parameters
-        ----------
-        logits_NV: float32.
-        history_NT: all tokens of each row so far, for a repetition penalty, which acts once on a
-            token.
-        uniforms_N: a number in [0, 1) per row, float64; unused where `is_greedy`.
+        `history_NT`: all tokens of each row so far, for a repetition penalty, which acts once on a
+        token; `uniforms_N`: a number in [0, 1) per row, float64; unused where `is_greedy`.
         """
         if self.sampling.repetition_penalty != 1:
             logits_NV = self._penalty(history_NT, logits_NV)
@@ -175,17 +161,10 @@ class Sampler:
 
 
 class KeyedDraw(LogitsProcessor):  # type: ignore[misc]
-    """Leave `generate` one token a row, drawn by the row's random number.
+    """Leave `generate` one token a row: token t is drawn by number t of the row's key.
 
-    Token t of a row is drawn by number t of its key. It serves one call of `generate`.
-
-    `labels_NL`: natural log-probabilities [N, L] after the prompts, float32.
-
-    Parameters
-    ----------
-    keys: of each row.
-    length: most tokens of a row.
-    label_ids: tokens whose log-probabilities are kept at the first step.
+    It serves one call of `generate`, of at most `length` tokens. `labels_NL`: natural
+    log-probabilities [N, L] of `label_ids` after the prompts, float32.
     """
 
     def __init__(
@@ -224,12 +203,11 @@ def only(tokens_N: Tensor, logits_NV: Tensor) -> Tensor:
 def _candidates(logits_NV: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     """Select the tokens that a top-k filter can keep: ids in ascending order, and their logits.
 
-    A block of ids whose largest logit is below the k-th largest of all blocks' has none of the k
-    largest logits, so on a CPU the filters need not see the whole vocabulary.
+    They are in the k blocks of ids with the largest maxima; on a CPU the filters see no others.
     """
     count, size = logits_NV.shape
     blocks = size // _BLOCK
-    # How many blocks stay would have to be waited for on a device, where the filters are cheap.
+    # On a GPU the filters are cheap, and the number of blocks would need a synchronisation.
     if not 0 < top_k < blocks or logits_NV.device.type != "cpu":
         return torch.arange(size, device=logits_NV.device).expand(count, size), logits_NV
     logits_NBK = logits_NV[:, : blocks * _BLOCK].view(count, blocks, _BLOCK)
@@ -237,7 +215,6 @@ def _candidates(logits_NV: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
     bound_N1 = largest_NB.topk(top_k).values[:, -1:]
     # Temperature may round neighbours to one value, and the filter keeps whatever ties.
     bound_N1 = bound_N1 - 1e-5 * bound_N1.abs()
-    # Rows with more ties than others bring blocks below their bound: these are filtered.
     kept = int((largest_NB >= bound_N1).sum(-1).max())
     chosen_Nb1 = largest_NB.topk(kept).indices.sort(-1).values[:, :, None]
     place_K = torch.arange(_BLOCK, device=logits_NV.device)

@@ -1,7 +1,7 @@
 """Compare a fast way of computing with the model's own forward pass, and choose between them.
 
-The short cuts that an architecture allows (packed rows under a tree mask, the LM head on a few
-places only) are measured on a few tokens when a model is taken into use, not listed by name.
+The short cuts (packed rows under a tree mask, the LM head on a few places only) are tried on a few
+tokens of each model, not listed by architecture.
 """
 
 from __future__ import annotations
@@ -30,13 +30,9 @@ def sample_tokens(model: Any, count: int) -> list[int]:
 def read_samples(
     read: Callable[[Batch], Tensor], model: Any, *, packs: bool, alone: bool
 ) -> Tensor:
-    """Compute the values of a few rows, two of which share tokens, in their order.
+    """Compute the values [N, ...] of a few rows, two of which share tokens, in their order.
 
-    Parameters
-    ----------
-    read: from a batch to values [N, ...] of its rows.
-    packs: whether rows share sequences.
-    alone: whether rows that share none are computed one by one, without any padding.
+    `packs`: whether rows share sequences; `alone`: otherwise, whether they are computed one by one.
     """
     token = sample_tokens(model, 11)
     rows = [token[:5], token[:3] + token[6:9], token[9:11]]
@@ -59,8 +55,7 @@ def agrees(fast: Callable[[], Tensor], expected: Tensor, *, tolerance: float) ->
         with torch.no_grad():
             values = fast()
     except (RuntimeError, ValueError, TypeError, AttributeError, LookupError):
-        # The architecture does not take a mask, positions or a cache of this shape, or keeps
-        # its hidden states elsewhere.
+        # The architecture takes other inputs, or keeps its hidden states elsewhere.
         return False
     return values.shape == expected.shape and distance(values, expected) <= tolerance
 
@@ -68,10 +63,9 @@ def agrees(fast: Callable[[], Tensor], expected: Tensor, *, tolerance: float) ->
 def fastest(
     ways: Iterable[Way], plain: Way, sample: Callable[[Way], Tensor], *, dtype: torch.dtype
 ) -> Way:
-    """Return the first of the ways, fastest first, that agrees with the plain way on a sample.
+    """Return the first way that agrees with the plain one on a sample, or the plain one.
 
-    `sample` computes a few rows in a way; `dtype` is the model's. Where none agrees it is the plain
-    way.
+    `ways`: fastest first; `sample`: computes a few rows in a way; `dtype`: the model's.
     """
     with torch.no_grad():
         expected = sample(plain)

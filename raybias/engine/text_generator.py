@@ -1,13 +1,9 @@
 """Generate text after many prompts with transformers' `generate`, each sampled under its own key.
 
-The common beginning of a call's prompts, such as nine demonstrations, is computed once and copied
-to the keys and values of every row. The rests of the prompts follow, sorted by length and padded on
-their left, in batches under a token budget. A token is drawn by number t of its row's key, so a row
-depends on its key, its prompt and the model, and on no other row.
-
-Some architectures compute a padded row otherwise than the row alone. They get batches of one length
-and no opening; a measurement decides when a backbone is taken into use.
-
+The common beginning of a call's prompts is computed once and copied to the keys and values of every
+row. The rests, sorted by length and padded on their left, follow in batches under a token budget. A
+row depends on its key, its prompt and the model, and on no other row. Models whose padded rows
+differ, on a sample, get batches of one length and no opening.
 Shapes: N rows, T tokens, V vocabulary, H heads, E width of a head.
 """
 
@@ -39,19 +35,15 @@ KeysValues = tuple[Tensor, Tensor]
 
 #: Tokens of one pass over an opening.
 BLOCK: Final = 64
-#: A decoding step of few rows is memory-bound; it costs about as much as to prefill this many
-#: tokens.
+#: A decoding step of few rows is memory-bound: it costs as much as prefilling this many tokens.
 STEP: Final = 32
 
 
 @dataclass(frozen=True)
 class Generated:
-    """Text generated after one prompt.
+    """Text generated after one prompt; `tokens` lack the one that ended the row.
 
-    Attributes
-    ----------
-    tokens: new tokens, without the one that ended the row.
-    label_log_probs: natural log-probabilities of the label ids after the prompt, float32.
+    `label_log_probs`: natural log-probabilities of the label ids after the prompt, float32.
     """
 
     tokens: tuple[int, ...]
@@ -61,10 +53,9 @@ class Generated:
 class TextGenerator:
     """Generate text after prompts with one backbone.
 
-    The token budget bounds the rests of the prompts in a batch. Keys and values of the opening and
-    of new tokens come on top (`methods.work.Work.held_tokens`).
-
-    `shares`: whether padded rows share an opening.
+    The token budget bounds the rests of the prompts in a batch; keys and values of the opening and
+    of new tokens come on top (`methods.work.Work.held_tokens`). `shares`: whether padded rows share
+    an opening.
     """
 
     def __init__(self, backbone: LoadedBackbone) -> None:
@@ -84,18 +75,12 @@ class TextGenerator:
         max_new_tokens: int,
         label_ids: Sequence[int] = (),
     ) -> list[Generated]:
-        """Generate text after each row, in the order of `rows`.
+        """Generate text after each row, a whole prompt in tokens, in the order of `rows`.
 
-        Parameters
-        ----------
-        rows: whole prompts in tokens.
-        keys: of each row's draws; token t uses number t of `keyed_draws.uniforms`.
-        max_new_tokens: 0 computes the label logits only.
-
-        Raises
-        ------
-        ModelError: a prompt that leaves no room for its new tokens.
-        WorkFailed: a single row does not fit the device's memory.
+        Token t uses number t of its row's key in `keyed_draws.uniforms`; with `max_new_tokens` 0
+        the label logits alone are computed.
+        Raises ModelError: a prompt that leaves no room for its new tokens; WorkFailed: a single row
+        does not fit the device's memory.
         """
         check_lengths(
             [*map(len, rows)],
@@ -108,7 +93,7 @@ class TextGenerator:
             return []
         new, sampler, device = max(1, max_new_tokens), Sampler(sampling), self.backbone.device
         lengths = [len(row) for row in rows]
-        # Padding would stand in a window of attention in the place of tokens.
+        # Padding would take the place of tokens in a sliding window.
         window = attention_window(self.backbone.model.config)
         shares = self.shares and max(lengths) + new <= window
         shared = min(common_length(rows), min(lengths) - 1) if shares else 0
@@ -140,7 +125,7 @@ class TextGenerator:
         groups: dict[int, list[PackedSequence]] = {}
         for rest in pack([row[shared:] for row in rows], max_tokens=0):
             groups.setdefault(0 if shares else len(rest.tokens), []).append(rest)
-        # One more batch, for the shorter rows, has all its steps to take.
+        # One more batch, for the shorter rows, costs all its decoding steps.
         steps = STEP * new / (sum(lengths) - shared * len(rows))
         full = max(0.0, min(FULL, 1 - steps))
         found: dict[int, Generated] = {}
@@ -154,8 +139,7 @@ class TextGenerator:
 class Opening:
     """The keys and values of the tokens that all rows begin with.
 
-    They are computed block by block. Another opening reuses whole blocks in common with this one,
-    so its values are, on a CPU to the bit, those of an opening computed anew.
+    Computed in blocks: another opening reuses the blocks in common, to the bit on a CPU.
     """
 
     def __init__(self, backbone: LoadedBackbone) -> None:
@@ -191,12 +175,9 @@ class Opening:
 
 
 class BufferLayer(DynamicLayer):  # type: ignore[misc]
-    """Keys and values of one layer, written in place; its base copies all of them at every token.
+    """Keys and values of one layer, written in place; its base copies them at every token.
 
-    Parameters
-    ----------
-    count, capacity: rows, and the tokens that each has room for.
-    opening: the beginning of every row.
+    `count`, `capacity`: rows, and tokens of each; `opening`: the beginning of every row.
     """
 
     def __init__(self, count: int, capacity: int, opening: KeysValues | None = None) -> None:
@@ -238,21 +219,18 @@ def _write(
     shared: int = 0,
     eos_ids: Sequence[int] = (),
 ) -> list[list[int]]:
-    """Have `generate` write up to `new` tokens after rows, whose begin the cache may hold.
+    """Write up to `new` tokens after rows, whose first `shared` tokens are in the cache.
 
-    Parameters
-    ----------
-    choose: leaves one token of the logits [N, V] after the tokens [N, T] so far.
-    shared: tokens of the rows in the cache; padding stands after these.
+    `choose`: leaves one token of the logits [N, V] after the tokens [N, T] so far.
     """
     model, width = backbone.model, max(map(len, rows))
     gaps = [width - len(row) for row in rows]
-    # A repetition penalty acts once on a token, so a row's first one is padding without effect.
+    # Pad with a row's first token: a repetition penalty acts once on a token.
     tokens = [
         [*row[:shared], *[row[0]] * gap, *row[shared:]] for row, gap in zip(rows, gaps, strict=True)
     ]
     seen = [[1] * shared + [0] * gap + [1] * (width - gap - shared) for gap in gaps]
-    # `generate` takes options that are not set here from the checkpoint.
+    # `generate` takes unset options from the checkpoint.
     config = GenerationConfig(
         max_new_tokens=new,
         do_sample=False,

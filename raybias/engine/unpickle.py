@@ -1,8 +1,8 @@
 """Write pickled weights as safetensors: a program of its own, which imports nothing of raybias.
 
-Before the first byte of the pickle is read it gives up the network, where the kernel lets it, and
-memory, time and file sizes beyond the weights' needs; torch's restricted unpickler then makes
-tensors and containers and calls nothing else.
+It gives up the network, where the kernel lets it, and memory, time and file sizes beyond the
+weights' needs before it reads; torch's restricted unpickler then calls nothing but tensors' and
+containers' constructors.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ _GIB = 2**30
 def give_up(stored: int) -> bool:
     """Give up the network and all but the memory, time and files that weights of a size need.
 
-    Returns whether the network is gone. A process can do so while it has one thread.
+    Returns whether the network is gone; works only with one thread.
     """
     limits = {
         "RLIMIT_CORE": 0,
@@ -56,7 +56,7 @@ def main(out: Path, files: list[Path]) -> None:
         tensors, seen = {}, set()
         for key, tensor in held.items():
             storage = tensor.untyped_storage()
-            # A file of safetensors holds each weight apart, whole and in order.
+            # safetensors refuses weights that share storage or are not contiguous.
             alone = storage.data_ptr() not in seen and storage.nbytes() == tensor.nbytes
             seen.add(storage.data_ptr())
             tensors[key] = tensor.contiguous() if alone else tensor.contiguous().clone()
@@ -69,12 +69,12 @@ def main(out: Path, files: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    # The folder of this file, whose modules have names of their own.
+    # This file's folder, whose modules would shadow others.
     del sys.path[0]
     try:
         main(Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]])
     except Exception as error:
         said = next(iter(str(error).strip().splitlines()), "")
         print(f"{type(error).__name__}: {said}", file=sys.stderr, flush=True)
-        # No code that a pickle may have left behind runs at the end.
+        # Exit without running code that a pickle may have left behind.
         os._exit(3)

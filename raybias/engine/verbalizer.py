@@ -1,7 +1,6 @@
-"""Choose the tokens that stand for each label.
+"""Choose the tokens that stand for each label: the first of its word after a blank.
 
-A label's token is the first of its word after a blank; a word that a tokenizer splits is known by
-its first piece (Tian2023 section 3).
+A word that a tokenizer splits is known by its first piece (Tian2023 section 3).
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ def first_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> list[
     """Return the first token of each word after a blank; None where it is unknown."""
 
     def first_id(word: str) -> int | None:
-        # Byte-level tokenizers need the blank to reach the word-initial piece, and SentencePiece
-        # ones add the word mark themselves: where they keep both, the blank alone is skipped.
+        # Byte-level tokenizers need the blank for the word-initial piece; SentencePiece ones add
+        # a word mark themselves, and where they keep both, the blank alone is skipped.
         ids = tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
         pieces = tokenizer.convert_ids_to_tokens(ids)
         if len(ids) > 1 and pieces[0] in ("▁", "Ġ"):
@@ -42,15 +41,9 @@ def first_token_groups(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the tokens that each label word may begin with: in its own case and in the other.
 
-    The other case is left out for all words where it would give two labels one token.
-
+    The other case is left out for all words where it would give two labels one token. `ids_of`:
+    returns the first token of each word where the answer stands; None where it is unknown.
     Raises ModelError: a word that is unknown, or two that begin with the same token.
-
-    Parameters
-    ----------
-    ids_of: returns the first token of each word where the answer stands; None where it is unknown.
-    words: label words, in label order.
-    tokenizer: named in messages.
     """
     own = distinct(ids_of(words), words, tokenizer=tokenizer)
     other = ids_of([word[:1].swapcase() + word[1:] for word in words])
@@ -71,15 +64,7 @@ def summed(log_probs: Sequence[float], groups: Sequence[Sequence[object]]) -> tu
 
 
 def distinct(ids: Sequence[int | None], words: Sequence[str], *, tokenizer: str) -> tuple[int, ...]:
-    """Return the ids of label words.
-
-    Raises ModelError: an unknown word, or two with one id.
-
-    Parameters
-    ----------
-    ids: None for a word that the tokenizer does not know.
-    tokenizer: named in messages.
-    """
+    """Return the ids of label words; ModelError for an unknown word (None), or two with one id."""
     where = f"verbalizer, with the tokenizer of {tokenizer}"
     found: dict[int, str] = {}
     for token_id, word in zip(ids, words, strict=True):

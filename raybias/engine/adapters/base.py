@@ -1,10 +1,8 @@
 """Define a kind of adapter for the one loop that tunes them all, and its files.
 
-A trainer holds a backbone and the options of its method, but no run: a run's weights are a
-dictionary of tensors that is handed in. So runs can share a step, stop, be saved and be resumed
-without the trainer. Weights are written as PEFT and transformers have them, in safetensors;
-`raybias.json`, the record of the run, is written last and marks the folder as whole.
-Shapes: S runs, N rows, L labels.
+A trainer keeps no run: the weights of a run are a dictionary of tensors, given to each call.
+Adapters are saved as PEFT and transformers save them, in safetensors; `raybias.json`, the record of
+the run, is written last and marks the folder as whole. Shapes: S runs, N rows, L labels.
 """
 
 from __future__ import annotations
@@ -32,11 +30,10 @@ from raybias.errors import ModelError
 from raybias.schema import LABELS
 from raybias.storage import Store
 
-#: Where PEFT keeps an adapter's weights, and transformers a model's.
+#: File names of PEFT's adapters and transformers' models.
 ADAPTER: Final = "adapter_model.safetensors"
 MODEL: Final = "model.safetensors"
-#: The first factor of a loss in float16, the finite steps after which it doubles, and the types of
-#: its numbers in a state.
+#: As in `torch.amp.GradScaler`: the first factor, and the finite steps until it doubles.
 FIRST_SCALE: Final = 2.0**16
 _GROWS_AFTER: Final = 2000
 _NUMBERS: Final = {"factor": torch.float64, "finite": torch.int64, "skipped": torch.int64}
@@ -53,11 +50,8 @@ def write_folder(
 ) -> None:
     """Write the folder of an adapter or a model.
 
-    Parameters
-    ----------
-    file: ADAPTER or MODEL.
-    parts: configurations and tokenizers with a `save_pretrained`.
-    record: the content of `raybias.json`.
+    `file`: ADAPTER or MODEL; `parts`: configurations and tokenizers with a `save_pretrained`;
+    `record`: the content of `raybias.json`.
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     store.write_bytes(f"{folder}/{file}", save(plain, metadata={"format": "pt"}))
@@ -74,8 +68,7 @@ def read_tensors(
 ) -> dict[str, Tensor]:
     """Load the tensors that `shapes` names, float32; None allows any shape.
 
-    Raises ModelError: no such file, no safetensors, or a tensor that it lacks or holds in another
-    shape.
+    Raises ModelError: no such file, not safetensors, or a tensor missing or of another shape.
     """
     where = store.uri_of(f"{folder}/{file}")
     if not store.exists(f"{folder}/{file}"):
@@ -108,11 +101,8 @@ class TrainingBatch:
     Attributes
     ----------
     weights: the run's tensors; left unchanged.
-    rows, labels: of the mean loss.
-    seed, step: keys of its dropout.
-    dropout: whether there is any.
-    loss_scale: power of two that the loss is multiplied with before the backward pass, and the
-        gradient divided by (see `LossScale`).
+    seed, step: keys of the dropout.
+    loss_scale: factor of the loss in the backward pass, and divisor of the gradient (`LossScale`).
     """
 
     weights: Weights
@@ -136,8 +126,7 @@ class AdapterTrainer(ABC):
     max_packed: runs that can share a step; None for any number.
     prompt_length: vectors before each row.
     template, append_eos: the form of a text, and whether EOS follows it.
-    encoder: the backbone's tokenizer.
-    device: of the backbone.
+    encoder, device: tokenizer and device of the backbone.
     batcher: cuts the rows of all runs into forward passes.
     """
 
@@ -157,10 +146,8 @@ class AdapterTrainer(ABC):
     def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
         """Compute the label logits [N, L] of a batch's rows, in the order of `batch.rows`.
 
-        Parameters
-        ----------
-        stacked: the weights of all runs by name, [S, ...] each.
-        training: the runs' batches of the step, for dropout.
+        `stacked`: the weights of all runs by name, [S, ...] each; `training`: the runs' batches of
+        the step, for dropout.
         """
 
     @abstractmethod
@@ -186,10 +173,7 @@ class AdapterTrainer(ABC):
     def prepare(
         self, rows: Sequence[Sequence[int]], *, dropout: bool = False
     ) -> list[PackedSequence]:
-        """Put rows into the sequences of `forward`: here each row by itself.
-
-        Rows with `dropout` share no token.
-        """
+        """Put rows into the sequences of `forward`; with `dropout` they share no token."""
         return pack(rows, max_tokens=0)
 
     def gradients(self, batches: Sequence[TrainingBatch]) -> tuple[list[dict[str, Tensor]], Tensor]:
@@ -231,8 +215,7 @@ class AdapterTrainer(ABC):
     def shares_passes(self) -> bool:
         """Check on a few tokens whether runs get the same bits in a shared pass as alone.
 
-        Linear layers and attention compute a row alike beside any others. A mixture of experts does
-        not: an expert multiplies as many rows as were sent to it.
+        A mixture of experts does not: an expert's batch is whatever rows were routed to it.
         """
         tokens = [(7919 * n) % (self.encoder.rows or 1) for n in range(1, 60)]
         batches = []
@@ -260,10 +243,8 @@ class AdapterTrainer(ABC):
 class ClassifierTrainer(AdapterTrainer):
     """Compute gradients and label logits of a classifier's adapters or weights.
 
-    Attributes
-    ----------
-    side_by_side: whether several passes may be computed at one time, each in a thread.
-    options: the type of the method's options.
+    `side_by_side`: whether threads may compute several passes at a time; `options`: the type of the
+    method's options.
     """
 
     side_by_side: ClassVar[bool] = False
@@ -284,19 +265,16 @@ class ClassifierTrainer(AdapterTrainer):
 
 @dataclass
 class LossScale:
-    """The factor of one run's loss where gradients are computed in float16.
+    """Scale one run's loss where gradients are computed in float16 (Micikevicius et al. 2018).
 
-    float16 has no gradient below 6e-8, so the loss is multiplied with a power of two before the
-    backward pass and the gradient divided by it (Micikevicius et al. 2018). A factor too large
-    shows as a gradient that is not finite: that step is left out, and the factor halved. Rule and
-    numbers are those of `torch.amp.GradScaler`; here each run of a pack has its own factor, so that
-    no run's step depends on another's.
+    Rule and numbers are those of `torch.amp.GradScaler` (a gradient that is not finite skips the
+    step and halves the factor), with one factor per run, so that runs of a pack stay independent.
 
     Attributes
     ----------
     factor: stays 1 for a run whose gradients are not in float16.
-    finite: steps since it was changed.
-    skipped: steps that were left out.
+    finite: steps since the factor changed.
+    skipped: steps without an update.
     """
 
     factor: float = 1.0

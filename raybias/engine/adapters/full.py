@@ -1,7 +1,6 @@
 """Fine-tune a classifier fully (Kohankhaki2024): every weight of a run is its own.
 
-The model's code runs with a run's weights in place, so one model serves any number of runs; they
-are stepped one at a time, because each is as large as the model.
+One model serves all runs: it is called with a run's weights in place, one run at a time.
 Shapes: R rows, T tokens, N rows, L labels.
 """
 
@@ -37,9 +36,8 @@ from raybias.storage import Store
 class FullTrainer(ClassifierTrainer):
     """Tune whole models; the weights of a run are all the model's, float32.
 
-    A backbone in half precision computes in it where autocast allows that. The token budget is for
-    an evaluation's forward pass; a training step is one pass over its batch, padded as a textbook
-    has it, since dropout acts on it.
+    A backbone in half precision computes under autocast. Only evaluation obeys the token budget: a
+    training step is one padded pass over its batch.
     """
 
     max_packed = 1
@@ -54,7 +52,7 @@ class FullTrainer(ClassifierTrainer):
     def gradients(self, batches: Sequence[TrainingBatch]) -> tuple[list[dict[str, Tensor]], Tensor]:
         """Compute the gradient of each run's mean loss by name, and the losses [S].
 
-        A weight that the loss does not depend on has none.
+        Weights that the loss does not depend on are absent.
         """
         made = [self._gradient(each) for each in batches]
         return [gradient for gradient, _ in made], torch.stack([loss for _, loss in made])
@@ -63,7 +61,7 @@ class FullTrainer(ClassifierTrainer):
         self, weights: Sequence[Weights], sequences: Sequence[Sequence[PackedSequence]]
     ) -> list[Tensor]:
         """Compute per run the label logits [N, L] of its sequences' rows."""
-        # Run by run: to stack whole models would copy them.
+        # Run by run: stacking would copy whole models.
         return [
             self.batcher.logits(partial(self.forward, stacked=each), [rows], labels=len(LABELS))[0]
             for each, rows in zip(weights, sequences, strict=True)
@@ -82,8 +80,7 @@ class FullTrainer(ClassifierTrainer):
 
     def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
         """Write a checkpoint for transformers' `from_pretrained`."""
-        # Not the model's own save_pretrained, which writes on the first rank alone, and here
-        # every rank has runs of its own.
+        # `save_pretrained` writes on the first rank only; here every rank has its own runs.
         model = self.classifier.model
         names = dict(model.named_parameters())
         tensors = {
@@ -123,7 +120,6 @@ class FullTrainer(ClassifierTrainer):
 
 
 def _tied(name: str, tensor: Tensor, parameters: Mapping[str, Tensor]) -> bool:
-    """Check whether a tensor is another name of a parameter, as a tied LM head is."""
     if name in parameters:
         return False
     return any(tensor.data_ptr() == each.data_ptr() for each in parameters.values())

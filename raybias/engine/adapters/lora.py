@@ -1,7 +1,6 @@
 """Tune low-rank adapters of many runs on one frozen classifier (Kohankhaki2024; Hu et al. 2022).
 
 Every target layer adds scaling * B A x to its output, with the factors of its row's run.
-
 Shapes: R rows, T tokens, I and O layer widths, K rank.
 """
 
@@ -49,8 +48,6 @@ class LoraOptions(LayerOptions):
 
 
 class _LoraLayer(PackedLayer):
-    """A frozen linear layer with the factors of many runs."""
-
     def __init__(
         self, base: torch.nn.Module, path: str, adapters: RowAdapters, options: LoraOptions
     ) -> None:
@@ -58,10 +55,7 @@ class _LoraLayer(PackedLayer):
         self.scaling, self.kept = options.alpha / options.rank, 1 - options.dropout
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Compute the layer's output, with each run's product of factors added to its rows.
-
-        It is in the model's dtype, but the products' sums are float32.
-        """
+        """Compute the layer's output plus the adapters', which is summed in float32."""
         output: Tensor = self.base(inputs)
         adapters, scaling = self.adapters, self.scaling
         rows_RTI, base_RTO = adapters.by_row(inputs), adapters.by_row(output)
@@ -84,10 +78,9 @@ class _LoraLayer(PackedLayer):
 class LoraTrainer(PackedLayerTrainer):
     """Tune LoRA factors and heads: `PATH.lora_A`, `PATH.lora_B`, `PATH.weight`.
 
-    The frozen backbone runs without dropout; LoRA's own is applied before the factors, keyed by
-    (seed, step, row, place, layer), so it does not depend on the rest of a pass.
-
-    Raises ModelError: a target that matches no layer, or a model whose rows are padded at the left.
+    The frozen backbone runs without dropout; LoRA's own, before the factors, is keyed by (seed,
+    step, row, place, layer), so it does not depend on the rest of a pass.
+    Raises ModelError: as `PackedLayerTrainer`.
     """
 
     suffix = ".weight"

@@ -1,10 +1,8 @@
 """Adapt layers of a frozen classifier for many runs in shared passes.
 
 Each adapted layer looks up the tensors of a sequence's run, so rows of all runs share each pass
-over the frozen weights, and rows of one run share sequences where the model takes them packed. A
-classification head is tuned whole, per run. Adapters are written as PEFT writes them. Each kind of
-adapter (see `lora`) defines its layers.
-
+over the frozen weights. A classification head is tuned whole, per run. Adapters are saved in PEFT's
+format. Each kind of adapter (see `lora`) defines its layers.
 Shapes: S runs, R sequences, N rows, T tokens, H hidden, I and O layer widths, L labels.
 """
 
@@ -64,12 +62,11 @@ Masks = Callable[[str, Tensor], Tensor]
 
 @dataclass
 class RowAdapters(threading.local):
-    """Look up each row's adapter in the current forward pass, of which each thread has its own.
+    """Look up each row's adapter in the current forward pass, one per thread.
 
     Attributes
     ----------
-    run_R: the run of each sequence; those of one run are neighbours, and so are runs with equally
-        many.
+    run_R: the run of each sequence; a run's are adjacent, and so are runs with equally many.
     groups: per number of sequences, how many the runs with that number have, and which runs these
         are; None for all of them.
     stacked: all runs' tensors by name, [S, ...] each.
@@ -97,10 +94,9 @@ class RowAdapters(threading.local):
         return self.stacked[name][self.run_R].to(device)
 
     def by_run(self, rows_RTI: Tensor, *names: str) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the part of a layer's input of runs with equally many sequences, and of tensors.
+        """Yield a layer's input and tensors `names` per group of runs with equally many sequences.
 
-        U runs of N tokens each, [U, N, I], so that a product with the tensors `names` of these
-        runs, [U, ...], is batched.
+        For U runs of N tokens each [U, N, I] and [U, ...], so that their products are batched.
         """
         tensors, device = [self.stacked[name] for name in names], rows_RTI.device
         sizes = [size for size, _ in self.groups]
@@ -132,8 +128,6 @@ class PackedLayer(torch.nn.Module):
 
 
 class _PackedHead(torch.nn.Module):
-    """A layer of a head, one per run."""
-
     def __init__(self, path: str, adapters: RowAdapters) -> None:
         super().__init__()
         self.path, self.adapters = path, adapters
@@ -153,8 +147,7 @@ class _PackedHead(torch.nn.Module):
 class PackedLayerTrainer(ClassifierTrainer):
     """Tune adapters of layers, and heads; a weight's name is its layer's path and its own.
 
-    `classifier`: its target layers are replaced.
-
+    Replaces the target layers of `classifier`.
     Raises ModelError: a target that matches no layer, or a model whose rows are padded at the left
     where the adapters cannot be.
 
@@ -236,11 +229,7 @@ class PackedLayerTrainer(ClassifierTrainer):
         return pack(rows, share=not (dropout and self.drops_out))
 
     def _can_pack(self) -> bool:
-        """Check on a few tokens whether packed rows have the logits that each has alone.
-
-        It holds for causal models that see all of a row, where one linear layer maps its last token
-        to the labels. A sharded model is called as a whole.
-        """
+        """Check on a few tokens whether packed rows keep their logits (causal models only)."""
         classifier, spec = self.classifier, self.encoder.spec
         reads_last = classifier.short if classifier.label_ids else len(self.heads) == 1
         seen = attention_window(classifier.model.config)

@@ -83,9 +83,9 @@ class Recipe:
 def should_stop(losses: Sequence[float], steps: Sequence[int], rule: EarlyStop) -> bool:
     """Decide from the evaluation losses whether tuning ends (Tian2023, Kohankhaki2024).
 
-    exceeds_max_of_last: the newest exceeds every one of the `window` before it, strictly. patience:
-    none of the last `window`, itself counted, is below the lowest of those before. Only after step
-    `after_step`, and with `stored` losses before it; with `count_early` off, only losses after that
+    exceeds_max_of_last: the newest exceeds each of the `window` before it. patience: none of the
+    last `window`, the newest included, is below the lowest before them. Only after step
+    `after_step`, and with `stored` losses before it; without `count_early` only losses after that
     step count.
     """
     after_step, window = rule.after_step, rule.window
@@ -107,7 +107,7 @@ def should_stop(losses: Sequence[float], steps: Sequence[int], rule: EarlyStop) 
 def batch_of_step(seed: int, step: int, *, rows: int, batch_size: int) -> list[int]:
     """Return the row numbers of a run's batch at `step` (from 0).
 
-    Each epoch is a new permutation keyed by (seed, epoch); its last batch may be smaller.
+    Each epoch is a permutation keyed by (seed, epoch); its last batch may be smaller.
     """
     per_epoch = -(-rows // batch_size)
     epoch, place = divmod(step, per_epoch)

@@ -1,7 +1,7 @@
 """Tune soft prompts of many runs together on one frozen backbone (Tian2023 section 3).
 
-A run's weights are a delta; the prompt before a text is the embedding of BOS plus it, and is stored
-as such, in PEFT's format. Shapes: S runs, P prompt vectors, D input width, N rows, L labels.
+A run's weights are a delta to the embedding of BOS; their sum, the prompt before a text, is saved
+in PEFT's format. Shapes: S runs, P prompt vectors, D input width, N rows, L labels.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def save_soft_prompt(
 def load_soft_prompt(store: Store, folder: str, *, width: int, length: int | None = None) -> Tensor:
     """Load a soft prompt [P, D] float32.
 
-    Raises ModelError: not there, not a prompt, or of another width or length.
+    Raises ModelError: missing, not a prompt, or of another width or length.
     """
     prompt_PD = files.read_tensors(store, folder, {_KEY: None}, file=files.ADAPTER)[_KEY]
     shape = tuple(prompt_PD.shape)

@@ -1,9 +1,8 @@
 """Tune many runs of one kind of adapter on one backbone in one step (Tian2023, Kohankhaki2024).
 
-Rows of all runs share each forward and backward pass, and AdamW works element by element, so a pack
-of runs equals the same runs alone. Every run has its own learning rate, data order, evaluations and
-early stop, and leaves the pack when it stops; it depends on its seed, options, data and backbone,
-never on its pack. Shapes: S runs, N rows, L labels.
+Rows of all runs share each forward and backward pass, and AdamW works element by element, so a run
+depends on its seed, options, data and backbone, never on its pack. Every run has its own learning
+rate, data order, evaluations and early stop. Shapes: S runs, N rows, L labels.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from raybias.engine.model_files import dtype_of
 from raybias.engine.packing import PackedSequence
 from raybias.seeding import generator
 
-#: By number, for states that hold tensors only; the first is a run that goes on.
+#: By number, since states hold tensors only; the first is of a run that goes on.
 _STOP_REASONS: Final = ("", "early_stop", "max_steps", "diverged")
 _MOMENTS: Final = ("exp_avg", "exp_avg_sq")
-#: Numbers of a run, and how its state holds them.
+#: Dtypes of a run's numbers in its state.
 _STATE: Final = {
     **dict.fromkeys(("steps", "weights_step", "tokens", "evaluated"), torch.int64),
     **dict.fromkeys(("seconds", "losses", "accuracies"), torch.float64),
@@ -102,17 +101,13 @@ class Run:
 
 
 class PackedTuner:
-    """Tune a pack of trials on one backbone.
-
-    Parameters
-    ----------
-    trainer: may hold fewer runs at once than there are trials.
-    trials: the runs of the pack, with distinct run ids.
+    """Tune a pack of trials, with distinct run ids, on one backbone.
 
     Attributes
     ----------
-    runs: those that have begun, by run id.
-    steps, tokens: optimizer steps taken here, one for each run, and tokens of their batches.
+    runs: those that have begun, by run id; the trainer may hold fewer at once than there are
+        trials.
+    steps, tokens: optimizer steps, one for each run, and tokens of their batches.
     """
 
     def __init__(
@@ -149,10 +144,8 @@ class PackedTuner:
     def advance(self, leaving: Callable[[], bool] = lambda: False) -> list[Evaluation]:
         """Step the active runs to their next evaluation, evaluate, and apply the stop rule.
 
-        A run that begins is evaluated at step 0 too.
-
-        `leaving`: called between two steps; True leaves the runs there, to be resumed by their
-        state.
+        A run that begins is evaluated at step 0 too. `leaving` is called between two steps; True
+        leaves the runs there, to be resumed by their state.
         """
         active = self._active()
         evaluations = self._evaluate([run for run in active if not run.evaluated])
@@ -240,12 +233,11 @@ class PackedTuner:
         return step if self._end is None else min(step, self._end)
 
     def _step(self, runs: Sequence[Run]) -> None:
-        """Take one optimizer step of each run on its next batch."""
         batches = [self._batch(run) for run in runs]
         gradients, loss_S = self.trainer.gradients(batches)
         norms = [torch.nn.utils.get_total_norm(each.values()) for each in gradients]
         norm_S = torch.stack([norm.to(loss_S.device) for norm in norms])
-        # Asked for once, since the answer is waited for.
+        # One synchronisation for all runs.
         finite_S = (loss_S.isfinite() & norm_S.isfinite()).tolist()
         for run, batch, gradient, finite in zip(runs, batches, gradients, finite_S, strict=True):
             tokens = sum(map(len, batch.rows))
@@ -299,10 +291,7 @@ class PackedTuner:
             return [self._record(run, *measured[run.trial.run_id]) for run in runs]
 
     def _drawn(self, run: Run) -> tuple[list[PackedSequence], Sequence[int]]:
-        """Draw the rows of a run's next evaluation; return them packed, and their labels.
-
-        Step 0 and the evaluation after it have the same rows.
-        """
+        """Pack the rows of a run's next evaluation, with labels; step 0 and the next share rows."""
         rows, labels = self.validation.rows, self.validation.labels
         count = self.recipe.validation_rows or len(rows)
         if count >= len(rows):

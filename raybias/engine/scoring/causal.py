@@ -1,13 +1,9 @@
 """Compute label logits after rows, and log-probabilities of their tokens, with a causal model.
 
-Rows are packed as prefix trees, so shared beginnings are computed once, and one token after one
-prefix has one value wherever it stands. Labels take their rows of the LM head alone, in float32,
-and tokens a few places at a time, so no [batch, tokens, vocabulary] tensor exists.
-
-Both short cuts (packed rows, the head at a few places) are compared with the model's own forward
-pass when a backbone is taken into use; a model that treats masks otherwise, or does more after its
-LM head, is called the plain way instead.
-
+Rows are packed as prefix trees, so one token after one prefix has one value. Labels take their rows
+of the LM head alone, in float32, and tokens a few places at a time, so no [batch, tokens,
+vocabulary] tensor exists. A model whose own forward pass disagrees with one of these short cuts on
+a sample is called the plain way instead.
 Shapes: R sequences, T tokens, S prompts of P vectors, W input width, N places, A requested tokens,
 H hidden, L labels, V vocabulary.
 """
@@ -77,10 +73,8 @@ def gathered(parameter: Tensor | None) -> Any:
 class CausalReader:
     """Compute a causal model at some places of a batch.
 
-    Attributes
-    ----------
-    packs: whether rows share sequences (see `packing`).
-    part: whether the head is applied to the wanted places only.
+    `packs`: whether rows share sequences (see `packing`); `part`: whether the head is applied to
+    the wanted places only.
     """
 
     backbone: LoadedBackbone
@@ -113,10 +107,8 @@ class CausalReader:
     ) -> Tensor:
         """Compute natural log-probabilities [A] float32 of tokens after places of a batch.
 
-        Parameters
-        ----------
-        at: each place's sequence [N] and its place there [N].
-        of_A: the place that each token follows, ascending.
+        `at`: each place's sequence [N] and its place there [N]; `of_A`: the place before each
+        token, ascending.
         """
         device = self.backbone.device
         found_NX = self._places(batch, at)
@@ -224,11 +216,8 @@ class LabelScorer:
 class Tree:
     """A packed prefix tree, with the tokens that its rows go on with.
 
-    Attributes
-    ----------
-    places_N: distinct places that tokens follow, ascending.
-    of_A, tokens_A: distinct tokens, each with the number of the place that it follows, ascending.
-    rows: for each member, which of these tokens are in it, in its order.
+    `places_N`: distinct places that tokens follow; `of_A`, `tokens_A`: distinct tokens, each with
+    the number of its place, all ascending; `rows`: the tokens of each member, in its order.
     """
 
     sequence: PackedSequence
@@ -241,7 +230,7 @@ class Tree:
     def of(cls, sequence: PackedSequence, rows: Sequence[Row], since: Sequence[int]) -> Tree:
         """List the tokens to score of a sequence, which has all but the last token of its `rows`.
 
-        `since` is the place in each row of the first of them.
+        `since`: the place in each row of the first of them.
         """
         paths = [
             np.flatnonzero(sequence.ends[: last + 1] > last)[since[n] - 1 :]
@@ -267,12 +256,9 @@ class TokenScorer:
     def prepare(self, requests: Sequence[tuple[Row, int]]) -> Callable[[], list[Values]]:
         """Pack rows, without a device; return the call that scores their tokens from a place on.
 
-        `requests`: rows, each with the place, at least 1, of the first wanted token.
-
-        Returns
-        -------
-        The call returns the natural log-probabilities [length - place] of each row's tokens. It
-        raises WorkFailed where a single row does not fit the device's memory.
+        `requests`: rows, each with the place, at least 1, of the first wanted token. The call
+        returns the natural log-probabilities [length - place] of each row's tokens, and raises
+        WorkFailed where a single row does not fit the device's memory.
         """
         begins: dict[tuple[int, ...], int] = {}
         for row, first in requests:
@@ -322,7 +308,7 @@ class TokenScorer:
             with torch.no_grad():
                 return self.reader.log_probs(batch, (at_R, at_T), of_A, tokens_A)
 
-        # A device is asked for values once it has been given all batches, since that is to wait.
+        # Copying waits for the device, so it comes after all batches.
         for batch, scored_A in [*self.batcher.each(work, placed)]:
             mine = [trees[i] for i in batch.adapters]
             ends = np.cumsum([len(tree.tokens_A) for tree in mine])
@@ -334,10 +320,7 @@ class TokenScorer:
 
 
 def _share(rows: Sequence[Row], values: Sequence[Values], since: Sequence[int]) -> None:
-    """Give one token after one prefix one value, whichever sequences its rows were cut into.
-
-    Rounding differs a little from sequence to sequence, and would decide true ties.
-    """
+    """Give one token after one prefix one value in all sequences; rounding would decide ties."""
     for n in range(1, len(rows)):
         known, first = common_length([rows[n], rows[n - 1]]), max(since[n], since[n - 1])
         if known > first:

@@ -1,13 +1,11 @@
 """Compute log-likelihoods of texts after texts, and score the sentences of triples.
 
-Rows are packed as prefix trees (`causal`), so shared beginnings of questions and options are
-computed once, and only the options' tokens are looked up in the vocabulary.
-
-The sentences of a triple are scored as StereoSet's authors do (Nadeem et al. 2021). Causal models:
-the mean log-probability of a sentence's tokens after the begin token, or after its context where it
-follows one. (Their published ratio of two means for such sentences is not computed.) Masked models:
-the mean log-probability of the tokens of the word that stands for BLANK in the context, each
-masked, those before it shown and those after it left out.
+Rows are packed as prefix trees (`causal`); only the options' tokens are looked up in the
+vocabulary. The sentences of a triple are scored as StereoSet's authors do (Nadeem et al. 2021).
+Causal models: the mean log-probability of a sentence's tokens after the begin token, or after its
+context where it follows one (not their published ratio of two means). Masked models: the mean
+log-probability of the tokens of the word that stands for BLANK in the context, each masked, those
+before it shown and those after it left out.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from raybias.engine.scoring.causal import TokenScorer, Values
 from raybias.engine.scoring.masked import MaskedScorer, check_tokenizer
 from raybias.errors import ModelError
 
-#: A text, and what follows it.
+#: A text and its continuation.
 Continued = tuple[str, str]
 
 
@@ -35,11 +33,8 @@ def continuation_rows(
     """Tokenise each text with its continuation; return the rows, and the places where those begin.
 
     A continuation is the tokens beyond as many as the text has alone, as lm-evaluation-harness
-    counts them; it takes blanks from the end of the text, as tokenizers do.
-
-    `begin`: put the begin token first instead of following the backbone's policy, so that the first
-    token of a text has a likelihood too.
-
+    counts them; it takes the blanks at the end of the text. `begin`: put the begin token first,
+    whatever the backbone's policy, so that the first token of a text has a likelihood too.
     Raises ModelError: a text without any token.
     """
     moved = [(text.rstrip(), text[len(text.rstrip()) :] + after) for text, after in texts]
@@ -64,16 +59,13 @@ def added_up(rows: Sequence[Values]) -> list[float]:
     return [float(np.sum(values, dtype=np.float64)) for values in rows]
 
 
-#: Stands in a context where sentences differ.
 BLANK: Final = "BLANK"
 #: A context, empty where there is none, and a sentence.
 Said = tuple[str, str]
 
 
 def check_sentences(spec: Backbone, sentences: Sequence[tuple[str, str, str]]) -> None:
-    """Refuse for a masked model sentences that fill in no word; no weights are read.
-
-    `sentences`: item, context and text.
+    """Refuse (item, context, text) sentences that fill in no word, for a masked model.
 
     Raises ModelError: names the first item, or says that the tokenizer cannot mask.
     """
@@ -101,8 +93,8 @@ class SentenceScorer:
     def prepare(self, sentences: Sequence[Said]) -> Callable[[], tuple[list[float], int]]:
         """Tokenise and pack (context, sentence) pairs; return the call that scores them.
 
-        The call returns the score of each sentence, and how many tokens were read. It raises
-        WorkFailed where a single sentence does not fit the device's memory.
+        It returns the scores and the number of tokens read, or raises WorkFailed where a single
+        sentence does not fit the device's memory.
         """
         if isinstance(self._scorer, MaskedScorer):
             groups = [
@@ -126,7 +118,7 @@ class SentenceScorer:
         """Return, for each token of a word, the row that ends the word with it, and its place."""
         tokenizer = self.backbone.tokenizer
         before, after = context.split(BLANK, 1)
-        # A token of its own holds the place, whatever the tokenizer does with blanks around it.
+        # The mask token marks the place, whatever the tokenizer does with blanks around it.
         marked: Row = tokenizer(f"{before}{tokenizer.mask_token}{after}")["input_ids"]
         place = list(marked).index(tokenizer.mask_token_id)
         spaced = f" {word}" if before.endswith(" ") else word
@@ -144,7 +136,7 @@ def filled_in(context: str, sentence: str) -> str:
     """
     before, after = (part.split() for part in context.split(BLANK, 1))
     words = sentence.split()
-    # What the blank is stuck to ("BLANK.") is no word of its own.
+    # Punctuation at the blank ("BLANK.") is no word of its own.
     stuck = bool(after) and not context.split(BLANK, 1)[1].startswith(" ")
     tail = after[0] if stuck else ""
     count = len(after) - stuck

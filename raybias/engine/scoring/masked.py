@@ -1,9 +1,7 @@
 """Compute log-probabilities of masked tokens with a masked language model.
 
-Every masked copy of a sentence is one row; equal copies are computed once, in order of length, and
-the model's own head sees the masked places only.
-
-Shapes: R copies, T tokens, H hidden, V vocabulary.
+Each distinct masked copy of a sentence is one row, sorted by length; the model's own head sees the
+masked places only. Shapes: R copies, T tokens, H hidden, V vocabulary.
 """
 
 from __future__ import annotations
@@ -45,7 +43,6 @@ def load_masked(spec: Backbone, execution: Execution = ON_CPU) -> LoadedBackbone
     """Load, freeze and place a masked language model.
 
     Its context is what its positions hold: RoBERTa's begin after the padding token's id.
-
     Raises ModelError: as `load_pretrained` says, or a tokenizer that cannot mask.
     """
     from transformers import AutoModelForMaskedLM
@@ -68,10 +65,7 @@ def scored_loader(spec: Backbone) -> Callable[..., LoadedBackbone]:
 
 
 def check_tokenizer(encoder: TextEncoder) -> None:
-    """Refuse a tokenizer that cannot mask, or that puts nothing around a sentence.
-
-    Raises ModelError: says which.
-    """
+    """Refuse a tokenizer that cannot mask, or puts nothing around a sentence, with a ModelError."""
     tokenizer = encoder.tokenizer
     if tokenizer.mask_token_id is None:
         raise ModelError(
@@ -103,11 +97,8 @@ class MaskedScorer:
         """Mask rows, without a device; return the call that scores their tokens.
 
         `requests`: groups of token ids, with the specials around them, each with a place to mask.
-
-        Returns
-        -------
-        The call returns, by group, the natural log-probability of each row's token at its place.
-        It raises WorkFailed where a single row does not fit the device's memory.
+        The call returns, by group, the natural log-probability of each row's token at its place,
+        and raises WorkFailed where a single row does not fit the device's memory.
         """
         flat = [each for group in requests for each in group]
         asked: dict[tuple[int, tuple[int, ...]], list[int]] = {}
@@ -128,7 +119,7 @@ class MaskedScorer:
 
         def read() -> list[Values]:
             log_probs_A = np.empty(len(flat), np.float32)
-            # Fetching waits for the device, so it comes after all batches.
+            # Copying waits for the device, so it comes after all batches.
             for _, (mine, values_A) in [*self.batcher.each(work, placed)]:
                 log_probs_A[mine] = values_A.cpu().numpy()
             return np.split(log_probs_A, np.cumsum([*map(len, requests)]))[:-1]
@@ -136,7 +127,6 @@ class MaskedScorer:
         return read
 
     def _inputs(self, batch: Batch) -> tuple[dict[str, Tensor], tuple[Tensor, Tensor]]:
-        """Return a batch of single rows as the model takes it, and the places to read."""
         device = self.backbone.device
         tokens_RT, mask_RT = padded(batch, self.pad)
         inputs = {
@@ -192,7 +182,6 @@ class PlacesReader:
 
 
 def _sequence(n: int, row: Row, place: int) -> PackedSequence:
-    """Make a sequence of one masked copy, the row `n`, read at its masked place."""
     depths, ends = _flat(len(row))
     return PackedSequence(np.array(row, np.int64), depths, ends, (n,), (place,))
 

@@ -2,8 +2,8 @@
 
 Causal models:
 
-- bias_bench: geometric mean probability of a sentence's tokens. The first token's is computed after
-  BOS (or EOS) alone, the others' in a pass over the sentence without BOS.
+- bias_bench: geometric mean probability of a sentence's tokens, the first after BOS (or EOS) alone,
+  the others in a pass without BOS.
 - prepend: the same mean from one pass that begins with BOS.
 - sum: the log-likelihood of all tokens after BOS (EleutherAI), with an optional tolerance.
 - perplexity: minus the perplexity of the tokens after the first, specials as the tokenizer adds
@@ -11,11 +11,9 @@ Causal models:
 - shared: the log-likelihood after BOS of only the tokens that both sentences have.
 
 Masked models: the pseudo-log-likelihood of shared tokens (`masked`, nyu-mll), and the mean over
-differing ones (`masked_differing`, Bias-Bench), each rounded to 3 decimals to compare.
-
-A model prefers the higher score. Ties are exact after each rule's own rounding, and stay in the
-denominator as no preference. Where a tokenizer leaves in doubt which token begins sentences
-(`TextEncoder.other_begin_id`), rules with a begin token are computed with both.
+differing ones (`masked_differing`, Bias-Bench), each rounded to 3 decimals to compare. The higher
+score is preferred; ties after each rule's own rounding stay in the denominator. Rules with a begin
+token are computed with both where it is in doubt (`TextEncoder.other_begin_id`).
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ CAUSAL: Final = ("bias_bench", "prepend", "sum", "perplexity", "shared")
 BEGUN: Final = ("bias_bench", "prepend", "sum", "shared")
 MASKED: Final = ("masked", "masked_differing")
 
-#: Decimals that masked scores are rounded to before they are compared.
+#: Decimals of masked scores in comparisons.
 DECIMALS: Final = 3
 
 #: Places of a pair's two rows.
@@ -51,11 +49,10 @@ Places = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class PairScore:
-    """Scores of a pair's sentences, unrounded, and the one that the model prefers.
+    """Scores of a pair's sentences, unrounded, and the preferred one; None with nothing to score.
 
-    `preference` is 1 for the first sentence, 0 for the second, None for a tie. `turned` says
-    whether the tokenizer's other begin token changes it; None without one. Scores are None where
-    the rule has nothing to score (`masked_differing`: a side without a token that the other lacks).
+    `preference`: 1 for the first sentence, 0 for the second, None for a tie; `turned`: whether the
+    tokenizer's other begin token changes it, None without one.
     """
 
     more: float | None
@@ -122,17 +119,9 @@ Read = Callable[[], list[dict[str, list[Scores]]]]
 class PairScorer:
     """Score pairs of sentences with one model, by any rules that fit it, in one pass.
 
-    `begins`: the tokens that sentences may begin with under a causal model.
-
-    Parameters
-    ----------
-    backbone: of `scored_loader`.
-    eps: log-likelihoods of `sum` at most this far apart are a tie.
-
-    Raises
-    ------
-    ConfigError: no such score.
-    ModelError: a score that the model cannot have.
+    `backbone`: of `scored_loader`; `eps`: see `preference`; `begins`: the tokens that sentences may
+    begin with under a causal model.
+    Raises ConfigError: no such score; ModelError: a score that the model cannot have.
     """
 
     def __init__(
@@ -154,15 +143,10 @@ class PairScorer:
     ) -> Callable[[], dict[str, list[PairScore]]]:
         """Tokenise, check and pack pairs; return the call that scores them by each rule, in order.
 
-        The call raises WorkFailed for a score that is no number, or a sentence that does not fit
-        the memory. All styles of a probe in one call share the most.
-
-        Raises ModelError: sentences without tokens or longer than the context.
-
-        Parameters
-        ----------
-        pairs: sent_more and sent_less.
-        names: of the pairs, for messages; their numbers by default.
+        All styles of a probe in one call share the most. `names`: of the pairs, for messages;
+        numbers by default.
+        Raises ModelError: sentences without tokens or longer than the context. The call raises
+        WorkFailed: a score that is no number, or a sentence that does not fit the memory.
         """
         names = names or [f"pair {n}" for n in range(len(pairs))]
         sides = _sides(pairs, names)
@@ -277,10 +261,8 @@ class PairScorer:
 def check_scores(spec: Backbone, scores: Sequence[str]) -> None:
     """Refuse scores that a model cannot have; reads its config and tokenizer, no weights.
 
-    Raises
-    ------
-    ConfigError: no such score.
-    ModelError: a masked score of a causal model, the reverse, or no mask token.
+    Raises ConfigError: no such score; ModelError: a masked score of a causal model, the reverse, or
+    no mask token.
     """
     unknown = [score for score in scores if score not in (*CAUSAL, *MASKED)]
     if unknown:
@@ -320,7 +302,7 @@ def _shared(bare: Sequence[Row], begun: Sequence[Values], more: int, less: int) 
 
 
 def _sides(pairs: Sequence[Pair], names: Sequence[str]) -> dict[str, str]:
-    """Map each distinct sentence to the first side that it is."""
+    """Map each distinct sentence to its first side, by name."""
     sides: dict[str, str] = {}
     for pair, name in zip(pairs, names, strict=True):
         for text, side in zip(pair, ("sent_more", "sent_less"), strict=True):
