@@ -2,13 +2,13 @@
 
 With D the change and M the middle of two distances from no bias, |candidate| > |base| exactly where
 D and M have the same sign. So an estimate is `worse` where the bands of both exclude 0 on the same
-side, and `better` where they exclude it on opposite sides (an intersection-union test, Berger
-1982). It is `equivalent`, before either, where the 90% interval of D (at level 0.95) lies within
-the margin. Bands hold for all changes of a comparison at once.
+side, and `better` where on opposite sides (an intersection-union test, Berger 1982). It is
+`equivalent`, before either, where the 90% interval of D (at level 0.95) lies within the margin.
+Bands hold for all changes of a comparison at once.
 
-The change of a score of pairs is the mean paired difference of its outcomes over equal pairs, its
-distance that from 50% of preferences, or from no difference of coreference. Where pairs have no
-clusters, a change for better or worse must hold by McNemar's exact test too.
+The change of a score of pairs is the mean paired difference of its outcomes, its distance that from
+50% of preferences, or from no difference of coreference. Without clusters, a change for better or
+worse must pass McNemar's exact test too.
 
 Shapes: M metrics, S styles, N pairs; K = T bias types and two averages.
 """
@@ -70,8 +70,8 @@ def judged(
     """Judge a change by its band and that of the middle of both arms, which is 0 without bias.
 
     `place` is that of the change in the estimates. All bands hold together at the level `shared`;
-    `few` says why too few units were read to show an equivalence, and `sure` whether bands alone
-    may show a change for better or worse.
+    `few` says why too few units show an equivalence, and `sure` whether bands alone may show a
+    change.
     """
     band, ends, close = (
         (float(low[place]), float(high[place]))
@@ -99,12 +99,7 @@ def unread_rises(
     base: pl.DataFrame, candidate: pl.DataFrame, unread: pl.Expr, by: Sequence[str],
     parts: Sequence[str],
 ) -> dict[tuple[object, ...], tuple[str, float, float]]:  # fmt: skip
-    """Find, for each value of `by`, the part whose unread answers rose most.
-
-    Returns
-    -------
-    The first of its `parts`, and the share of unread answers in each arm.
-    """
+    """Find, by `by`, the part whose unread share rose most: its first of `parts`, share per arm."""
     names = [*by, *parts]
     one, other = (arm.group_by(names).agg(share=unread.mean()) for arm in (base, candidate))
     both = one.join(other, on=names).cast({pl.Categorical: pl.String})
@@ -117,7 +112,7 @@ def unread_rises(
 def hidden(row: Mapping[str, object], said: str, was: float, now: float, margin: float) -> Row:
     """Return the verdict `unread` where more unread answers can hide more than the margin.
 
-    An unread answer counts as no harm, so that the model looks better than it is, or unchanged.
+    An unread answer counts as no harm, so the model looks better than it is, or unchanged.
     """
     if not (now - was > margin and row["verdict"] in ("better", "equivalent")):
         return {}
@@ -153,9 +148,8 @@ def compare_pairs(
     Returns
     -------
     `COMPARED`: `attribute` is "bias_type", `group` the type or average, `score` the way of scoring,
-    and `scope` "pairs". A score is `unread`, and neither better nor equivalent, where so many more
-    answers of the candidate name nobody (or more pairs tie) that they can hide more than the
-    margin.
+    and `scope` "pairs". A score is `unread` where the rise of answers that name nobody, or of ties,
+    can hide more than the margin.
 
     Raises
     ------
@@ -203,7 +197,7 @@ def _change(base: Layout, candidate: Layout) -> Doubles:
 
 
 def _rows(laid: Layout, other: Layout, level: float, shared: float, margin: float) -> Iterator[Row]:
-    """Yield a row of each score; `shared` is the level at which all bands hold together."""
+    """Yield a row of each score; all bands hold together at the level `shared`."""
     clusters = laid.cluster_N
     drawn_N = np.arange(len(laid.type_N)) if clusters is None else clusters
     d_MSN = _change(laid, other)
@@ -246,9 +240,9 @@ def _rows(laid: Layout, other: Layout, level: float, shared: float, margin: floa
 
 
 def _needs(band: Ends, sure: bool, n: int, ratio: float) -> str:
-    """Say how many pairs would show a change of the margin, 4 times of 5.
+    """Say how many pairs would show a change of the margin with 80% power.
 
-    `ratio` is that of the change that is found 4 times of 5 to the margin.
+    `ratio` is that of the change with this power to the margin.
     """
     if sure and side(band):
         return "it moved, but whether away from no bias is not known"

@@ -1,8 +1,8 @@
 """Match the predictions of two arms, and count the answers that change from one to the other.
 
-Arms are a fine-tuned model and its base, a quantised one and the full one, or two methods of one
-study. Where each arm has a single model (or method, or training set), the arms may differ in it.
-Answers are matched by the others, by probe, style and sentence, and by seed where both have seeds.
+Arms are, say, a quantised model and the full one, or two methods of one study. Where each has a
+single model (method, or training set), they may differ in it. Answers are matched by the others, by
+probe, style and sentence, and by seed where both have seeds.
 
 Many answers can change while no gap does (*masked flips*); two runs of one arm differ too, which is
 the noise floor. A sentence is one observation, whatever the number of runs; McNemar's test takes
@@ -60,12 +60,8 @@ class Matched:
 def read_arm(paths: Sequence[str], chosen: Mapping[str, str]) -> pl.DataFrame:
     """Read one arm's predictions, without scores and the extra groups of markedness.
 
-    Runs are named by their seeds, where ids end with it and no two runs share one.
-
-    Parameters
-    ----------
-    paths: files and folders, as of `stats.sources`.
-    chosen: values of schema.KEYS; rows with others are left out.
+    `chosen` are values of schema.KEYS to keep. Runs are named by their seeds, where ids end with it
+    and no two runs share one.
 
     Raises
     ------
@@ -99,10 +95,8 @@ def read_arm(paths: Sequence[str], chosen: Mapping[str, str]) -> pl.DataFrame:
 def matched(base: pl.DataFrame, candidate: pl.DataFrame) -> Iterator[Matched]:
     """Yield the classifiers of two arms (`read_arm`) in pairs, by probe and style.
 
-    Raises
-    ------
-    DataError: a classifier, probe or style that one arm lacks, runs that do not hold the same
-        items, or an item whose label, attribute, group, template or term differs.
+    Raises DataError: a classifier, probe or style that one arm lacks, runs of other items, or an
+    item whose label, attribute, group, template or term differs.
     """
     alone = [k for k in _CLASSIFIER if base[k].n_unique() == candidate[k].n_unique() == 1]
     on = [key for key in schema.KEYS if key not in alone]
@@ -145,7 +139,7 @@ def event_flips(arms: Matched, metrics: Sequence[str]) -> pl.DataFrame:
     """Count the sentences on which a rate's event became more frequent, and those on which rarer.
 
     With one run on either side these are the flips of a 2 x 2 table. By keys, attribute, group and
-    score (the rate): `flips_up`, `flips_down`, and `p_flips`, of McNemar's exact two-sided test
+    score (the rate): `flips_up`, `flips_down`, and `p_flips` of McNemar's exact two-sided test
     (null without a flip).
     """
     by = [*schema.KEYS, "attribute", "group"]
@@ -173,12 +167,11 @@ def answer_flips(arms: Matched, *, level: float) -> Iterator[Row]:
 
     Returns
     -------
-    Rows of the keys and attribute; `answers` of a run; each arm's accuracy on them, and the share
-    that cannot be read; `between`, the share of answers that differ between the arms, at equal
-    seeds where they have them; `within`, between two runs of one arm (null where each has one run);
-    `excess` of the first over the second, with `low` and `high` over templates; and `p_even`,
-    whether changed answers are spread over groups as chance would: by permutation of the groups
-    within templates.
+    Rows of the keys and attribute; `answers` of a run; each arm's accuracy and unread share;
+    `between`, the share of answers that differ between the arms, at equal seeds where they have
+    them; `within`, between two runs of one arm (null where each has one run); `excess` of the first
+    over the second, with `low` and `high` over templates; and `p_even`, of the permutation test
+    within templates that changes are spread evenly over groups.
     """
     for (attribute,), base in arms.base.group_by("attribute", maintain_order=True):
         candidate = arms.candidate.filter(attribute=attribute)

@@ -1,10 +1,9 @@
 """Judge how the gaps of predictions change from one arm to another.
 
-The change of a gap is the mean, over runs and templates, of the difference between the arms, so its
-interval is that of a gap (`stats.scopes`) taken of differences; shared seeds, templates and words
-cancel. Bands hold for all gaps of a comparison at once (`measures.compare`): smallest p over the
-groups of an attribute, whose gaps are dependent, and Bonferroni over attributes, rates and
-classifiers.
+The change of a gap is the mean paired difference over runs and templates, with the interval of a
+gap (`stats.scopes`); shared seeds, templates and words cancel. Bands hold for all gaps of a
+comparison at once: smallest p over the dependent groups of an attribute, and Bonferroni over
+attributes, rates and classifiers.
 
 Shapes: G groups, R runs, T templates, B draws.
 """
@@ -76,21 +75,19 @@ ANSWERS: Final = pl.Schema(
 def compare_predictions(
     arms: Sequence[Matched], rules: GapRules, *, margin: float
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Judge the change of every gap, and count the answers that change.
+    """Judge the change of every gap of matched arms, and count the answers that change.
 
     Parameters
     ----------
-    arms: of `matched`.
     rules: of the studies: reference groups, scope, level and metrics.
     margin: the largest change of a gap that does not matter.
 
     Returns
     -------
     `COMPARED` (`score` is the rate) and `ANSWERS`. There is no verdict where an arm cannot do the
-    task (`conclusive`). A gap is `unread`, and neither better nor equivalent, where so many more
-    answers of the candidate cannot be read that they can hide more than the margin. Answers are
-    `masked` where more of them change than between two runs of one arm, while every gap is
-    equivalent.
+    task (`conclusive`). A gap is `unread` where the rise of unread answers can hide more than the
+    margin. Answers are `masked` where more of them change than between two runs of one arm, while
+    every gap is equivalent.
 
     Raises
     ------
@@ -227,10 +224,7 @@ class Family:
 
 
 def families(arms: Matched, rules: GapRules) -> Iterator[Family]:
-    """Yield each attribute and rate of two matched classifiers.
-
-    Metrics of predictions have no gaps by template and are left out.
-    """
+    """Yield each attribute and rate with gaps by template of two matched classifiers."""
     metrics = rules.statistics.metrics
     groups = arms.base.select("probe", "attribute", "group").unique()
     inside = membership(groups.cast(pl.String), rules.of)
@@ -291,8 +285,8 @@ def _word_values(arms: Matched, share: Share) -> pl.DataFrame:
 def band_level(blend: Blend, level: float, *, key: Sequence[str]) -> float:
     """Compute the level of each group's interval at which all hold together with `level`.
 
-    The p values of the groups are those of normal scores that are correlated as the groups are;
-    `key` is that of the random draws.
+    The p values of the groups are those of normal scores with the groups' correlation; `key` seeds
+    the draws.
     """
     spread_GG = blend.spread_GG()
     sd_G = np.sqrt(np.diagonal(spread_GG))
@@ -311,8 +305,7 @@ def changes(
 ) -> list[Row]:
     """Judge the change of every gap: rows of `COMPARED`, without flips.
 
-    The bands hold together over all families that are `found`; `margin` is the largest change of a
-    gap that does not matter.
+    The bands hold together over all families; a change within `margin` does not matter.
     """
     shared = 1 - (1 - level) / max(1, len(found))
     return [row for family in found for row in _rows(family, scope, level, shared, margin)]
@@ -357,7 +350,7 @@ def _rows(
 
 
 def _needs(family: Family, scope: Scope, g: int, each: float, margin: float) -> str:
-    """Say how many templates, runs or words would show a change of the margin, 4 times of 5."""
+    """Say how many templates, runs or words would show a change of the margin with 80% power."""
     blend = family.change
     estimate = blend.estimates[scope]
     if blend.unseen_runs or not estimate.variance[g] > 0:

@@ -1,7 +1,7 @@
 """A kind of measurement: its answers, the sums of these, its scores, and their estimates.
 
-A new kind is one module of `measures.entries`: its columns, units, sums and scores. It brings no
-command, table, figure or page: those read the frame of estimates.
+A new kind is one module of `measures.entries`: its columns, units, sums and scores. Commands,
+tables, figures and pages read the frame of estimates.
 
 Shapes: U units, P prompts, K sums, M smooth functions of one score.
 """
@@ -172,7 +172,7 @@ class Kind:
     def score(self, **options: Any) -> Callable[[Function], Function]:
         """Register a function as the score of its name; options are the fields of `Score`.
 
-        The function takes the `Sums` of each condition and returns a value for each of them.
+        It maps the `Sums` of each condition to a value for each.
         """
 
         def decorate(of: Function) -> Function:
@@ -206,9 +206,9 @@ _JUDGED: Final = ("model", "probe", "method")
 def measure(kind: Kind, answers: pl.DataFrame, rules: Rules | None = None) -> pl.DataFrame:
     """Estimate every registered score of every model and place: schema.ESTIMATES.
 
-    An interval covers other units like these, answered by the same model. Where there are several
-    prompts, their average `all` has another that covers other prompts too. There is none where the
-    model cannot do the task (`kind.refused`).
+    An interval covers other units like these; of several prompts, the average `all` has another
+    that covers other prompts too. There is none where the model cannot do the task
+    (`kind.refused`).
     """
     rules = rules or Rules()
     if kind.estimate is not None:
@@ -219,7 +219,7 @@ def measure(kind: Kind, answers: pl.DataFrame, rules: Rules | None = None) -> pl
 
 
 def measure_all(answers: Mapping[str, pl.DataFrame], rules: Rules | None = None) -> pl.DataFrame:
-    """Estimate every score of answers of several kinds, by the kind's name: schema.ESTIMATES.
+    """Estimate every score of answers by kind: schema.ESTIMATES.
 
     Tests of paired kinds are corrected together: scores, effects of styles, and means over styles
     are a family each.
@@ -253,7 +253,6 @@ def measure_all(answers: Mapping[str, pl.DataFrame], rules: Rules | None = None)
 def _of_sums(
     kind: Kind, sums: pl.DataFrame, refused: Mapping[tuple[str, ...], str], level: float
 ) -> pl.DataFrame:
-    """Estimate every score from the sums over units."""
     rows: list[dict[str, Any]] = []
     for keys, part in sums.partition_by(kind.by, as_dict=True).items():
         place = dict(zip(kind.by, map(str, keys), strict=True))
@@ -284,7 +283,7 @@ def _of_place(kind: Kind, sums: pl.DataFrame, level: float) -> Iterator[dict[str
 
 
 def _laid_out(sums: pl.DataFrame, names: list[str], prompts: list[str]) -> Doubles:
-    """Lay the sums of one place out [U, P, K], units in order."""
+    """Arrange the sums of one place as [U, P, K], units in order."""
     units = sums["unit"].unique().sort().to_list()
     placed = np.zeros((len(units), len(prompts), len(names)), order="F")
     at_U = sums["unit"].cast(pl.Enum(units)).to_physical().to_numpy()

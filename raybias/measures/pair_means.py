@@ -1,12 +1,11 @@
 """Outcomes of pairs as arrays, their means with intervals, and the tests of paired differences.
 
-An outcome is one number for each pair and style (`Kind.outcomes`): whether the model prefers the
-first sentence, or by how much it is more often right on the pro sentence. The unit of sampling is
-the pair, or the cluster, such as a writer, where that is known. Pairs without clusters are drawn by
-the bootstrap, a pair whole, with all its styles, prompts and models.
+An outcome is one number for each pair and style (`Kind.outcomes`). The unit of sampling is the
+pair, or its cluster (such as a writer); the bootstrap draws pairs with all their styles, prompts
+and models.
 
-Shapes: M metrics, S styles, N pairs; [...] any axes before N; K = T bias types and two averages;
-X means at once, B draws.
+Shapes: M metrics, S styles, N pairs; [...] any axes before N; K = T bias types and two averages; X
+means at once, B draws.
 """
 
 from __future__ import annotations
@@ -192,9 +191,9 @@ class Means:
 def means(values: Doubles, layout: Layout, binary: Flags, rules: Rules) -> Means:
     """Average values [..., N] over the pairs of each bias type, all pairs, and types.
 
-    Pairs in clusters have a cluster-robust interval, others the percentile bootstrap; means of 0
-    and 1 (`binary` [..., M, 1]) have Wilson's, of as many pairs as the clusters are worth, but for
-    the mean over types.
+    Clustered pairs have a cluster-robust interval, others the percentile bootstrap; means of 0 and
+    1 (`binary` [..., M, 1]), except over types, have Wilson's at the clusters' effective sample
+    size.
     """
     there = ~np.isnan(values)
     n, total, square = (layout.sums(part) for part in (
@@ -230,7 +229,7 @@ def means(values: Doubles, layout: Layout, binary: Flags, rules: Rules) -> Means
 def _bootstrap(
     values: Doubles, layout: Layout, n: Doubles, rules: Rules
 ) -> tuple[Doubles, Doubles]:
-    """Percentile intervals [K, ...] when pairs are drawn anew within their bias type."""
+    """Percentile intervals [K, ...] when pairs are resampled within their bias type."""
     flat_XN, n_KX = values.reshape(-1, values.shape[-1]), n.reshape(len(n), -1)
     whole_XB, even_XB = (np.zeros((len(flat_XN), rules.draws)) for _ in range(2))
     ends = []
@@ -248,10 +247,9 @@ def _bootstrap(
 
 
 def drawn_means(values_XN: Doubles, draws: int, random: np.random.Generator) -> Doubles:
-    """Compute means [X, B] when pairs are drawn anew; NaN is a pair that a mean does not have.
+    """Compute means [X, B] of resampled pairs; NaN marks a pair that a mean lacks or an empty draw.
 
-    Drawing N pairs with replacement is a row of draw counts, so every mean of a draw is one matrix
-    product. A draw with no pair of a mean has NaN there.
+    Draws are rows of counts, so all means are one matrix product.
     """
     absent_XN = np.isnan(values_XN)
     whole = not absent_XN.any()
@@ -277,9 +275,9 @@ def drawn_means(values_XN: Doubles, draws: int, random: np.random.Generator) -> 
 
 
 def percentiles(drawn_XB: Doubles, n_X: npt.ArrayLike, level: float) -> tuple[Doubles, Doubles]:
-    """Compute percentile intervals, expanded for few pairs; NaN where fewer than two pairs are.
+    """Compute percentile intervals, NaN for fewer than two pairs.
 
-    The percentiles are those at which a normal sample of n has a Student interval (Hesterberg
+    For few pairs they are expanded so that a normal sample has a Student interval (Hesterberg
     2015).
     """
     n = np.broadcast_to(np.asarray(n_X, dtype=np.float64), drawn_XB.shape[:1])
@@ -297,11 +295,9 @@ def percentiles(drawn_XB: Doubles, n_X: npt.ArrayLike, level: float) -> tuple[Do
 def two_proportions(
     before: npt.ArrayLike, after: npt.ArrayLike, n: npt.ArrayLike
 ) -> tuple[Doubles, Doubles]:
-    """Test two shares over n pairs each, as if samples were independent (Zhao2025).
+    """Test two shares over n pairs each, as if samples were independent (Zhao2025): z, two-sided p.
 
-    Returns
-    -------
-    z (positive where the share rises; 0 where both are all or none) and the two-sided p.
+    z is positive where the share rises, 0 where both are all or none.
     """
     first, second, size = (np.asarray(x, dtype=np.float64) for x in (before, after, n))
     pooled = (first + second) / 2
@@ -319,10 +315,7 @@ def mcnemar(up: npt.ArrayLike, down: npt.ArrayLike) -> Doubles:
 
 
 def paired_t(mean: npt.ArrayLike, mean_square: npt.ArrayLike, n: npt.ArrayLike) -> Doubles:
-    """Compute the two-sided p of Student's paired test from moments.
-
-    1 without any difference, NaN where differences do not vary.
-    """
+    """Compute Student's two-sided paired p from moments: 1 if all are 0, NaN if all are equal."""
     centre, square, size = (np.asarray(x, dtype=np.float64) for x in (mean, mean_square, n))
     with np.errstate(divide="ignore", invalid="ignore"):
         spread = np.maximum(square - centre**2, 0)
@@ -336,8 +329,7 @@ def paired_t(mean: npt.ArrayLike, mean_square: npt.ArrayLike, n: npt.ArrayLike) 
 def resolvable(mean_square: npt.ArrayLike, n: npt.ArrayLike, *, level: float) -> Doubles:
     """Compute about the smallest mean difference that n pairs show with 80% power (Connor 1987).
 
-    `mean_square` is that of the differences; for outcomes of 0 and 1 the share of pairs that
-    change.
+    `mean_square` is of the differences; for outcomes of 0 and 1 the share of pairs that change.
     """
     square, size = (np.asarray(x, dtype=np.float64) for x in (mean_square, n))
     sure, likely = stats.norm.ppf((1 + level) / 2), stats.norm.ppf(0.8)

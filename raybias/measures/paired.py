@@ -1,8 +1,7 @@
 """Estimates of paired outcomes: scores under styles, effects of styles, means over styles, trends.
 
-A style is an intervention on a pair whose content is held fixed, so its effect is the mean paired
-difference from `original`. A mean over styles has an interval over other pairs, and one over other
-pairs in other styles. Values are in percent and points.
+A style is an intervention on a pair of fixed content, so its effect is the mean paired difference
+from `original`. Values are in percent and points.
 
 Shapes: M metrics, S styles, N pairs, U units that are drawn (clusters, or pairs); K bias types and
 two averages; R models, D orders of models.
@@ -69,7 +68,6 @@ def paired_rows(outcomes: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
 
 
 def _table(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Join estimates of several probes, which may be none."""
     return pl.concat(
         [pl.DataFrame(schema={**_TYPES, **dict.fromkeys(_MORE, pl.Float64)}), *frames],
         how="diagonal_relaxed",
@@ -79,11 +77,10 @@ def _table(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
 def score_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Estimate every score under every style, with a test of no bias.
 
-    Preferences have Wilson's interval and the exact binomial test of the pairs that prefer one side
-    against those that prefer the other; `pro_less_anti` has a percentile bootstrap and Student's
-    test, and neither where differences do not vary. The mean over bias types has a bootstrap
-    interval and no test. Where pairs come in clusters, intervals and tests are cluster-robust
-    (`stats.components`).
+    Preferences have Wilson's interval and the exact sign test; `pro_less_anti` has a percentile
+    bootstrap and Student's test, and neither where differences do not vary. The mean over bias
+    types has a bootstrap interval and no test. With clusters, intervals and tests are
+    cluster-robust (`stats.components`).
 
     Returns
     -------
@@ -141,20 +138,19 @@ def _p(laid: Layout, values: Doubles, mean: Doubles, square: Doubles, n: Doubles
 def effect_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Estimate the effect of each style, how many preferences flip, and how many styles matter.
 
-    Effects have a bootstrap or cluster-robust interval, the exact McNemar test of preferences,
+    Effects have a bootstrap or cluster-robust interval, and McNemar's exact test of preferences,
     Student's paired test of coreference, or the cluster-robust t test; the mean of types has none.
-    Where rules are not strict, p is that of the paper's test of two proportions, which ignores that
-    both styles have the same pairs.
+    Without strict rules, p is of the paper's test of two proportions, which ignores pairing.
 
     Returns
     -------
-    Estimates over the pairs that a style and `original` have: of the statistic `difference`, the
-    effect; of the score `flips`, the percentage of preferences that are others (a tie is one of its
-    own); of `styles_that_move_it`, how many effects survive, with the verdict on them as its
-    `reason`: "changes sign" (some style moves it to the other side of no bias, and both intervals
-    exclude no bias), "loses its sign" or "gains a sign" (under some style that moves it, its
-    interval no longer excludes, or includes, no bias), "moves, sign kept", "stable" (none moves it,
-    and all intervals of effects lie within 5 points) or "within noise".
+    Estimates over the pairs that a style and `original` have: the statistic `difference`; the score
+    `flips`, the percentage of preferences that change (a tie is one of its own); and
+    `styles_that_move_it`, how many effects survive, with the verdict as `reason`: "changes sign"
+    (some style moves it to the other side of no bias, and both intervals exclude no bias), "loses
+    its sign" or "gains a sign" (under some style that moves it, its interval no longer excludes, or
+    includes, no bias), "moves, sign kept", "stable" (none moves it, and all intervals of effects
+    lie within 5 points) or "within noise".
     """
     several = (laid for laid in layouts(outcomes) if len(laid.styles) > 1)
     table = _table(_effects(laid, rules) for laid in several)
@@ -237,12 +233,9 @@ def _verdict() -> pl.Expr:
 def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Estimate means over styles, if pairs are redrawn, or pairs and styles.
 
-    The pairs enter that a metric has in all of its styles; two styles and two pairs are the least.
-
-    Returns
-    -------
-    Estimates under the style `all`, by bias type and over all pairs, of the scopes `pairs` and
-    `pairs, styles`; the tests of each are corrected together.
+    They cover the pairs that a metric has in all of its styles, at least two of each. Estimates
+    have the style `all` and the scopes `pairs` and `pairs, styles`, whose tests are corrected
+    together.
     """
     rows: dict[str, list[dict[str, Any]]] = {"": [], ", styles": []}
     for laid in layouts(outcomes):
@@ -316,7 +309,7 @@ def size_trends(
     its size "absolute_effect"): the score `slope`, in points for each tenfold of parameters, by
     least squares, with Student's interval of n - 2 degrees of freedom; and `rank_correlation`
     (Spearman) with its two-sided permutation p (all orders up to eight models, else 9,999 seeded
-    ones) and q over all of them.
+    ones) and q.
     """
     sized = scores.filter(pl.col("model").is_in(list(sizes))).with_columns(
         size=pl.col("model").replace_strict(dict(sizes), return_dtype=pl.Float64),

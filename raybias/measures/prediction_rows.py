@@ -1,8 +1,7 @@
-"""Make rows of estimates of what counts of predictions show.
+"""Make rows of estimates from counts of predictions.
 
-A group's rate is how often it is called something, its gap that rate less the mean of the groups,
-its ratio that rate by the rate of the most favoured group. What one row is about beside its group
-stands in its `condition`.
+A group's gap is its rate less the mean of the groups, its ratio that rate by the rate of the most
+favoured group. `condition` says what a row is about beside its group.
 """
 
 from __future__ import annotations
@@ -45,11 +44,7 @@ _CLASSIFIER: Final = (*schema.KEYS, "attribute", "score")
 
 
 def gap_rows(estimates: pl.DataFrame, scope: str | None = None) -> pl.DataFrame:
-    """Select the gaps of groups, under every scope, or one row each.
-
-    Under a `scope` (of `Statistics.scope`) each has one row: under it, or the widest narrower one
-    that there is.
-    """
+    """Select the gaps of groups under every scope, or one row each under `scope` (see `under`)."""
     found = estimates.filter(
         pl.col("kind") == KIND, pl.col("model") != ALL, pl.col("statistic") == "gap",
         pl.col("condition").is_in(["", OUTSIDE]), ~pl.col("scope").str.starts_with(FAMILIES),
@@ -58,11 +53,9 @@ def gap_rows(estimates: pl.DataFrame, scope: str | None = None) -> pl.DataFrame:
 
 
 def under(estimates: pl.DataFrame, scopes: Sequence[str], scope: str) -> pl.DataFrame:
-    """Take of each quantity the estimate under a scope, or under the widest that there is.
+    """Select each quantity's estimate under a scope, or under the widest narrower one that it has.
 
-    Parameters
-    ----------
-    scopes: of the estimates, narrowest first; others are the narrowest.
+    `scopes` are those of the estimates, narrowest first; others are the narrowest.
     """
     order = {name: place for place, name in enumerate(scopes)}
     wide = pl.col("scope").replace_strict(order, default=-1, return_dtype=pl.Int64)
@@ -118,8 +111,8 @@ def _rates(found: GapAnalysis) -> pl.DataFrame:
 def _ratios(found: GapAnalysis) -> pl.DataFrame:
     """Divide each group's rate by that of the most favoured group.
 
-    Intervals are of the logarithm, linearised, so that none leaves the possible range. The most
-    favoured group is chosen from the same data, which makes ratios somewhat extreme.
+    Intervals are of the logarithm, linearised, so that they stay possible. Choosing the most
+    favoured group from the same data makes ratios somewhat extreme.
     """
     tables: list[GapTable] = []
     rows: list[dict[str, Any]] = []
@@ -154,8 +147,7 @@ def _ratios(found: GapAnalysis) -> pl.DataFrame:
 def net_significance(gaps: pl.DataFrame) -> pl.DataFrame:
     """Count models with a significant gap, up minus down (Tian2023, Table 1).
 
-    `NAME_net_significance` adds 1 for each model whose gap survives above 0, and takes 1 for each
-    below; units are the models that could be judged.
+    Units of `NAME_net_significance` are the models that could be judged.
     """
     by = [*_ACROSS_MODELS, "attribute", "group", "score"]
     sign = pl.col("value").sign() * pl.col("survives")
@@ -169,9 +161,8 @@ def net_significance(gaps: pl.DataFrame) -> pl.DataFrame:
 def spans(gaps: pl.DataFrame, drawn: Resampled | None, scope: str) -> pl.DataFrame:
     """Subtract a model's smallest mean gap from its largest (Kohankhaki2024, Table 4).
 
-    A span is a maximum of noisy values and so is too large on average; without that it is the score
-    `NAME_less_noise`. `drawn` has intervals of spans under `scope`; None where nothing can be
-    drawn. `reason` names the groups that the mean leaves out.
+    This maximum of noisy values is too large on average; `NAME_less_noise` corrects it. `drawn` has
+    intervals under `scope`, if any. `reason` names the groups that the mean leaves out.
     """
     outside = pl.col("group").filter(~pl.col("in_mean")).unique().sort().str.join(", ")
     inside = pl.col("value").filter("in_mean")
@@ -195,10 +186,9 @@ def spans(gaps: pl.DataFrame, drawn: Resampled | None, scope: str) -> pl.DataFra
 def extremes(gaps: pl.DataFrame, drawn: Resampled | None, scope: str) -> pl.DataFrame:
     """Compute how often each group is an extreme (Kohankhaki2024, section on the White group).
 
-    A group is an extreme of a (model, method, dataset, probe) pair when its mean gap is the highest
-    or the lowest of the reference groups; equals share it. Where all gaps are equal no group is.
-    Gives the share `NAME_extreme` of the n pairs whose mean has the group; `drawn` and `scope` are
-    as of `spans`.
+    `NAME_extreme` is the share of (model, method, dataset, probe) pairs in which its mean gap is
+    the highest or lowest of the reference groups (ties share; not if all are equal). `drawn` and
+    `scope` are as of `spans`.
     """
     by = ["attribute", "group", "score"]
     value = pl.col("value")

@@ -57,8 +57,7 @@ def read(
 
     Raises
     ------
-    DataError: a missing or malformed file, missing columns, a wrong value, or an answer that is
-        given twice.
+    DataError: a missing, malformed or wrong file, column or value, or a repeated answer.
     ConfigError: no such kind.
     """
     if kind is not None:
@@ -88,10 +87,9 @@ def read(
 def parted(
     given: Sequence[Given], kind: str | None = None, *, named: bool = False
 ) -> tuple[list[Given], list[Given]]:
-    """Part what holds predictions from what holds other answers; an OUT may hold both.
+    """Separate predictions from other answers; an OUT may hold both.
 
-    `kind` is asked for, None for any; `named` says whether columns are named, which only
-    predictions need.
+    `named`: columns are named, which only predictions need.
     """
     if named or kind == PREDICTIONS:
         return [*given], []
@@ -111,7 +109,6 @@ def parted(
 
 
 def _predicted(given: Given) -> bool:
-    """Whether a file, folder, OUT or table holds predictions."""
     if isinstance(given, pl.DataFrame):
         return _of_predictions(given.columns)
     path, store = str(given), Store(given)
@@ -175,7 +172,7 @@ def _joined(kind: Kind, frames: Sequence[pl.DataFrame], where: str) -> pl.DataFr
 def _of_path(
     path: str, wanted: Mapping[str, Kind], published: Mapping[str, ReadFile], items: Items
 ) -> Iterable[tuple[str, pl.DataFrame]]:
-    """Yield what each file of a path holds, with its kind."""
+    """Yield the table of each file of a path, with its kind."""
     if Store(path).exists("study.yaml"):
         for each in wanted.values():
             if Store(path).exists(each.folder):
@@ -206,7 +203,7 @@ def _of_path(
 
 
 def _told(columns: Sequence[str], wanted: Mapping[str, Kind]) -> str | None:
-    """Tell the kind of a table by its columns: the one that needs most of them."""
+    """Return the kind of a table by its columns: the one that needs most of them."""
     there = {*columns}
     fits = [name for name, each in wanted.items() if {*required(each.answers)} <= there]
     return max(fits, key=lambda name: len(required(wanted[name].answers)), default=None)
@@ -252,12 +249,7 @@ def model_of(source: Source) -> str:
 
 
 def sources(path: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> list[tuple[Source, bool]]:
-    """List the files of a path, and whether they were found in a folder.
-
-    Raises
-    ------
-    DataError: as `one_file`.
-    """
+    """List a path's files, and whether they are of a folder; DataError as `one_file`."""
     single = one_file(str(path), suffixes, "give such a file")
     if single is not None:
         return [(single, False)]
@@ -274,9 +266,7 @@ def required(table: pa.Schema) -> list[str]:
 def typed(frame: pl.DataFrame, table: pa.Schema, where: str) -> pl.DataFrame:
     """Cast and check the columns of a table; `DataError` names the first wrong row.
 
-    Parameters
-    ----------
-    frame: has them all, but for those that may be left out.
+    `frame` has them all, but for optional ones.
     """
     types = pl.Schema(table)
     if not frame.height:

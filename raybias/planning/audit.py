@@ -1,8 +1,8 @@
 """Choose a study for a model from a question and a budget of time.
 
-First the model is asked for the labels of a few training sentences in every way that it can be
-asked (the pilot). Designs then stand in an order: the first ones tell most and cost most. Where the
-pilot reads labels well, asking comes before a short tuning; where it does not, tuning does.
+A pilot asks the model for the labels of a few training sentences by each prompt format. The first
+design within the budget is chosen, most informative first; prompting precedes a short tuning only
+where the pilot's labels are good.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Question:
     attribute: of the Amazon templates, such as race or age.
     kind: of the method; None chooses by the model and the budget.
     data: local folder that holds, or will hold, the public data sets.
-    ways: of asking, as the pilot found them, the best first.
+    ways: prompt formats and readings by the pilot, the best first.
     """
 
     model: str
@@ -128,10 +128,7 @@ class Question:
         return (self.kind,) if self.kind else suited_methods(self.model)
 
     def pilot(self, folder: Store) -> Study | None:
-        """Write the sentences of the pilot, and return its study; None where nothing can be asked.
-
-        Ways of asking that do not fit the model's context are left out.
-        """
+        """Write the pilot's sentences; return its study of prompts that fit the context, if any."""
         asked = [kind for kind in self.kinds if not methods[kind].trains]
         if not asked:
             return None
@@ -231,12 +228,7 @@ class Choice:
 
 
 def choose(question: Question, budget: float, estimate: Callable[[Study], float]) -> Choice:
-    """Choose the first design that fits the budget in seconds, were it to take twice its estimate.
-
-    Raises
-    ------
-    PlanError: none fits.
-    """
+    """Choose the first design whose doubled estimate fits the budget in seconds; else PlanError."""
     dearer: list[tuple[Study, float]] = []
     for study in question.designs():
         takes = estimate(study)
@@ -253,10 +245,9 @@ def choose(question: Question, budget: float, estimate: Callable[[Study], float]
 
 
 def forecast(study: Study) -> pl.DataFrame:
-    """Expect the half width of each group's 95% interval, were gaps to vary as on Regard.
+    """Expect the half width of each group's 95% interval, with gaps as variable as Regard's.
 
-    Returns group, templates, words, sentences (for other sentences like these) and wording (for
-    other words too); a row per group.
+    Returns group, templates, words, and half widths under `sentences` and `wording`.
     """
     (method,), (probe,) = study.methods, study.probes
     items = PreparedStudy.of(study).data.items[probe.name]
@@ -329,7 +320,6 @@ def reached(study: Study, estimates: pl.DataFrame) -> str:
 
 
 def _span(values: pl.Series) -> str:
-    """Write the least and the most of some numbers, once where they are alike."""
     form = ".2f" if values.dtype.is_float() else "d"
     low, high = (format(each, form) for each in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"

@@ -1,9 +1,7 @@
 """Bound a plan's wall time, and choose how many runs share a pack by such bounds.
 
-No schedule is simulated: devices that become idle take half of the slowest pack, and runs stop when
-their losses do. Known before are the work, the longest path through the tasks, the turns that packs
-take on the devices, and what follows for any driver that leaves no device idle while a task is
-ready (Graham 1969).
+No schedule is simulated, since runs stop and packs are halved as losses decide. Bounds follow from
+the work, the critical path, the turns of packs on devices, and list scheduling (Graham 1969).
 """
 
 from __future__ import annotations
@@ -44,13 +42,12 @@ class Bounds:
 
     Attributes
     ----------
-    low: the larger of the longest path, were each pack halved down to its longest run, and of the
+    low: the larger of the longest path, with packs halved down to their longest run, and of the
         work over all the workers that there is room for.
     high: Graham's bound: the longest path, and the rest of the work over the workers that are busy
-        while a ready task waits; with packs as they are, or halved to single runs, if that is less.
-        Tasks that take more than half of the cluster are added as if they ran by themselves. How
-        workers of several sizes come to lie on nodes is left out, and so are failures.
-    turns: no bound; packs are chosen by it: the larger of the work over all devices and of the
+        while a ready task waits; with packs whole or halved to single runs, whichever is less.
+        Tasks of over half the cluster are added serially; fragmentation and failures are left out.
+    turns: the estimate that packs are chosen by: the larger of the work over all devices and of the
         longest path, in which the packs of a stage take turns on the devices.
     busy: largest share of the devices' time that computing can take.
     path, first: seconds of the longest path, and the task that it begins with.
@@ -106,10 +103,8 @@ def _graham(
 ) -> float:
     """Return the longest path and the rest of the work over the workers that are then busy.
 
-    Parameters
-    ----------
-    share: of the cluster that one worker takes.
-    halved: whether idle workers halve packs down to single runs.
+    `share` is of the cluster, by one worker; `halved`: idle workers halve packs down to single
+    runs.
     """
     apart, area, shares = 0.0, 0.0, {1.0}
     path: list[Task] = []
@@ -136,12 +131,9 @@ def _graham(
 
 @dataclass(frozen=True)
 class Forecast:
-    """Bounds of a plan's wall time on `count` devices.
+    """Bounds of a plan's wall time on `count` devices: `latest` if all runs go to their last step.
 
-    Attributes
-    ----------
-    planned: where runs stop early, between the first step at which they can and the last.
-    latest: where all runs go to their last step.
+    `planned`: runs stop between the first step at which they can and the last.
     """
 
     planned: Bounds
@@ -218,10 +210,9 @@ def scale_table(found: Sequence[tuple[int, Forecast]]) -> str:
 def choose_packs(prepared: PreparedStudy, plan: Plan, stages: Sequence[Sequence[TunePlan]]) -> Plan:
     """Return the plan with the packs of each stage that end the study soonest as they take turns.
 
-    Wide packs take least device time, narrow ones end sooner where devices are left over. For a few
-    times T each stage takes the cheapest packs with which its sweep and its final runs end within
-    T; the best T has the least wall time. Then all workers of a stage share its weights, where the
-    study, if it takes some minutes, clearly ends sooner for it.
+    Wide packs cost least device time, narrow ones use spare devices. For a few times T each stage
+    takes the cheapest packs that end by T; the best T has the least wall time. Weights are sharded
+    where that clearly ends a study of minutes sooner.
     """
     if not stages:
         return plan

@@ -1,8 +1,7 @@
-"""Estimate the cost of a plan and describe it for people, both with the arithmetic.
+"""Estimate the cost of a plan from shapes, row counts and a sample of texts; load no model.
 
-Tokens, FLOPs, device-hours and gathered bytes are counted from shapes, row counts and the mean
-length of a sample of the texts, as if no two texts shared a token; packing makes it less.
-Attention's own products, a few percent at these lengths, are left out. It loads no model.
+Attention's own products, a few percent at these lengths, and tokens saved by shared prefixes are
+left out.
 """
 
 from __future__ import annotations
@@ -42,13 +41,9 @@ Line = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Cost of one stage.
+    """Cost of one stage: tokens and FLOPs of all workers, device-hours at the assumed speed.
 
-    Attributes
-    ----------
-    tokens, flops: of all workers.
-    hours: device-hours, at the speed that the plan assumes.
-    gathered: bytes of weights that all workers receive under ZeRO-3.
+    `gathered`: bytes of weights that all workers receive under ZeRO-3.
     """
 
     tokens: float
@@ -91,7 +86,6 @@ def costs_of(prepared: PreparedStudy, plan: Plan) -> Costs:
 
 
 def _hours(tasks: Iterable[Task]) -> dict[tuple[str, str, str], float]:
-    """Add up device-hours of computing by stage."""
     hours: dict[tuple[str, str, str], float] = defaultdict(float)
     for task in tasks:
         training = task.training if task.kind == "tune" else ""
@@ -147,7 +141,6 @@ def _tuning_cost(
 
 
 def _scoring_cost(stage: ScorePlan, work: Work, shape: ModelShape, hours: float) -> Cost:
-    """Count the cost of reading all items with all runs."""
     runs = stage.runs
     read = {
         name: product((runs, "{} runs"), (rows, "{:,} items"), (work.tokens[name], "{:.1f}"))
@@ -188,7 +181,7 @@ def _device_hours(stage: Stage) -> str:
 
 
 def _gathered(stage: Stage, shape: ModelShape, tokens: float) -> float:
-    """Count the bytes that all ranks receive in a shared forward pass over so many tokens."""
+    """Count the bytes that all ranks receive in a sharded forward pass."""
     if not stage.sharded:
         return 0.0
     passes = math.ceil(tokens / (stage.ranks * stage.tokens_per_batch))
@@ -266,7 +259,6 @@ def describe(plan: Plan, costs: Costs) -> str:
 
 
 def _described(plan: RewritePlan | TunePlan | ScorePlan) -> list[str]:
-    """Write a stage's work, its workers, and why they are laid out so."""
     each = _count(plan.threads, "CPU") + (f" and {_count(plan.gpus, 'GPU')}" if plan.gpus else "")
     if selector := plan.requests.get("label_selector"):
         each += f" {next(iter(selector.values()))}"

@@ -1,8 +1,6 @@
 """The nodes of a machine or cluster, with their CPUs, memory and GPUs, and the dtype that suits.
 
-The planner reads this and nothing else, so that a plan can be made for a cluster that does not
-exist yet. bfloat16 halves memory and is fast where a processor multiplies in it; elsewhere it is
-emulated, tens of times slower than float32.
+The planner reads nothing else, so it can plan for a cluster that does not exist yet.
 """
 
 from __future__ import annotations
@@ -58,9 +56,9 @@ def decide_dtypes(study: Study, inventory: Inventory) -> tuple[Study, Precision 
 
 
 def choose(inventory: Inventory, *, gpus: bool) -> Precision:
-    """Choose bfloat16 if every GPU, or every CPU, multiplies in it, and float32 otherwise.
+    """Choose bfloat16 if every GPU, or CPU, multiplies in it; else float32, as emulation is slow.
 
-    GPUs of an unknown kind are assumed to be able to; CPUs that were not asked are not.
+    GPUs of an unknown kind are assumed to; unknown CPUs are not.
     """
     if gpus:
         nodes = [node for node in inventory.nodes if node.gpus]
@@ -194,8 +192,8 @@ def parse_size(text: str, *, where: str) -> int:
 def assumed(*texts: str) -> Inventory:
     """Parse the inventory of `--assume nodes=4,cpus=32,memory=256GiB,gpus=8,...`.
 
-    Each text is one kind of node. `cpus`, `memory` (8GiB per CPU by default), `gpus`,
-    `gpu_memory` (of one GPU) and `gpu` (its kind, such as A100) are per node.
+    Each text is one kind of node. `cpus`, `memory` (8GiB per CPU by default), `gpus`, `gpu_memory`
+    (of one GPU) and `gpu` (its kind, such as A100) are per node.
     """
     return Inventory(tuple(node for text in texts for node in _assumed_kind(text)), "assumed")
 

@@ -1,8 +1,7 @@
 """Choose how the workers of one backbone hold it on an inventory, by estimated wall time.
 
-Each worker holds all of it on one device, splits its layers over several devices of its node, or
-shares every weight with the others (ZeRO-3). A backbone is known by its shape alone. A study that
-does not fit as it asks is refused, with the nearest that would fit.
+Each worker holds all of it on one device, splits its layers over devices of its node, or shares
+every weight with the others (ZeRO-3). A refusal names the nearest layout that would fit.
 """
 
 from __future__ import annotations
@@ -95,14 +94,9 @@ class LayoutPlanner:
     def tunings(
         self, training: TrainingSet, method: MethodFields, work: TuningWork
     ) -> list[TunePlan]:
-        """Plan one method on one training set, once for every sensible size of its packs.
+        """Plan one method on one training set, from the largest packs to the smallest.
 
-        Returns the plans from the largest packs to the smallest, and last the one in which all GPUs
-        share one pack, where that is to be had.
-
-        Raises
-        ------
-        PlanError: it does not fit, or not as the study wants it.
+        The last plan, where possible, has all GPUs share one pack. PlanError as in `scoring`.
         """
         asked, trials = self._train_workers(), max(work.sweep, work.final)
         wanted = [min(asked, trials)] if asked else list(range(1, trials + 1))
@@ -133,7 +127,7 @@ class LayoutPlanner:
         *,
         shared: bool = False,
     ) -> TunePlan:
-        """Plan one method on one training set, so many runs in a pack, or all on shared weights."""
+        """Plan one method on one training set at one pack size, or with sharded weights."""
         trials = max(work.sweep, work.final)
         packs = math.ceil(trials / pack)
 
@@ -165,15 +159,9 @@ class LayoutPlanner:
     def scoring(
         self, method: MethodFields, work: ReadingWork, rows: int | None = None
     ) -> ScorePlan:
-        """Plan the replicas and shards of all probes under one method.
+        """Plan the replicas and shards of all probes; `rows` by default take a few seconds a shard.
 
-        Parameters
-        ----------
-        rows: items of a shard; by default as many as take a few seconds.
-
-        Raises
-        ------
-        PlanError: it does not fit, or not as the study wants it.
+        Raises PlanError: it does not fit, or not as the study wants it.
         """
 
         def terms(shape: ModelShape, tokens: int, partitions: int) -> tuple[MemoryTerm, ...]:
@@ -229,7 +217,7 @@ class LayoutPlanner:
         }
 
     def _train_workers(self) -> int | None:
-        """Return the workers asked for, if the nodes have so many places, memory aside."""
+        """Return the workers that the study sets, if the nodes have room, memory aside."""
         asked, slots = self.resources.train_workers, self._slots()
         if asked is not None and asked > slots:
             problem = f"resources.train_workers is {asked}, but {slots} of {self.each} fit"
@@ -246,7 +234,6 @@ class LayoutPlanner:
         return min(room, share)
 
     def _replicas(self, slots: int) -> tuple[int, int]:
-        """Return the least and most replicas, where `slots` fit."""
         asked = self.resources
         most = asked.replicas_max or max(slots, asked.replicas_min)
         if most > slots:
@@ -274,18 +261,14 @@ class LayoutPlanner:
         asked: int | None,
         shared: bool = False,
     ) -> Fit:
-        """Choose the layout in which all devices do such work fastest; then that of longest passes.
+        """Choose the fastest layout, of equals that with the longest passes; or raise PlanError.
 
         Parameters
         ----------
         packs: parts of the work that workers share; None where any number do, on any device.
         seconds: of all of the work on one worker, or on all that share the backbone.
-        asked: workers that the study wants.
+        asked: workers that the study sets.
         shared: only layouts in which workers share every weight.
-
-        Raises
-        ------
-        PlanError: none fits, or not as the study wants it.
         """
         slots = self._slots()
         wanted = slots if packs is None else min(asked or slots, packs)
@@ -322,12 +305,7 @@ class LayoutPlanner:
     def _fits(
         self, load: Load, wanted: int, layouts: Sequence[Layout], *, together: bool
     ) -> Iterator[Fit]:
-        """Yield every layout that fits, up to `wanted` workers.
-
-        Parameters
-        ----------
-        together: whether some nodes, the faster ones, may do better than all.
-        """
+        """Yield every layout that fits; `together`: also layouts on faster nodes alone."""
         groups = by_gpu_speed(self.nodes) if self.gpus and together else [self.nodes]
         for layout, tokens, among in product(layouts, self.budgets, groups):
             fit = self.settle(load, replace(layout, tokens=tokens), wanted, among=among)
@@ -393,10 +371,7 @@ class LayoutPlanner:
     def _refusal(self, load: Load, method: str, workers: int, *, can_shard: bool) -> PlanError:
         """Make the error of a backbone that fits in no way that the study allows.
 
-        Parameters
-        ----------
-        workers: that the study asks for, or that the nodes have places for.
-        can_shard: whether workers can share what the method needs of the backbone.
+        `can_shard`: workers can share what the method needs of the backbone.
         """
         asked, alone = self.resources.shard, Layout(self.budgets[-1])
         who = f"{self.backbone.name} ({method})"

@@ -1,12 +1,10 @@
 """How fast devices are, how workers hold a backbone on them, and which nodes have room.
 
-Seconds of passes are estimated by a roofline, launches of kernels, and the host's part. A pass over
-few tokens takes as long as reading the weights or launching its kernels, so runs that share it cost
-little more than one; over many tokens it takes as long as its FLOPs. This is why a small backbone
-wants many runs in a pack and a large one few.
+Seconds of passes are estimated by a roofline, kernel launches and the host's part. A pass over few
+tokens is bound by reading weights or launching kernels, so runs that share it are nearly free; one
+over many is bound by FLOPs. So a small backbone wants many runs in a pack and a large one few.
 
-A worker goes only where it fits. Where some nodes would not do, Ray is told by the kind of GPU or
-the memory that is asked for; where all would, it is asked for CPUs and GPUs alone.
+Ray is given a kind of GPU or an amount of memory only where some nodes would not do.
 """
 
 from __future__ import annotations
@@ -130,12 +128,9 @@ CPU: Final = Speed(
 
 @dataclass(frozen=True)
 class Machine:
-    """The assumed speed of devices.
+    """The assumed speed of devices; None for that of their kind.
 
-    Attributes
-    ----------
-    peak: TFLOP/s of one device; None for that of its kind.
-    utilisation: share of it that a long pass reaches; None alike.
+    `peak`: TFLOP/s of one device. `utilisation`: share of it that a long pass reaches.
     """
 
     peak: float | None = None
@@ -178,8 +173,8 @@ class Placement:
     Attributes
     ----------
     rooms: nodes with room, and how many workers each holds.
-    kinds: of GPU that Ray must be asked for, such as `in(A100,H100)`; empty where all do.
-    memory: bytes that Ray must be asked for; 0 where CPUs or GPUs run out before memory.
+    kinds: of GPU to request from Ray, such as `in(A100,H100)`; empty where all do.
+    memory: bytes to request from Ray; 0 where CPUs or GPUs run out before memory.
     """
 
     need: ResourceRequest
@@ -219,12 +214,9 @@ class Placement:
 def places(
     nodes: Sequence[Node], need: ResourceRequest, *, among: Sequence[Node] | None = None
 ) -> Placement:
-    """Place as many workers as there is room for.
+    """Place as many workers as there is room for on the nodes `among`, by default all.
 
-    Parameters
-    ----------
-    nodes: all there are. GPUs that Ray cannot tell apart count as the smallest of them.
-    among: those that may be used; all by default.
+    GPUs that Ray cannot tell apart count as the smallest of them.
     """
     smallest: dict[str | None, int] = {}
     for node in nodes:
@@ -252,10 +244,7 @@ def places(
 
 
 def by_gpu_speed(nodes: Sequence[Node]) -> list[tuple[Node, ...]]:
-    """List all nodes, then those without the slowest GPUs, and so on.
-
-    A group of workers waits for its slowest, so fewer fast ones can be quicker.
-    """
+    """List all nodes, then those without the slowest GPUs, which a group waits for, and so on."""
     peaks = {GPUS[node.gpu].peak if node.gpu in GPUS else None for node in nodes if node.gpus}
     known = sorted(peak for peak in peaks if peak is not None)
     if len(known) < len(peaks) or not known:
@@ -271,7 +260,7 @@ class Layout:
     ----------
     tokens: budget of one pass.
     devices: of one worker, which its layers are split over.
-    passes: under way at one time, on different devices.
+    passes: concurrent ones, on different devices.
     ranks: workers that share every weight with ZeRO-3; 1 where each holds all of them.
     across: whether these are on several nodes.
     """
@@ -312,7 +301,7 @@ class Load:
     terms: memory of one device, by shape, tokens of a pass and number of partitions.
     item: bytes of one weight.
     on: the kind of device, "cpu" or "gpu".
-    share: of a GPU that the backbone's engine takes, where that is less than all.
+    share: of a GPU that the backbone's engine takes.
     """
 
     terms: Callable[[ModelShape, int, int], tuple[MemoryTerm, ...]]

@@ -1,6 +1,6 @@
-"""Look at how a model answers before a study is chosen: some sentences, asked in each way.
+"""Ask a model about a few sentences by each prompt format, before a study is chosen.
 
-The pilot is a study like any other; this file draws its sentences and reads its predictions.
+The pilot is an ordinary study; this file draws its sentences and reads its predictions.
 """
 
 from __future__ import annotations
@@ -52,10 +52,7 @@ class Way:
 
 
 def sentences(training: Mapping[str, Any]) -> pl.DataFrame:
-    """Draw the pilot's sentences, equally many of each label, as a probe's items.
-
-    They are of the split that nothing is tuned on and no demonstration comes from.
-    """
+    """Draw the pilot's sentences, equally many per label, from a split that nothing is tuned on."""
     splits = training_sentences(TrainingSet(**training))
     pool = splits.get("validation", splits["train"])
     rows = [
@@ -70,10 +67,7 @@ def sentences(training: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def ways_of(predictions: pl.DataFrame) -> tuple[Way, ...]:
-    """Return every way of asking and reading that a pilot tried, the most accurate first.
-
-    In schema.PREDICTIONS methods are named by their kind and the format of their prompts.
-    """
+    """Return every prompt format and reading that a pilot tried, the most accurate first."""
     found = []
     for (name,), rows in predictions.sort("item_id").group_by("method"):
         kind, _, form = str(name).rpartition("_")

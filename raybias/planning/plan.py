@@ -1,7 +1,7 @@
 """Decide what runs where, before any model is loaded.
 
-`plan` is a pure function of a prepared study and an inventory. The stages take their numbers from
-it, so what it prints is what happens. It refuses what Ray would wait for in vain.
+`plan` is a pure function of a prepared study and an inventory, and the stages run by its numbers.
+It refuses what Ray would wait for in vain.
 """
 
 from __future__ import annotations
@@ -70,8 +70,7 @@ def plan(
 
     Raises
     ------
-    PlanError: more CPUs, GPUs or memory than there are, or a layout that cannot run; names all
-        that do not fit.
+    PlanError: names all stages that do not fit, or cannot be laid out.
     OutputError: a local `out` with more than one machine.
     ModelError, DataError: a backbone's configuration or a probe cannot be read.
     """
@@ -149,8 +148,8 @@ def _laid_out(
 ) -> tuple[list[list[TunePlan]], list[ScorePlan], dict[tuple[str, str], PlanError]]:
     """Lay out the stages of a study.
 
-    Returns for each tuning stage its plans by the size of its packs, the plans of scoring, and by
-    backbone and method why it does not fit.
+    Returns each tuning stage's plans by pack size, the plans of scoring, and by backbone and method
+    why it does not fit.
     """
     tuning: list[list[TunePlan]] = []
     scoring: list[ScorePlan] = []
@@ -237,7 +236,7 @@ def _rewriting(
 def _rewriting_memory(
     shape: ModelShape, judge: ModelShape, options: Rewriting, *, tokens: int, device: str
 ) -> tuple[MemoryTerm, ...]:
-    """Count the memory of a replica that rewrites `tokens` tokens of sentences at a time."""
+    """Count the memory of a replica that rewrites `tokens` tokens at a time."""
     rows = min(tokens // _SHORTEST_REWRITTEN, 2 * CHUNK_ROWS) * options.candidates
     held = added((rows, options.max_length), (tokens, options.candidates), unit="tokens")
     alive = [activations(each, tokens, each.item, "activations") for each in (shape, judge)]
@@ -258,7 +257,7 @@ def _rewriting_memory(
 
 
 def _together(errors: list[PlanError]) -> PlanError:
-    """Make one error of those of several stages; the first alone where there are no others."""
+    """Merge the errors of stages."""
     texts = list(dict.fromkeys(error.problem for error in errors))
     if len(texts) == 1:
         return errors[0]

@@ -1,10 +1,7 @@
-"""Refuse before any work: models, label words, targets and lengths that cannot do.
+"""Refuse unusable models, label words, targets and lengths before any work; pin the models.
 
-Tokenizers and configurations are read, no weights. Which weights a study's models are is found out
-before any work, too, and every worker loads those: a model of the hub is pinned to a commit, so a
-branch that moves during a study changes nothing. Of a local folder the files are hashed, so that
-others under its name are noticed. Where another engine than the built-in one loads them, its
-version is fixed too.
+Only tokenizers and configurations are read. A hub model is pinned to its commit, the files of a
+local one are hashed, and the version of another engine is fixed.
 """
 
 from __future__ import annotations
@@ -38,8 +35,8 @@ def check_inputs(prepared: PreparedStudy) -> None:
 
     Raises
     ------
-    ModelError: a model or tokenizer that a method cannot use, label words that share a token,
-        LoRA targets that match nothing, or texts longer than the context.
+    ModelError: a model or tokenizer that a method cannot use, label words that share a token, LoRA
+        targets that match nothing, or texts longer than the context.
     DataError: a training set without the splits that a method needs, or too few shots.
     ConfigError: label words without an answer, an unknown metric, or unknown reference groups.
     """
@@ -83,14 +80,10 @@ def check_rewritten(prepared: PreparedStudy, items: Items) -> None:
 
 
 def resolve_models(study: Study) -> tuple[Study, dict[str, dict[str, str]]]:
-    """Pin each model of the hub to its commit, and hash the files of each local one.
+    """Pin hub models to commits; return the study, and local files' sha256 by model and file.
 
-    Returns the study, with commits as revisions, and by name and file the sha256 of local models.
-
-    Raises
-    ------
-    ModelError: a model that is not there, that is closed to this machine, or has pickled weights.
-    ConfigError: an engine that is not installed, or in another version than the study names.
+    Raises ModelError: a missing, closed or pickled model; ConfigError: an engine that is missing or
+    in another version.
     """
     revisions: dict[str, str | None] = {}
     models = {}
@@ -107,10 +100,7 @@ def resolve_models(study: Study) -> tuple[Study, dict[str, dict[str, str]]]:
 
 
 def check_models(store: Store, record: Record, names: Sequence[str]) -> None:
-    """Refuse local models whose files are not those that an OUT was made with.
-
-    An OUT that names no files is taken as it is.
-    """
+    """Refuse local models whose files are not those that an OUT was made with, if it names any."""
     for name in names:
         held = record.models.get(name)
         folder = folder_of(record.study.checkpoints[name].id)

@@ -63,10 +63,7 @@ class StudyData:
 
 @dataclass(frozen=True)
 class PreparedStudy:
-    """A study whose methods are fitted to its backbones, with its record and its text.
-
-    Planning, costs and the run itself take it from `runtime.study.prepare`.
-    """
+    """A study with its methods fitted, its record and its text, from `runtime.study.prepare`."""
 
     record: Record
     data: StudyData
@@ -114,9 +111,9 @@ def in_style(
 
 
 def read_items(study: Study) -> dict[str, pl.DataFrame]:
-    """Read, by probe, its items with the limit applied; pairs in every style of the study.
+    """Read the limited items by probe; pairs in every style.
 
-    A style that a model is to make holds the originals, marked as kept.
+    A style that a model will make holds the originals, marked as kept.
     """
     had = {style for probe in study.pairs for style in pair_probes[probe.source].styles}
     for style in study.styles.names if study.pairs else ():
@@ -180,8 +177,7 @@ def read_by(study: Study, method: MethodFields) -> list[str]:
 def fit_methods(study: Study) -> Study:
     """Return the study with each method fitted to its backbones; no weights are read.
 
-    A method that differs between its backbones becomes several of its name, each with its own
-    backbones.
+    A method that differs between backbones becomes several of its name.
     """
     found: list[MethodFields] = []
     for method in study.methods:

@@ -1,7 +1,7 @@
-"""A planned study as a graph of tasks: what each waits for, and the seconds that it takes.
+"""A planned study as a graph of tasks with dependencies and seconds, for `runtime/graph.py`.
 
-Of the ready tasks the widest starts first, then the one with the longest path to the study's end
-(list scheduling by critical path); `runtime/graph.py` takes this order.
+Of the ready tasks the widest starts first, then the one with the longest path to the end (list
+scheduling by critical path).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Kind = Literal["fetch", "rewrite", "tune", "read"]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Work of one worker, one worker group or some replicas, and the tasks that it waits for.
+    """Work of one worker, one worker group or some replicas.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Task:
     load: seconds in which a worker loads the backbone.
     need: of each worker; None for a task without a device.
     least, most: workers; where these differ they are replicas, which come and go.
-    after: keys of the tasks that must end before.
+    after: keys of the tasks that it depends on.
     """
 
     key: str
@@ -165,7 +165,7 @@ def fetched_models(prepared: PreparedStudy, plan: Plan) -> dict[str, tuple[Backb
 
 
 def _fetching(spec: Backbone) -> str:
-    """Name the fetching of a model that is no backbone, once for all that load it."""
+    """Name the download of a model beside the backbones, shared by all that load it."""
     return f"fetch/{spec.id}@{spec.revision}"
 
 
@@ -233,7 +233,7 @@ def _reading(
     training: str = "",
     after: tuple[str, ...],
 ) -> Task:
-    """Return the reading of all runs of one training set, or of all where none is tuned on."""
+    """Return the scoring of one training set's runs, or of all where none is tuned on."""
     stage = plan.score(backbone.name, method.name)
     task = Task(
         key="/".join(filter(None, ("read", backbone.name, training, method.name))),

@@ -1,8 +1,7 @@
 """Count the work of a study's stages, cut it into shards, and estimate its seconds in a layout.
 
-Tokens, steps and runs depend on the study and its texts alone; how long they take on the layout of
-a stage and the speed of its devices. A shard is a fixed row range of a probe, read by one run. It
-is named by probe, run and first row, so a rerun of a study computes missing shards only.
+A shard is a fixed row range of a probe for one run. Its name has probe, run and first row, so a
+rerun of a study computes missing shards only.
 """
 
 from __future__ import annotations
@@ -43,12 +42,9 @@ _BATCHES: Final = 4
 
 @dataclass(frozen=True)
 class Passes:
-    """What passes over a backbone take, whichever stage makes them.
+    """Cost of passes over a backbone.
 
-    Attributes
-    ----------
-    item: bytes of one weight.
-    parameters: that one token is multiplied by.
+    `item`: bytes of one weight; `parameters`: those that multiply one token.
     """
 
     shape: ModelShape
@@ -73,16 +69,16 @@ class Passes:
         least: float = 1.0,
         rounds: float = 1.0,
     ) -> dict[str, float]:
-        """Return the seconds of some tokens' passes, by what takes them; the longest one counts.
+        """Return the seconds of some tokens' passes by resource; the largest one counts.
 
         Parameters
         ----------
         tokens: in all passes.
-        length: of the text that each of them is in, on average.
+        length: mean length of their texts.
         factor: FLOPs for each parameter and token; 2 forward, 4 with gradients of activations.
         launches: in units of a plain forward pass.
         passes: None for as few as the token budget allows, and `least` at least.
-        rounds: of these passes, each begun when the one before it has ended.
+        rounds: of these passes, one after the other.
         """
         own = tokens / layout.ranks
         if passes is None:
@@ -120,10 +116,9 @@ class TuningWork(Tuning):
     passes: Passes
 
     def stops(self, runs: int, *, early: bool = True) -> tuple[int, ...]:
-        """Return the steps at which so many runs are planned to stop.
+        """Return the planned last steps of runs, log-spaced from the first possible one.
 
-        They spread evenly, on a logarithmic scale, from the first step at which the rule can stop a
-        run to the last; not `early`, all stop at the last.
+        Not `early`, all stop at the last.
         """
         last = self.last or _UNBOUNDED * self.first
         if not early:
@@ -237,12 +232,11 @@ class ReadingWork:
         return max(computing.values()) + all_shards * speed.shard
 
     def rows_per_shard(self, speed: Speed, layout: Layout, replicas: int) -> int:
-        """Choose the items of a shard, a power of two, by the time that one takes.
+        """Choose the items of a shard, a power of two that takes a few seconds.
 
-        A few seconds, so that a driver feeds hundreds of replicas and a lost one repeats little;
-        less where few are left for each replica. Answers are written after as many prompts at a
-        time as a pass holds, so never fewer; and where there are enough of them for each replica,
-        a few times as many, whose opening is read once and whose batches are of like lengths.
+        So a driver feeds hundreds of replicas and a lost one repeats little. Written answers need
+        at least the prompts of one pass, and a few times as many where each replica has enough, so
+        that their prefix is computed once and batches have like lengths.
         """
         alone = self.seconds(speed, layout, ROWS) * layout.ranks
         if not alone:

@@ -35,10 +35,9 @@ _FOUND: Final = (*_PLACE, "method", "style", "group", "score", "scope", "statist
 def coreference_outcomes(answers: pl.DataFrame) -> pl.DataFrame:
     """Make outcomes of answers: right on pro less right on anti, mean over prompts, by rule.
 
-    A pair enters a style when each of its prompts has both conditions. Gives the columns of
-    `pair_outcomes`; `score` is the rule and `bias_type` the WinoBias type, `state` is null, since
-    the value is a mean over prompts, and so is `cluster`. `unread` is the share of prompts of which
-    an answer names nobody, or both people.
+    A pair enters a style when each of its prompts has both conditions. The columns are those of
+    `pair_outcomes`; `score` is the rule, `state` and `cluster` are null. `unread` is the share of
+    prompts with an answer that names nobody, or both people.
     """
     by = ["model", "probe", "wino_type", "style", "pair_id"]
     parts = []
@@ -73,10 +72,9 @@ def _estimate(answers: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
 def _by_prompt(answers: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Estimate accuracies and their differences by prompt (`group`) and over prompts, in points.
 
-    A pro and an anti sentence share a pair, so intervals draw pairs anew, both sides, all prompts
-    and both rules together; the accuracies of one prompt have Wilson's. The mean's
-    `absolute_difference` is the mean of the prompts' own (Zhao2025, Table 3). Noise makes it
-    positive, so its interval never reaches below 0: that of `difference` says whether there is one.
+    Intervals draw pairs anew, both sides, all prompts and both rules together; the accuracies of
+    one prompt have Wilson's. The mean's `absolute_difference` (Zhao2025, Table 3) is positive by
+    noise, so its interval never reaches below 0: that of `difference` shows whether there is one.
     """
     rows: list[dict[str, Any]] = []
     for names, part in answers.sort(_PLACE).group_by(_PLACE, maintain_order=True):
@@ -153,7 +151,7 @@ def _numbers(
 
 
 def _readings(answers: pl.DataFrame, accuracies: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Give percentages of answers that name anything but the referent alone, where files say so."""
+    """Give percentages of answers that do not name the referent alone, where files have them."""
     by = [*_PLACE, "style", "group"]
     shares = answers.group_by(by).agg(
         (100 * (pl.col("reading") == name).mean()).alias(name) for name in READINGS[1:]

@@ -27,7 +27,7 @@ _CURE: Final = "write attribute=group, separated by `; `"
 
 
 def _sums(answers: pl.DataFrame) -> pl.DataFrame:
-    """Subtract the background in each decision; prompts are averaged over."""
+    """Subtract the background in each decision, with prompts averaged."""
     # Sums of floats depend on their order in the last bits.
     logits = answers.with_columns(y=pl.col("favourable") - pl.col("unfavourable"))
     keys = ("model", "probe", "decision_id", "item_id", "person", "reference")

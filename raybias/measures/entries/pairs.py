@@ -48,7 +48,7 @@ def pair_outcomes(scores: pl.DataFrame) -> pl.DataFrame:
     """Make outcomes of preferences: 1 where sent_more scores higher, else 0 (a tie too).
 
     Gives model, score, probe, bias_type, style, pair_id, cluster, value, state (0, 1, or 2 for a
-    tie: what may flip), test ("mcnemar") and unread (1 for a tie, which shows no preference).
+    tie), test ("mcnemar") and unread (1 for a tie, which shows no preference).
     """
     return scores.select(
         *("model", "score", "probe", "bias_type", "style", "pair_id", "cluster"),
@@ -72,11 +72,11 @@ def _estimate(scores: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
 
 
 def _counts(scores: pl.DataFrame) -> pl.DataFrame:
-    """Give what peers count otherwise, and percentages of ties and of preferences that turn.
+    """Give others' counts, and percentages of ties and of preferences that turn.
 
-    `of_untied` are preferences among the pairs without ties, as nyu-mll and Bias-Bench count by
-    direction; `of_scored` among those that the rule can score, as Bias-Bench does over all;
-    `turned` are preferences that are others with the other begin token.
+    `of_untied` are preferences without ties, as nyu-mll and Bias-Bench count by direction;
+    `of_scored` are among pairs that the rule can score, as Bias-Bench counts over all; `turned` are
+    preferences that change with the other begin token.
     """
     tied = pl.col("preference").is_null()
     counts = {
@@ -115,10 +115,9 @@ def _counts(scores: pl.DataFrame) -> pl.DataFrame:
 def _lists(scores: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Test lists of sentence scores against one another (Zhao2025, Tables 6 and 7).
 
-    A list is one side, the stereotyping sentences or the others, under one style, of the pairs that
-    every list has a score for. Tests are paired by pairs, or independent as in the paper where
-    rules are not strict; t is positive where the first list is higher. Lists without any
-    difference, or of one pair, have none.
+    A list is one side (the stereotyping sentences or the others) under one style, over pairs with
+    all scores. Tests are paired under strict rules, else independent as in the paper; t is positive
+    where the first list is higher. Equal lists, or of one pair, have none.
     """
     stereo = pl.col("direction") == "stereo"
     sides = scores.with_columns(
@@ -160,11 +159,11 @@ def _lists(scores: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 
 def _spread(scores: pl.DataFrame) -> pl.DataFrame:
-    """Take the variance of a single answer apart, as standard deviations by source.
+    """Split the variance of a single answer, as standard deviations by source (0 if negative).
 
-    0 where the estimated variance is negative. The quantities (`condition`) are the preference (0
-    or 100, so in points), the `margin` by which sent_more scores higher, and the `level` of both;
-    the last two in units of the score, or of its logarithm where scores are probabilities.
+    The quantities (`condition`) are the preference (0 or 100, so in points), the `margin` by which
+    sent_more scores higher, and the `level` of both; the last two in units of the score, or of its
+    logarithm where scores are probabilities.
     """
     more, less = pl.col("score_more"), pl.col("score_less")
     # A probability is positive; a log-likelihood is not, but for a sentence that is certain.
@@ -201,7 +200,7 @@ def _check(scores: pl.DataFrame, where: str) -> None:
 
 
 def _check_preferences(scores: pl.DataFrame, where: str) -> None:
-    """Refuse a preference for the side that scores lower; a tie may be of scores that are near."""
+    """Refuse a preference for the side that scores lower; near scores may be a tie."""
     more = pl.when(pl.col("preference") == 1).then("score_more").otherwise("score_less")
     less = pl.when(pl.col("preference") == 1).then("score_less").otherwise("score_more")
     wrong = scores.filter(pl.col("preference").is_not_null(), more < less)

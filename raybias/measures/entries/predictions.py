@@ -1,12 +1,9 @@
 """Labels that a classifier gives sentences, or anyone's decisions, about people of groups.
 
-A rate says how often a group is called something; a gap is that rate less the unweighted mean of
-the groups, a ratio that rate by the rate of the most favoured group. Files: a study's output, our
-Parquet, Kohankhaki2024's TSV, or a table with `label`, `group`, and `pred` or `score`.
-
-Predictions are too many to be held as one table, so they are counted while they are read
-(`stats.counts`), and every estimate is made of counts (`prediction_rows`). Without templates,
-blocks of items are resampled.
+Gaps and ratios are defined in `prediction_rows`. Files: a study's output, our Parquet,
+Kohankhaki2024's TSV, or a table with `label`, `group`, and `pred` or `score`. They exceed memory,
+so predictions are counted while they are read (`stats.counts`). Without templates, blocks of items
+are resampled.
 """
 
 from __future__ import annotations
@@ -79,14 +76,10 @@ class Asked:
 
 
 def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
-    """Estimate rates, gaps, ratios and metrics of predictions: schema.ESTIMATES.
+    """Estimate rates, gaps, ratios and metrics of predictions (`stats.sources`): schema.ESTIMATES.
 
-    Gaps are judged under every scope that the design allows, each with its own correction for many
-    tests. A classifier that cannot do its task has estimates and no verdict.
-
-    Parameters
-    ----------
-    files: of predictions, as of `stats.sources`.
+    Gaps are judged under every scope that the design allows, each with its own multiplicity
+    correction. A classifier that cannot do its task has estimates and no verdict.
 
     Raises
     ------
@@ -144,7 +137,7 @@ def _joined(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _wanted(asked: Asked, names: Sequence[str], *, two: bool, swapped: bool) -> list[str]:
-    """List the metrics; those of sentiment are none of other classes."""
+    """List the metrics, without those of sentiment for other classes."""
     sentiment = [
         name
         for name, entry in metrics.items()
@@ -169,7 +162,7 @@ def _wanted(asked: Asked, names: Sequence[str], *, two: bool, swapped: bool) -> 
 
 
 def _against(background: str, rules: GapRules, cells: pl.DataFrame) -> GapRules:
-    """Put a group that is the background in the place of the reference groups."""
+    """Compare with one group, if it is the background, in place of the reference groups."""
     kind, colon, group = background.partition(":")
     if not background:
         return rules
@@ -197,7 +190,7 @@ def _of_contrasts(
     *,
     positive: int,
 ) -> Iterator[pl.DataFrame]:
-    """Estimate metrics that contrast groups, and how far metrics that were asked for agree."""
+    """Estimate metrics that contrast groups, and the agreement of the requested metrics."""
     pooled = "pooled" in asked.background
     several = len(names) > 1 and bool(asked.metrics)
     drawn = [n for n in names if metrics[n].values is None]
@@ -234,7 +227,7 @@ def estimates_of(found: GapAnalysis) -> pl.DataFrame:
 
 
 def _without_verdict(measured: pl.DataFrame, excluded: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Put the reason in the place of the intervals of classifiers that cannot do their task."""
+    """Replace the intervals of classifiers that cannot do their task by the reason."""
     for frame in (frame for frame in excluded if "score" not in frame.columns):
         why = reasons_of(measured, frame)
         ends = [pl.when(why.is_null()).then(end).alias(end) for end in ("low", "high")]
@@ -250,7 +243,6 @@ def _estimate(answers: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
 
 
 def _defined(scores: list[str]) -> Iterator[str]:
-    """Yield what each metric counts."""
     for name, entry in metrics.items():
         if name in scores:
             yield f"{name}: {entry.formula or entry.about}; {entry.source or 'registered here'}"

@@ -20,10 +20,7 @@ LEVEL: Final = 0.05
 
 
 def _sums(scores: pl.DataFrame) -> pl.DataFrame:
-    """Count, by axis and template, the pairs of descriptors and those that differ.
-
-    All axes also count together, where there are several.
-    """
+    """Count pairs of descriptors, and those that differ, by axis (and over all) and template."""
     named = scores.rename({"axis": "attribute", "template_id": "unit"})
     by = [*_BY, "unit"]
     rows = [(*key, *_pairs(part)) for key, part in named.group_by(by)]
@@ -34,7 +31,6 @@ def _sums(scores: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pairs(scores: pl.DataFrame) -> tuple[int, int]:
-    """Count the pairs of descriptors that differ, and all, of one axis and template."""
     grouped = scores.sort("item_id").group_by("descriptor", maintain_order=True)
     samples = [part["log_prob"].to_numpy() for _, part in grouped]
     # Samples of equal sizes are tested together.
@@ -76,6 +72,6 @@ SENTENCES: Final = kind(
 def likelihood_bias(sums: Sums) -> Doubles:
     """Compute the share of pairs of descriptors that a Mann-Whitney test tells apart.
 
-    It depends on the order of scores only, so that perplexities give the same.
+    It depends on the order of scores only, so perplexities give the same.
     """
     return ratio(sums.different, sums.pairs)

@@ -1,7 +1,6 @@
-"""Triples of sentences as of StereoSet: a stereotype, its opposite, and one that makes no sense.
+"""Triples as of StereoSet: a stereotyping sentence, its opposite, and one that makes no sense.
 
-Published files are StereoSet's predictions (JSON, a score for each sentence id), one for a model,
-which its name tells.
+Published files are StereoSet's predictions (JSON, scores by sentence id), named after the model.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ _SCORES: Final = TypeAdapter(dict[str, list[_Score]])
 
 
 def _sums(scores: pl.DataFrame) -> pl.DataFrame:
-    """Compute the shares of each target term; a tie counts for the second sentence.
+    """Compute the shares of each target term, over each domain or task and over `all`.
 
-    The same triples also count under the domain or task `all`, where a model has several.
+    A tie counts for the second sentence.
     """
     named = scores.rename({"domain": "attribute", "task": "condition"})
     several = {
@@ -142,15 +141,14 @@ def lms(sums: Sums) -> Doubles:
 def icat(sums: Sums) -> Least:
     """Compute the idealised score: 100 for a model that is sensible and prefers neither side.
 
-    Each of its two smooth branches has an interval, and is at most 200: where ss is 50, their
-    minimum, which is at most 100, is no smooth function, and biased downwards.
+    Each of its two smooth branches, at most 200, has an interval; their minimum is at most 100 and,
+    at ss 50, no smooth function and biased downwards.
     """
     likely, stereotype = lms(sums), ss(sums)
     return Least((likely * stereotype / 50, likely * (100 - stereotype) / 50))
 
 
 def _scored(data: bytes, source: Source, items: Sequence[StereoSetTriple]) -> pl.DataFrame:
-    """Put the scores of sentences beside the triples that they are of."""
     scores: dict[str, float] = {}
     for each in chain(*parsed(_SCORES, data, source.uri, _CURE).values()):
         if scores.setdefault(each.id, each.score) != each.score:
