@@ -30,6 +30,8 @@ FURTHER = {
 
 #: These files of tests/cluster start what they need by themselves.
 NO_RAY = {"test_jobs.py", "test_readme.py", "test_zero3.py"}
+#: The cases of these files take longest and share nothing: each goes to whoever is free.
+APART = {"test_tuned_as_peers.py"}
 
 
 class Dealer(LoadFileScheduling):
@@ -40,6 +42,8 @@ class Dealer(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = Path(super()._split_scope(nodeid))
+        if file.name in APART:
+            return nodeid
         if file.parent.name != "cluster" or file.name in NO_RAY:
             return str(file)
         return "Ray"
