@@ -31,13 +31,13 @@ from raybias.config.section import (
 from raybias.registry import registry_of
 from raybias.schema import LABELS, OutputSpec
 
-#: What a backbone can do: hand out its weights; write after the messages of a chat or after plain
+#: Abilities of a backbone: hand out its weights; write after the messages of a chat or after plain
 #: text; tell the likeliest first tokens of an answer; tell how likely a given text follows another.
 Ability = Literal["weights", "chat", "text", "first_tokens", "likelihoods"]
 EVERYTHING: Final = frozenset(get_args(Ability))
 #: The record that `raybias data convert` writes beside the weights.
 CONVERTED: Final = "converted.json"
-#: What stands for the api of a backbone whose weights are loaded.
+#: The api of a backbone whose weights are loaded.
 WEIGHTS: Final = "weights"
 #: The api of an endpoint that names none.
 DEFAULT_API: Final = "openai"
@@ -364,7 +364,7 @@ class Rewriting(Checkpoint):
     """A checkpoint of T5's kind that rewrites sentences."""
 
     instruction: str | None = None
-    """What is put before each sentence; Styleformer's words for the style by default."""
+    """Text before each sentence; by default Styleformer's words for the style."""
     candidates: Count = Field(5, ge=1)
     """How many are drawn for each sentence."""
     temperature: float = Field(1.0, gt=0)
@@ -377,7 +377,7 @@ class Rewriting(Checkpoint):
     """Tokens of a sentence and of what is made of it. A longer sentence is left as it is, and
     what does not end within it is dropped; nothing is cut."""
     adequacy: Adequacy
-    """The judge of what is drawn."""
+    """The judge of rewritten sentences."""
     paired: Literal["separate", "mirror"] = by_profile(paper="separate", strict="mirror")
     """Rewrite both sides of a pair, or one and transfer the edit to the other."""
 
@@ -401,7 +401,7 @@ class Styles(Section):
     rewriting: dict[StyleName, Rewriting] = Field(default_factory=dict)
     """For formal, informal or both: the checkpoint that makes the style, and its judge."""
     seed: int = 0
-    """Keys what is drawn per pair."""
+    """Seeds the random draws of each pair."""
 
     @model_validator(mode="after")
     def _each_is_made(self) -> Self:

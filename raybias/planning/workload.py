@@ -28,7 +28,7 @@ CHUNK_ROWS: Final = 64
 
 #: Where pairs that a model rewrote are stored.
 STYLED: Final = OutputSpec("styled", REWRITTEN_PAIRS, items=PAIRS)
-#: What stands for a method's name in the shards of pairs to be rewritten.
+#: The method's name in shards of pairs to rewrite.
 REWRITING: Final = "rewriting"
 #: Steps that are planned for where nothing bounds them, in units of the first possible stop.
 _UNBOUNDED: Final = 20

@@ -39,7 +39,7 @@ _CANNOT: Final = {
     stats.REFERENCE: "with one group there is none to compare it with",
     stats.UNDEFINED: "no sentence can be wrong in these ways",
 }
-#: What is drawn anew under each scope, and in addition to the scope before.
+#: What each scope resamples: in all, and beyond the scope before.
 _REDRAWN: Final = {
     "runs": ("seeds", "only seeds are redrawn"),
     "sentences": ("seeds and sentences", "sentences are too"),

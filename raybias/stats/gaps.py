@@ -57,7 +57,7 @@ GAP_KEYS: Final = (*schema.KEYS, "attribute", "group", "score")
 OUTSIDE: Final = "not in the mean"
 #: Begins the reason of a gap that is smaller than a margin.
 SMALLER: Final = "smaller than the margin of "
-#: What is drawn anew in the place of templates, where templates were written from one opening.
+#: The unit that is resampled instead of templates, where several were written from one opening.
 FAMILIES: Final = "families"
 #: Why a gap has no verdict under a scope that was asked for.
 _NOT_DRAWN: Final = {
