@@ -14,7 +14,7 @@ from raybias.engine import text_generator
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.sampling import Sampler, Sampling
 from raybias.engine.text_generator import Generated, TextGenerator
-from raybias.errors import ModelError
+from raybias.errors import ModelError, WorkFailed
 from support import backbones, prompting
 
 LABEL_IDS = (2, 3, 4)
@@ -274,3 +274,25 @@ def test_prompts_without_room_are_counted(backbone: Callable[[str], LoadedBackbo
         TextGenerator(model).generate(
             [[1] * 59, [1] * 60], [(0,), (1,)], sampling=sampling(model), max_new_tokens=5
         )
+
+
+def test_exhausted_memory_halves_the_batch_and_goes_on(
+    backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, rows = backbone("opt"), prompts(seed=6, count=120)
+    generator, values = TextGenerator(model), sampling(model)
+    expected = generator.generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)
+    real, limit = model.model.forward, 20
+
+    def limited(*args: object, **options: torch.Tensor) -> object:
+        if len(options["input_ids"]) > limit:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return real(*args, **options)
+
+    monkeypatch.setattr(model.model, "forward", limited)
+    found = generator.generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)
+    assert generator.batcher.tokens_per_batch < 4096
+    assert [each.tokens for each in found] == [each.tokens for each in expected]
+    limit = 0
+    with pytest.raises(WorkFailed, match="does not fit the memory of cpu"):
+        generator.generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)

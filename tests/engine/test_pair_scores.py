@@ -304,3 +304,25 @@ def test_default_scores_are_those_that_the_backbones_can_have(
     assert decided("gpt2", scores=["sum", "shared"]) == [(("sum", "shared"), ())]
     with pytest.raises(ModelError, match="causal language model and has no masked score"):
         decided("roberta", "gpt2", scores=["masked"])
+
+
+def test_bfloat16_deviation_is_measured(load: Load, folder: Path) -> None:
+    for kind in ("llama", "bert"):
+        exact = scorer(load(kind), kind).prepare(PAIRS)()
+        spec = pair_models.spec(kind, folder, dtype="bfloat16")
+        rough = scorer(load_backbone(spec, scores_of(kind)), kind).prepare(PAIRS)()
+        for score, each in exact.items():
+            both = [
+                (one, two)
+                for one, two in zip(each, rough[score], strict=True)
+                if one.more and one.less
+            ]
+            gap = max(
+                abs(a / b - 1)
+                for one, two in both
+                for a, b in ((two.more, one.more), (two.less, one.less))
+            )
+            flips = sum(one.preference != two.preference for one, two in both)
+            assert 1e-5 < gap < 0.2
+            # Whatever flips is told beforehand by the tolerance of the measured gap.
+            assert flips <= pair_models.inside_tolerance(score, each, relative=gap)
