@@ -6,10 +6,9 @@ Whatever is wrong is one line.
 from __future__ import annotations
 
 from collections.abc import Collection
-from inspect import isclass
 from io import StringIO
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_args, get_origin
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML, MappingNode, ScalarNode, SequenceNode
@@ -17,7 +16,7 @@ from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 
-from raybias.config.section import Choices, Section, listed, plain_types
+from raybias.config.section import Section
 from raybias.errors import ConfigError
 
 _TAG: Final = "tag:yaml.org,2002:"
@@ -191,89 +190,45 @@ def parse_section(
         raise ConfigError("; ".join(said.values()), where=where) from error
 
 
-def override(data: dict[str, Any], text: str, section: type[Section]) -> None:
-    """Change the mapping of a file by `key=value`; defaults on the way to the key are filled in.
+def override(data: dict[str, Any], text: str) -> None:
+    """Change the mapping of a file by `key=value`, before it is checked.
 
-    `ConfigError` where there is no `=`, the value is not YAML, or the place is unknown.
+    Dots go into sections, numbers into lists (`methods.0.keep=3`). What the file leaves out is
+    begun with the value, and defaults fill the rest of a section.
 
-    Parameters
-    ----------
-    text: dots go into sections, numbers into lists (`methods.0.keep=3`).
-    section: the mapping will be checked against it.
+    `ConfigError` where there is no `=`, the value is not YAML, or there is no such place.
     """
     dotted, equals, raw = text.partition("=")
     if not equals or not dotted:
         raise ConfigError(f"--set {text!r} is not key=value", cure="such as methods.0.keep=3")
-    *parents, last = dotted.split(".")
-    node: Any = data
-    annotation: Any = section
     try:
-        value = parse_yaml(raw)
-        for depth, part in enumerate(parents):
-            key, below = _find(node, part, annotation, ".".join(parents[:depth]))
-            if isinstance(node, dict) and node.get(key) is None:
-                node[key] = _default(node, key, annotation)
-            node[key] = listed(below, node[key])
-            node, annotation = node[key], below
-        key, _ = _find(node, last, annotation, ".".join(parents))
-        node[key] = value
+        _put(data, dotted.split("."), parse_yaml(raw))
     except ValueError as error:
         raise ConfigError(str(error), where=f"--set {text!r}") from error
 
 
-def _find(node: Any, part: str, annotation: Any, place: str) -> tuple[str | int, Any]:
-    """Return the key or index that `part` names, and the annotation of its value."""
-    if isinstance(node, dict):
-        section = _section(annotation, node)
-        if section is not None:
-            section.check_key(part)
-            return part, section.model_fields[part].annotation
-        return part, _held(annotation, dict, 1)
+def _put(node: Any, path: list[str], value: Any, place: str = "") -> None:
+    """Put a value at a path into mappings and lists, and begin those that are missing."""
+    part, *rest = path
+    key: str | int = part
     if isinstance(node, list):
-        if not part.isdecimal() or int(part) >= len(node):
+        if not part.isdecimal() or int(part) >= max(1, len(node)):
             raise ValueError(f"{place} has no entry {part!r}; it has {len(node)}, counted from 0")
-        return int(part), _held(annotation, tuple, 0)
-    raise ValueError(
-        f"{place} is {node!r}, which has no keys; dots go into sections, numbers into lists, as in"
-        " methods.0.keep=3"
-    )
-
-
-def _section(annotation: Any, node: dict[str, Any]) -> type[Section] | None:
-    """Return the section that pydantic will check a mapping against."""
-    for note in getattr(annotation, "__metadata__", ()):
-        if isinstance(note, Choices):
-            return note.sections().get(note.told(node))
-    return next(iter(_sections(annotation)), None)
-
-
-def _sections(annotation: Any) -> list[type[Section]]:
-    return [each for each in plain_types(annotation) if isclass(each) and issubclass(each, Section)]
-
-
-def _held(annotation: Any, container: type, place: int) -> Any:
-    """Return the annotation of the values of a list, or of a mapping with free keys."""
-    found = [each for each in plain_types(annotation) if get_origin(each) is container]
-    return get_args(found[0])[place] if found else Any
-
-
-def _default(node: dict[str, Any], key: str | int, annotation: Any) -> Any:
-    """Return the default of a key that the file leaves out, as a file would write it."""
-    section = _section(annotation, node)
-    if section is None:
-        return {}
-    field = section.model_fields[str(key)]
-    if field.is_required():
-        return {} if _sections(field.annotation) else []
-    try:
-        # What a preset decides is no field's own default.
-        return _written(getattr(section.model_validate(node), str(key)))
-    except ValidationError:
-        return _written(field.get_default(call_default_factory=True))
-
-
-def _written(value: Any) -> Any:
-    if isinstance(value, Section):
-        # A name that was not given follows from the rest, which may yet be changed.
-        return value.model_dump(mode="json", exclude_unset=True, exclude={"name"})
-    return [_written(each) for each in value] if isinstance(value, tuple) else value
+        key = int(part)
+        node += [None] * (not node)
+    elif not isinstance(node, dict):
+        raise ValueError(
+            f"{place} is {node!r}, which has no keys; dots go into sections, numbers into lists,"
+            " as in methods.0.keep=3"
+        )
+    if not rest:
+        node[key] = value
+        return
+    held = node.get(key) if isinstance(node, dict) else node[key]
+    if held is None:
+        held = [] if rest[0].isdecimal() else {}
+    elif rest[0].isdecimal() and not isinstance(held, dict | list):
+        # A single value stands for a list of one.
+        held = [held]
+    node[key] = held
+    _put(held, rest, value, f"{place}.{part}".lstrip("."))

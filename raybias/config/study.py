@@ -350,7 +350,7 @@ def load_study(
         text, where=str(path), cure="`raybias audit MODEL --write FILE` writes a study"
     )
     for change in overrides:
-        override(data, change, Study)
+        override(data, change)
     if profile is not None:
         data["profile"] = profile
     if limit is not None:
