@@ -17,10 +17,9 @@ from typing import Final
 
 from raybias.errors import PlanError, RaybiasError, WorkFailed
 from raybias.planning.inventory import size
-from raybias.redaction import redact
 from raybias.runtime.ending import keeping_handlers, kill_started, undoing
 from raybias.runtime.ray_internals import grpc_channel, on_loopback, session_folder
-from raybias.storage import Store, is_storage_error, storage_error
+from raybias.storage import is_storage_error, storage_error
 
 #: What `address` says for work that is done without Ray.
 NO_RAY: Final = "none"
@@ -237,39 +236,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-#: In OUT.
-WORKER_LOGS: Final = "logs/workers.txt"
-#: Characters kept of a process, from its end: a worker that fails says so last.
-_KEPT: Final = 100_000
-
-
-@contextmanager
-def keeping_worker_logs(store: Store) -> Iterator[None]:
-    """Write what workers printed to OUT when the context ends, whether with an error or not."""
-    import ray
-
-    (node,) = ray.nodes()
-    # Sockets and logs are folders of the session's.
-    folder = Path(node["RayletSocketName"]).parents[1] / "logs"
-    try:
-        yield
-    finally:
-        if said := worker_logs(folder):
-            store.write_text(WORKER_LOGS, said)
-
-
-def worker_logs(folder: Path) -> str:
-    """Join the output of each worker of a session, passwords in URLs redacted."""
-    parts = []
-    for file in sorted(folder.glob("worker-*")):
-        lines = file.read_text("utf-8", errors="replace")[-_KEPT:].splitlines()
-        # Ray writes between the lines whose they are.
-        names = dict.fromkeys(each.partition(":actor_name:")[2] for each in lines)
-        name = ", ".join(filter(None, names)) or "task"
-        said = [line for line in lines if line.strip() and not line.startswith(":")]
-        if said:
-            kind = "standard error" if file.suffix == ".err" else "standard output"
-            parts.append("\n".join((f"== {name}, {kind} ({file.name})", *said)))
-    return redact("\n\n".join(parts) + "\n") if parts else ""

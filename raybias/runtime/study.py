@@ -28,9 +28,7 @@ from raybias.runtime.inventory import read_inventory, this_machine
 from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import (
     NO_RAY,
-    WORKER_LOGS,
     connected,
-    keeping_worker_logs,
     names_no_cluster,
     translating_errors,
 )
@@ -84,11 +82,10 @@ def run_study(
         done = start.in_this_process(whatever_it_takes=address == NO_RAY)
         if done:
             return
-    starts = "starting Ray on this machine, which takes some 10 s; what its workers print goes to"
     own = address == "local" or names_no_cluster(address)
-    what = f"{starts} {store.uri_of(WORKER_LOGS)}" if own else "connecting to Ray"
+    what = "starting Ray on this machine, some 10 s" if own else "connecting to Ray"
     reporter.say(f"{study.name}: {what}")
-    with connected(address) as own, keeping_worker_logs(store) if own else nullcontext():
+    with connected(address) as own:
         from raybias.runtime.owners import delete_left, others
         from raybias.runtime.ray_workers import RayWorkers
 

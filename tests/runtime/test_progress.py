@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Barrier
 
 import pytest
@@ -12,7 +11,6 @@ from rich.console import Console
 
 from raybias.runtime.metrics import Meter
 from raybias.runtime.progress import Done, Reporter, Stage
-from raybias.runtime.ray_session import worker_logs
 from raybias.runtime.tune.reports import Evaluated, ProgressAggregator, WorkerReport
 
 
@@ -126,16 +124,3 @@ def test_evaluations_are_not_counted_as_runs(monkeypatch: pytest.MonkeyPatch) ->
         tally.add(WorkerReport("p", first=True, finished=("a", "b", "c")))
     assert waiting == [3, 3, 2, 1, 1, 0]
     assert target.getvalue() == "tune: 3/3 (1 retries)\n"
-
-
-def test_what_workers_print_is_kept_by_their_names_without_rays_markers(tmp_path: Path) -> None:
-    (tmp_path / "worker-1-01-7.err").write_text(":job_id:01\n:actor_name:PackWorker\nno GPU\n")
-    (tmp_path / "worker-1-01-7.out").write_text(":job_id:01\n:actor_name:PackWorker\n")
-    (tmp_path / "worker-2-01-8.out").write_text(":job_id:01\nat https://me:secret@host/x\n")
-    (tmp_path / "gcs_server.out").write_text("Ray's own\n")
-    said = worker_logs(tmp_path)
-    assert said.startswith("== PackWorker, standard error (worker-1-01-7.err)\nno GPU\n\n== task, ")
-    assert "secret" not in said
-    assert "Ray's own" not in said
-    assert said.count("==") == 2
-    assert worker_logs(tmp_path / "none") == ""
