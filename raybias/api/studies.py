@@ -197,7 +197,6 @@ def audit(
     """
     tell(f"{model}: looking at the model")
     from raybias.planning import audit as audits
-    from raybias.planning.pilot import PILOT
     from raybias.probes.checks import choose
     from raybias.probes.registries import probes
     from raybias.probes.sources import download_data
@@ -221,7 +220,7 @@ def audit(
                 download_data(name, folder)
         pilot = f"{place}/pilot"
         if (asked := question.pilot(Store(pilot))) is not None:
-            tell(f"asking it for the labels of {PILOT} training sentences")
+            tell(f"asking it for the labels of {audits.PILOT} training sentences")
             run_study(asked, pilot, address=address, command=command, reporter=Reporter())
             question = question.piloted(Results(pilot).predictions.collect())
             tell("\n".join(f"  {way}" for way in question.best_ways))

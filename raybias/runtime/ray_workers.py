@@ -24,11 +24,11 @@ from raybias.planning.tasks import Task
 from raybias.runtime.graph import Grant
 from raybias.runtime.inventory import NODE_LABEL, ask, nodes_now
 from raybias.runtime.owners import app_name
+from raybias.runtime.pack_worker import PackWorker, tune_together
 from raybias.runtime.predict.stream import Replicas
 from raybias.runtime.progress import Advance
 from raybias.runtime.ray_internals import leaving_nodes
-from raybias.runtime.tune.driver import TuningStage
-from raybias.runtime.tune.worker import PackWorker, tune_together
+from raybias.runtime.tuning import TuningStage
 from raybias.runtime.worker_group import run_group
 from raybias.runtime.workers import Reading
 

@@ -20,11 +20,11 @@ from raybias.engine.devices import as_found
 from raybias.planning.inventory import Inventory
 from raybias.planning.tasks import Task
 from raybias.runtime.graph import Grant, Stopped
+from raybias.runtime.pack_worker import PackWorker
 from raybias.runtime.predict.worker import ShardWorker
 from raybias.runtime.progress import Advance
 from raybias.runtime.ray_session import debugging
-from raybias.runtime.tune.driver import TuningStage
-from raybias.runtime.tune.worker import PackWorker
+from raybias.runtime.tuning import TuningStage
 from raybias.runtime.workers import Reading
 
 T = TypeVar("T")

@@ -31,7 +31,7 @@ from raybias.runtime.predict.rewriting import StyleRewriter, with_styles
 from raybias.runtime.progress import Advance, Reporter
 from raybias.runtime.ray_session import translating_errors
 from raybias.runtime.tracking import track_runs
-from raybias.runtime.tune.driver import TuningJob
+from raybias.runtime.tuning import TuningJob
 from raybias.runtime.workers import Reading, Workers
 from raybias.schema import ITEMS, RUNS, SCHEDULE, SCHEDULE_FILE
 from raybias.seal import seal, still_valid

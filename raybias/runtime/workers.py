@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from raybias.engine.adapters.tuning import Trial
     from raybias.engine.backbone import ModelContext
-    from raybias.runtime.tune.driver import TuningStage
+    from raybias.runtime.tuning import TuningStage
 
 
 class Served(Protocol):

@@ -29,7 +29,7 @@ class Sleeper:
     def tune(self, work: Any, trials: Sequence[Any]) -> Iterator[Any]:
         import ray
 
-        from raybias.runtime.tune.reports import WorkerReport
+        from raybias.runtime.progress import WorkerReport
 
         begun, node = time.time(), ray.get_runtime_context().get_node_id()
         (trial,) = trials

@@ -32,7 +32,7 @@ from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.runtime.progress import Reporter
-from raybias.runtime.tune.driver import tokenise, trials_of
+from raybias.runtime.tuning import tokenise, trials_of
 from raybias.storage import Store
 from support.tuning import tune
 

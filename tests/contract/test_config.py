@@ -15,7 +15,7 @@ from raybias.config.study import parse_study
 from raybias.errors import BadInput, ConfigError, PlanError
 from raybias.methods import EarlyStop, SoftPrompt
 from raybias.methods.tuned import HyperParameters
-from raybias.runtime.tune.driver import trials_of
+from raybias.runtime.tuning import trials_of
 
 STUDY = {
     "name": "mine",

@@ -26,7 +26,7 @@ from raybias.planning.machine import Machine
 from raybias.planning.plan import plan
 from raybias.planning.preflight import check_inputs
 from raybias.planning.prepared import PreparedStudy
-from raybias.runtime.tune.driver import tokenise
+from raybias.runtime.tuning import tokenise
 from support.words import word_tokenizer
 
 GPUS = "cpus=8,gpus=2,gpu_memory=80GB,gpu=A100"

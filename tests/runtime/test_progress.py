@@ -10,8 +10,14 @@ import pytest
 from rich.console import Console
 
 from raybias.runtime.metrics import Meter
-from raybias.runtime.progress import Done, Reporter, Stage
-from raybias.runtime.tune.reports import Evaluated, ProgressAggregator, WorkerReport
+from raybias.runtime.progress import (
+    Done,
+    Evaluated,
+    ProgressAggregator,
+    Reporter,
+    Stage,
+    WorkerReport,
+)
 
 
 def test_stages_side_by_side_share_one_display_and_leave_a_line_each() -> None:

@@ -16,10 +16,10 @@ from raybias.engine.adapters.tuning import Evaluation, Run, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
 from raybias.methods import Full, Lora, SoftPrompt
+from raybias.runtime import pack_worker as worker
 from raybias.runtime.metrics import Meter
-from raybias.runtime.tune import worker
-from raybias.runtime.tune.reports import WorkerReport
-from raybias.runtime.tune.worker import WorkerPack
+from raybias.runtime.pack_worker import WorkerPack
+from raybias.runtime.progress import WorkerReport
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import backbones, classifiers

@@ -13,7 +13,7 @@ from raybias.planning.tasks import tasks_of
 from raybias.runtime.graph import Grant, Graph
 from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_workers import RayWorkers
-from raybias.runtime.tune.driver import TuningJob
+from raybias.runtime.tuning import TuningJob
 from raybias.storage import Store
 
 

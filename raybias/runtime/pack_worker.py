@@ -26,7 +26,7 @@ from raybias.engine.backbone import ModelContext
 from raybias.errors import RaybiasError
 from raybias.methods import Tuned
 from raybias.runtime.metrics import Meter
-from raybias.runtime.tune.reports import Evaluated, WorkerReport
+from raybias.runtime.progress import Evaluated, WorkerReport
 from raybias.runtime.worker_group import within_memory
 from raybias.runtime.workers import device_name, keep_ways
 from raybias.storage import Store

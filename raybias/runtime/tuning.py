@@ -31,10 +31,9 @@ from raybias.planning.prepared import PreparedStudy
 from raybias.planning.stage_plans import TunePlan
 from raybias.runtime.graph import Grant, Work
 from raybias.runtime.metrics import Meter
-from raybias.runtime.progress import Reporter
+from raybias.runtime.pack_worker import Tokens, TuneTask, record_of
+from raybias.runtime.progress import ProgressAggregator, Reporter
 from raybias.runtime.ray_session import translating_errors
-from raybias.runtime.tune.reports import ProgressAggregator
-from raybias.runtime.tune.worker import Tokens, TuneTask, record_of
 from raybias.runtime.workers import Workers
 from raybias.seeding import key
 from raybias.storage import Store

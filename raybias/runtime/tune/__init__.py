@@ -1,1 +1,0 @@
-"""Tune on Ray Train: the driver, its workers, and what they report."""
