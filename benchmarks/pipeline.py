@@ -36,6 +36,7 @@ from raybias.engine.scoring.causal import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import SoftPrompt
 from raybias.methods.base import PARTS, Shard
+from raybias.planning.machine import Layout, ResourceRequest
 from raybias.planning.stage_plans import ScorePlan
 from raybias.planning.tasks import Task
 from raybias.planning.workload import shards_of
@@ -136,8 +137,8 @@ def rounds_of(
     shards = fill(store, spec, texts=texts, runs=runs, width=backbone.width, rows=rows)
     plan = ScorePlan(
         backbone="m", method="soft_prompt", replicas_min=1, replicas_max=threads,
-        threads=1, replica_cpus=0.75, gpus=0, data_cpus=0.5,
-        tokens_per_batch=scorer.batcher.tokens_per_batch, rows_per_shard=rows,
+        need=ResourceRequest(cpus=1, gpus=0), replica_cpus=0.75, data_cpus=0.5,
+        layout=Layout(scorer.batcher.tokens_per_batch), rows_per_shard=rows,
         items={}, runs=0, shards=len(shards), memory=(), device_memory=0,
     )  # fmt: skip
     reading = Reading(

@@ -444,7 +444,7 @@ def _seconds(made: Plan, stage: TunePlan) -> float:
     for name, runs in (("sweep", work.sweep), ("final", work.final)):
         if packs := stage.packs(name):
             longest = work.stops(runs)[(runs - 1) % packs :: packs]
-            seconds += stage.speed.load(work.passes.all_bytes / stage.ranks)
+            seconds += stage.speed.load(work.passes.all_bytes / stage.layout.ranks)
             seconds += work.pack_seconds(stage.speed, stage.layout, longest)
     return seconds
 

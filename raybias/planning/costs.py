@@ -150,7 +150,7 @@ def _scoring_cost(stage: ScorePlan, work: Work, shape: ModelShape, hours: float)
     weights = work.parameters(shape)
     flops = 2.0 * weights * tokens
     # Each rank reads shards of its own, and every new token is a pass.
-    passes = tokens / (stage.replicas_max * stage.tokens_per_batch)
+    passes = tokens / (stage.replicas_max * stage.layout.tokens)
     passes += stage.shards * (1 + work.new_tokens) / stage.replicas_max
     gathered = _gathered(stage, shape, 1.0) * math.ceil(passes)
     lines = [
@@ -184,8 +184,8 @@ def _gathered(stage: Stage, shape: ModelShape, tokens: float) -> float:
     """Count the bytes that all ranks receive in a sharded forward pass."""
     if not stage.sharded:
         return 0.0
-    passes = math.ceil(tokens / (stage.ranks * stage.tokens_per_batch))
-    return passes * (stage.ranks - 1) * float(shape.weight_bytes)
+    passes = math.ceil(tokens / (stage.layout.ranks * stage.layout.tokens))
+    return passes * (stage.layout.ranks - 1) * float(shape.weight_bytes)
 
 
 def _sent(stage: Stage, gathered: float) -> list[Line]:
@@ -259,7 +259,7 @@ def describe(plan: Plan, costs: Costs) -> str:
 
 
 def _described(plan: RewritePlan | TunePlan | ScorePlan) -> list[str]:
-    each = _count(plan.threads, "CPU") + (f" and {_count(plan.gpus, 'GPU')}" if plan.gpus else "")
+    each = _count(plan.need.cpus, "CPU") + (f" and {_count(plan.gpus, 'GPU')}" if plan.gpus else "")
     if selector := plan.requests.get("label_selector"):
         each += f" {next(iter(selector.values()))}"
     if plan.pending:
@@ -270,7 +270,7 @@ def _described(plan: RewritePlan | TunePlan | ScorePlan) -> list[str]:
             f"rewrite as {plan.style} with {plan.backbone}, judged by {plan.judge} ({plan.paired}):"
             f" {probes}",
             f"  {_count(plan.replicas_max, 'replica')}, each {each};"
-            f" {_count(plan.chunks, 'chunk')}, {plan.tokens_per_batch} tokens at a time",
+            f" {_count(plan.chunks, 'chunk')}, {plan.layout.tokens} tokens at a time",
         ]
     if isinstance(plan, TunePlan):
         runs = f"{plan.final_units} runs"

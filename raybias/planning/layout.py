@@ -200,19 +200,15 @@ class LayoutPlanner:
         layout = fit.layout
         return {
             "backbone": self.backbone.name,
-            "gpus": self.gpus and layout.devices,
-            "threads": self.cpus,
-            "tokens_per_batch": layout.tokens,
-            "passes": layout.passes,
+            "need": fit.places.need,
+            "layout": layout,
             "memory": load.device(layout),
             "host": load.host(layout),
             "device_memory": fit.places.device_memory,
-            "sharded": layout.sharded,
             "reason": self._reason(fit, load),
             "requests": fit.places.options,
             "pending": fit.places.pending(fit.workers),
             "speed": fit.speed,
-            "across": layout.across,
             "deterministic": self.resources.deterministic,
         }
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from raybias.config import Backbone, MethodFields, Study
-from raybias.engine.memory import MemoryTerm, process, total
+from raybias.engine.memory import MemoryTerm, process
 from raybias.methods.base import Method, methods_of
 from raybias.methods.work import Work
 from raybias.planning.inventory import Inventory, Precision
@@ -29,22 +29,16 @@ class Stage:
     """Work of one backbone, and the resources of each of its workers."""
 
     backbone: str
-    gpus: int
-    """GPUs of one worker or replica, which the layers are split over."""
-    threads: int
-    """CPUs that one worker or replica computes on."""
-    tokens_per_batch: int
-    """Token budget of one pass."""
-    passes: int = 1
-    """Under way at one time, on different GPUs of a worker."""
+    need: ResourceRequest
+    """What one worker or replica asks of a node; it computes on so many CPUs."""
+    layout: Layout
+    """How it holds the backbone, and in passes of how many tokens."""
     memory: tuple[MemoryTerm, ...]
     """Arithmetic of one of a worker's devices."""
     device_memory: int
     """Bytes of the smallest device that is used, or of its node without GPUs."""
     host: tuple[MemoryTerm, ...] = ()
     """Arithmetic of what a worker on a GPU takes of its node's memory."""
-    sharded: bool = False
-    """ZeRO-3 over all workers."""
     reason: str = ""
     """Why it is sharded or not."""
     requests: Mapping[str, Any] = field(default_factory=dict)
@@ -53,32 +47,18 @@ class Stage:
     """Nodes that an autoscaler must still bring for all workers."""
     speed: Speed = CPU
     """Of the slowest device that it may run on."""
-    across: bool = False
-    """Whether workers that share the backbone are on several nodes."""
     deterministic: bool = False
     """Whether a GPU computes the same bits again."""
 
     @property
-    def ranks(self) -> int:
-        """Workers that share every weight; 1 where each holds its own."""
-        return 1
+    def gpus(self) -> int:
+        """GPUs of one worker or replica, which the layers are split over."""
+        return self.need.gpus
 
     @property
-    def layout(self) -> Layout:
-        """How a worker holds the backbone."""
-        devices = max(1, self.gpus)
-        return Layout(self.tokens_per_batch, devices, self.passes, self.ranks, self.across)
-
-    @property
-    def need(self) -> ResourceRequest:
-        """Resources that one worker requests from a node."""
-        held, host = total(self.memory), total(self.host)
-        return ResourceRequest(
-            cpus=self.threads,
-            gpus=self.gpus,
-            device=held if self.gpus else 0,
-            host=host if self.gpus else held,
-        )
+    def sharded(self) -> bool:
+        """Whether all workers share every weight with ZeRO-3."""
+        return self.layout.sharded
 
     def context(
         self, spec: Backbone, words: Sequence[str] = (), *, memory: str = ""
@@ -87,13 +67,12 @@ class Stage:
         from raybias.engine.backbone import ModelContext
         from raybias.engine.context import Execution
 
-        device = "cuda" if self.gpus else "cpu"
         execution = Execution(
-            self.tokens_per_batch,
-            device,
-            self.threads,
-            devices=max(1, self.gpus),
-            passes=self.passes,
+            self.layout.tokens,
+            "cuda" if self.gpus else "cpu",
+            self.need.cpus,
+            devices=self.layout.devices,
+            passes=self.layout.passes,
             deterministic=self.deterministic,
         )
         return ModelContext(spec, tuple(words), execution, memory)
@@ -141,11 +120,6 @@ class TunePlan(Stage):
         """Return the packs of a stage, "sweep" or "final"."""
         return self.sweep_packs if stage == "sweep" else self.final_packs
 
-    @property
-    def ranks(self) -> int:
-        """Workers that share every weight."""
-        return self.workers if self.sharded else 1
-
 
 @dataclass(frozen=True, kw_only=True)
 class ScorePlan(Stage):
@@ -169,15 +143,10 @@ class ScorePlan(Stage):
     """Predictions files: probes x kept runs x row ranges."""
 
     @property
-    def ranks(self) -> int:
-        """Workers that share every weight."""
-        return self.replicas_max if self.sharded else 1
-
-    @property
     def replica(self) -> Hashable:
         """Number and resources of the replicas; stages where it is equal can share them."""
         counts = (self.replicas_min, self.replicas_max)
-        each = (self.threads, self.replica_cpus, self.gpus, self.tokens_per_batch)
+        each = (self.need.cpus, self.replica_cpus, self.gpus, self.layout.tokens)
         return (*counts, *each, json.dumps(self.requests, sort_keys=True))
 
 
@@ -225,9 +194,8 @@ def asking_plan(
     return AskPlan(
         backbone=backbone.name,
         method=method.name,
-        gpus=0,
-        threads=1,
-        tokens_per_batch=0,
+        need=ResourceRequest(cpus=1, gpus=0),
+        layout=Layout(0),
         memory=(process("cpu"),),
         device_memory=max(node.memory for node in inventory.nodes),
         replicas_min=1,

@@ -174,7 +174,7 @@ def tuning_tasks(
 ) -> Iterator[Task]:
     """Yield the packs of a training set: of the sweep, after `after`, then of the final runs."""
     work = plan.works.tuning[stage.backbone, stage.training, stage.method]
-    load = stage.speed.load(work.passes.all_bytes / stage.ranks)
+    load = stage.speed.load(work.passes.all_bytes / stage.layout.ranks)
 
     def seconds(stops: Sequence[int], packs: int) -> list[float]:
         """Return the seconds of each of so many packs of runs that end at these steps."""
@@ -215,8 +215,8 @@ def tuning_tasks(
                 rounds=rounds,
                 load=load,
                 need=stage.need,
-                least=stage.ranks,
-                most=stage.ranks,
+                least=stage.layout.ranks,
+                most=stage.layout.ranks,
                 after=after,
             )
             made.append(task.key)
@@ -252,7 +252,7 @@ def _reading(
     return replace(
         task,
         seconds=work.seconds(stage.speed, stage.layout, stage.rows_per_shard) / parts,
-        load=stage.speed.load(work.passes.all_bytes / stage.ranks),
+        load=stage.speed.load(work.passes.all_bytes / stage.layout.ranks),
         need=stage.need,
         least=least,
         most=max(least, min(stage.replicas_max, stage.shards // parts)),
@@ -261,7 +261,7 @@ def _reading(
 
 def _rewriting(prepared: PreparedStudy, stage: RewritePlan, after: tuple[str, ...]) -> Task:
     """Return the rewriting of pairs in one style; every new token of a batch reads all weights."""
-    rows = max(1, stage.tokens_per_batch // _SENTENCE)
+    rows = max(1, stage.layout.tokens // _SENTENCE)
     batches = stage.chunks * math.ceil(2 * CHUNK_ROWS / rows)
     length = prepared.study.styles.rewriting[stage.style].max_length
     return Task(

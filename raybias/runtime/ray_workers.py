@@ -57,7 +57,7 @@ class _Seat:
         selector = dict(asked.pop("label_selector", {}))
         if avoid:
             selector[NODE_LABEL] = f"!in({','.join(sorted(avoid))})"
-        bundle = {"CPU": plan.threads, "GPU": plan.gpus, **asked}
+        bundle = {"CPU": plan.need.cpus, "GPU": plan.gpus, **asked}
         group = placement_group(
             [{name: count for name, count in bundle.items() if count}],
             strategy="STRICT_PACK",
@@ -73,7 +73,7 @@ class _Seat:
         plan = stage.plan
         # The second thread hears what the pack is asked while the first tunes it.
         actor = ray.remote(PackWorker).options(
-            num_cpus=plan.threads,
+            num_cpus=plan.need.cpus,
             num_gpus=plan.gpus,
             memory=plan.requests.get("memory"),
             max_concurrency=2,

@@ -132,7 +132,7 @@ def trainer_of(
         scaling_config=ScalingConfig(
             num_workers=workers,
             use_gpu=plan.gpus > 0,
-            resources_per_worker={"CPU": plan.threads, "GPU": plan.gpus, **asked},
+            resources_per_worker={"CPU": plan.need.cpus, "GPU": plan.gpus, **asked},
             label_selector=selector,
         ),
         run_config=RunConfig(

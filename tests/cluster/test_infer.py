@@ -24,6 +24,7 @@ from raybias.engine.backbone import load_backbone
 from raybias.engine.scoring.causal import LabelScorer
 from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods.base import PARTS, Shard
+from raybias.planning.machine import Layout, ResourceRequest
 from raybias.planning.stage_plans import ScorePlan
 from raybias.planning.tasks import Task
 from raybias.planning.workload import shards_of
@@ -98,11 +99,10 @@ def plan_of(replicas: int, tokens: int = 4096) -> ScorePlan:
         method="soft_prompt",
         replicas_min=replicas,
         replicas_max=replicas,
-        threads=1,
+        need=ResourceRequest(cpus=1, gpus=0),
         replica_cpus=0.75,
-        gpus=0,
         data_cpus=0.5,
-        tokens_per_batch=tokens,
+        layout=Layout(tokens),
         rows_per_shard=ROWS,
         items={},
         shards=0,

@@ -100,7 +100,7 @@ OUT = {
     *("study.yaml", "items", "styled", "adapters", "prompts", "runs.parquet", "pair_scores"),
     *("coreference", "predictions", "tables", "figures", "results.json", "train", "report.html"),
     *("lease.json", "schedule.parquet", "readers", "options", "triples", "decisions", "cards"),
-    *("sentences", "evidence", "endpoints", "labels", "logs", "seal.json", "parts"),
+    *("sentences", "evidence", "endpoints", "labels", "seal.json", "parts"),
 }
 
 

@@ -178,7 +178,7 @@ def test_zero3_over_a_network_takes_the_time_that_it_gathers(folder: Path) -> No
     alone = {"gpus_per_worker": 1, "shard": "zero3"}
     sharded, slow = planned(study(folder, "opt-13b", resources=alone), nodes)
     split, fast = planned(study(folder, "opt-13b"), nodes)
-    assert sharded.tuning[0].across
+    assert sharded.tuning[0].layout.across
     assert split.tuning[0].gpus == 2
     work, layout = sharded.works.tuning["opt-13b", "set", "soft_prompt"], sharded.tuning[0].layout
     gathered = 2 * work.passes.all_bytes * 7 / 8 / 5e9

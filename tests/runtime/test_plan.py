@@ -138,7 +138,7 @@ def test_gpus_are_used_one_per_worker(folder: Path) -> None:
 def test_a_smaller_token_budget_comes_before_sharding(folder: Path) -> None:
     tuning = planned(folder, "cpus=32,gpus=4,gpu_memory=40GiB", model="opt-13b").tuning[0]
     assert not tuning.sharded
-    assert tuning.tokens_per_batch < 4096
+    assert tuning.layout.tokens < 4096
     assert "instead of 4096" in tuning.reason
 
 
@@ -151,7 +151,7 @@ def test_a_backbone_that_fits_no_device_has_its_layers_split_over_those_of_a_nod
     assert (tuning.gpus, tuning.workers, tuning.sharded) == (2, 2, False)
     assert tuning.layout.devices == tuning.context(made.decided.backbones[0]).execution.devices == 2
     assert "split: the layers of each worker's backbone over 2 GPUs" in tuning.reason
-    assert (scoring.gpus, scoring.passes) == (2, 2), (
+    assert (scoring.gpus, scoring.layout.passes) == (2, 2), (
         "whole ones leave a GPU idle: the node holds three"
     )
 

@@ -68,8 +68,8 @@ def planned(folder: Path, machine: str = SMALL, **change: Any) -> Plan:
 def test_a_plan_shows_the_stage_and_counts_its_pairs(folder: Path) -> None:
     made = planned(folder)
     stage = made.rewrite("formal")
-    assert (stage.chunks, stage.replicas_max, stage.threads, stage.gpus) == (2, 2, 1, 0)
-    assert (stage.tokens_per_batch, stage.pairs) == (512, {"mine": 70})
+    assert (stage.chunks, stage.replicas_max, stage.need.cpus, stage.gpus) == (2, 2, 1, 0)
+    assert (stage.layout.tokens, stage.pairs) == (512, {"mine": 70})
     assert made.items == {"mine": 140}
     shown = describe(made, costs_of(PreparedStudy.of(study(folder)), made))
     assert "rewrite as formal with t5, judged by judge (mirror): mine 70 pairs" in shown
@@ -102,7 +102,7 @@ def test_memory_takes_a_smaller_budget_and_then_refuses(folder: Path) -> None:
     large = {"model": str(folder / "large-t5"), "max_length": 128, "candidates": 3}
     roomy = planned(folder, "cpus=2,memory=256GiB", **large).rewrite("formal")
     tight = planned(folder, "cpus=2,memory=11500MiB", **large).rewrite("formal")
-    assert roomy.tokens_per_batch == 512 > tight.tokens_per_batch >= 64
+    assert roomy.layout.tokens == 512 > tight.layout.tokens >= 64
     assert roomy.replicas_max == 2 > tight.replicas_max == 1
     assert total(tight.memory) <= tight.device_memory
     with pytest.raises(
@@ -110,7 +110,7 @@ def test_memory_takes_a_smaller_budget_and_then_refuses(folder: Path) -> None:
     ):
         planned(folder, "cpus=2,memory=8GiB", **large)
     with_gpus = planned(folder, "cpus=8,memory=64GiB,gpus=1,gpu_memory=80GiB").rewrite("formal")
-    assert (with_gpus.replicas_max, with_gpus.gpus, with_gpus.tokens_per_batch) == (1, 1, 4096)
+    assert (with_gpus.replicas_max, with_gpus.gpus, with_gpus.layout.tokens) == (1, 1, 4096)
 
 
 def test_what_cannot_be_rewritten_is_refused_before_any_work(folder: Path, tmp_path: Path) -> None:
