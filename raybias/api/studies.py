@@ -29,7 +29,7 @@ def convert(model: str, out: str | Path, *, revision: str | None = None) -> Conv
     """Convert a GGUF file, or a checkpoint with pickled weights, into a folder with safetensors.
 
     transformers reads a GGUF file (extra `gguf`) and dequantises it to float32. torch's unpickler
-    of weights reads a pickle in a process of its own, without network and secrets.
+    of weights alone reads a pickle.
     OUT/converted.json has the sha256 of each file, and a quantisation, which the backbone's default
     name includes.
 

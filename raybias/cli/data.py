@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -93,15 +92,12 @@ def convert(
     """Convert a GGUF file or pickled weights into a folder with safetensors, for studies to name.
 
     A study reads safetensors only. transformers reads a GGUF file (extra `gguf`); its weights
-    become float32, and the name of the backbone says its quantisation. A pickle is read in a
-    process of its own, without secrets and network, by torch's unpickler of weights alone; a file
-    that holds anything else is refused.
+    become float32, and the name of the backbone says its quantisation. torch's unpickler of
+    weights alone reads a pickle; a file that holds anything else is refused.
     """
     from raybias.config import Backbone
 
     done = studies.convert(model, out, revision=revision)
-    if not done.offline:
-        print("raybias: this system did not let the process give up its network", file=sys.stderr)
     print(f"{done.folder}: {done.tensors} tensors as safetensors; give it as the backbone's id")
     if done.quantisation:
         print(f"from GGUF {done.quantisation}: tables call it {Backbone(id=done.folder).name}")

@@ -1,30 +1,27 @@
 """Convert a checkpoint in another format into a folder with safetensors: `raybias data convert`.
 
-A pickle is loaded by `engine.unpickle`, in a process without network and secrets.
+torch's unpickler of weights reads a pickle: it makes tensors and containers, and runs nothing else.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
+import zipfile
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from raybias.config import Backbone
 from raybias.config.parts import CONVERTED
-from raybias.engine import unpickle
 from raybias.engine.checkpoint import (
     DECIDING,
     PICKLED,
@@ -38,21 +35,16 @@ from raybias.engine.checkpoint import (
 )
 from raybias.errors import ModelError, OutputError
 
-#: Environment variables for the process that reads a pickle; tokens are not among them.
-_ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "TMPDIR")
-
 
 @dataclass(frozen=True)
 class Converted:
     """A converted checkpoint; `tensors` is their number.
 
-    `offline`: whether the process that loaded a pickle had no network; `quantisation`: of a GGUF
-    file, such as Q4_1, the end of the backbone's default name.
+    `quantisation`: of a GGUF file, such as Q4_1, the end of the backbone's default name.
     """
 
     folder: str
     tensors: int
-    offline: bool = True
     quantisation: str = ""
 
 
@@ -78,12 +70,7 @@ def convert(model: str, out: str | Path, *, revision: str | None = None) -> Conv
         raise OutputError(f"cannot be written ({error})", where=str(out)) from error
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-    return Converted(
-        str(place),
-        record["tensors"],
-        offline=record.get("offline", True),
-        quantisation=record.get("quantisation", ""),
-    )
+    return Converted(str(place), record["tensors"], record.get("quantisation", ""))
 
 
 def write_gguf(file: str, out: Path) -> dict[str, Any]:
@@ -161,29 +148,35 @@ def write_pickled(model: str, revision: str | None, out: Path) -> dict[str, Any]
     if not pickles:
         raise ModelError(f"has no {PICKLED}, whole or in parts", where=where)
     digests = {file.name: file_digest(file) for file in pickles}
-    done = _read_apart(where, out, pickles)
+    done = {"torch": torch.__version__, "tensors": _write_tensors(pickles, out, where)}
     for name in (p.name for p in folder.iterdir() if p.is_file()):
         if any(fnmatch(name, each) for each in DECIDING):
             shutil.copyfile(folder / name, out / name)
     return {"model": model, "commit": commit, "sha256": digests, **done}
 
 
-def _read_apart(where: str, out: Path, files: list[Path]) -> dict[str, Any]:
-    """Write the tensors of pickled files into `out`, in a process of their own."""
-    kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-    given = [str(path.resolve()) for path in (out, *files)]
-    with tempfile.TemporaryDirectory() as empty:
-        done = subprocess.run(
-            [sys.executable, str(unpickle.__file__), *given],
-            env={**kept, "HOME": empty, "OMP_NUM_THREADS": "1"},
-            cwd=empty, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    with suppress(ValueError, IndexError):
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return found
-    said = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
-    raise ModelError(
-        f"{files[0].name} holds no weights alone, or is damaged ({said[:200]})",
-        where=where,
-        cure="do not use this file; ask its authors for safetensors",
-    )
+def _write_tensors(files: list[Path], out: Path, where: str) -> int:
+    """Write each pickled file's tensors into `out`, with an index of several; count them."""
+    places, total = {}, 0
+    for number, file in enumerate(files, 1):
+        many = f"model-{number:05}-of-{len(files):05}.safetensors"
+        name = many if len(files) > 1 else "model.safetensors"
+        cure = "do not use this file; ask its authors for safetensors"
+        with as_model_error(f"{file.name} holds no weights alone, or is damaged ({{}})",
+                            where=where, cure=cure):  # fmt: skip
+            held = torch.load(
+                file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
+            )
+            tensors, seen = {}, set()
+            for key, tensor in held.items():
+                storage = tensor.untyped_storage()
+                # safetensors refuses weights that share storage or are not contiguous.
+                alone = storage.data_ptr() not in seen and storage.nbytes() == tensor.nbytes
+                seen.add(storage.data_ptr())
+                tensors[key] = tensor.contiguous() if alone else tensor.contiguous().clone()
+                places[key], total = name, total + tensor.nbytes
+        save_file(tensors, out / name, metadata={"format": "pt"})
+    if len(files) > 1:
+        index = {"metadata": {"total_size": total}, "weight_map": places}
+        (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
+    return len(places)

@@ -105,8 +105,8 @@ def test_a_study_cannot_ask_for_remote_code() -> None:
 def test_the_package_neither_unpickles_nor_trusts_code() -> None:
     refused = {("torch", "load")}
     for file in Path(raybias.__file__).parent.rglob("*.py"):
-        # `raybias data convert` runs it in a process of its own (tests/engine/test_conversion.py).
-        allowed = {("torch", "load")} if file.name == "unpickle.py" else set()
+        # `raybias data convert` alone, of weights alone (tests/engine/test_conversion.py).
+        allowed = {("torch", "load")} if file.name == "conversion.py" else set()
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names = {alias.name for alias in node.names} | {getattr(node, "module", "")}
@@ -114,6 +114,9 @@ def test_the_package_neither_unpickles_nor_trusts_code() -> None:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 called = (node.value.id, node.attr)
                 assert called not in refused - allowed, file
+            if isinstance(node, ast.keyword) and node.arg == "weights_only":
+                assert isinstance(node.value, ast.Constant), file
+                assert node.value.value is True, file
             if isinstance(node, ast.keyword) and node.arg in ("trust_remote_code", "allow_pickle"):
                 assert isinstance(node.value, ast.Constant), file
                 assert node.value.value is False, file
