@@ -213,7 +213,7 @@ def test_what_is_not_run_parses(command: str) -> None:
 
 
 CLUSTER = [line for block in blocks(ROOT / "cluster/README.md") for line in block.commands]
-#: What is run of cluster/README.md. `tests/contract/test_cluster_commands.py` parses all of it.
+#: What is run of cluster/README.md. `tests/contract/test_documented.py` parses all of it.
 CLUSTER_RUN = ("ray get-auth-token", "chmod", "raybias plan")
 #: And what the rest needs.
 CLUSTER_NEEDS = {

@@ -43,10 +43,6 @@ def templates(kind: str) -> Iterator[dict[str, Any]]:
         yield MANIFESTS[kind]["spec"]["submitterPodTemplate"]
 
 
-def test_all_three_kinds_are_there() -> None:
-    assert MANIFESTS.keys() == SPECS.keys()
-
-
 @pytest.mark.parametrize("kind", SPECS)
 def test_every_field_is_one_of_kuberay_s(kind: str) -> None:
     schema = SCHEMA | {"oneOf": [{"$ref": f"#/$defs/{kind}"}]}
@@ -75,12 +71,8 @@ def test_ray_s_autoscaler_reads_the_cluster(kind: str) -> None:
         assert types["gpu-spot"]["priority"] > types["gpu-on-demand"].get("priority", 0)
 
 
-def test_job_and_cluster_are_the_same_cluster() -> None:
-    assert cluster("RayJob") == cluster("RayCluster")
-
-
 @pytest.mark.parametrize("kind", SPECS)
-def test_every_pod_is_bounded_and_has_no_privileges(kind: str) -> None:
+def test_every_pod_is_bounded_has_no_privileges_and_goes_where_its_price_is(kind: str) -> None:
     assert cluster(kind)["authOptions"] == {"mode": "token", "secretName": "raybias-auth"}
     assert MANIFESTS[kind]["metadata"]["namespace"] == "raybias"
     for template in templates(kind):
@@ -97,10 +89,6 @@ def test_every_pod_is_bounded_and_has_no_privileges(kind: str) -> None:
                 "capabilities": {"drop": ["ALL"]},
             }
             assert not [each for each in container.get("env", []) if "value" in each]
-
-
-@pytest.mark.parametrize("kind", SPECS)
-def test_workers_go_where_their_price_is(kind: str) -> None:
     for group in cluster(kind)["workerGroupSpecs"]:
         market = group["labels"]["ray.io/market-type"]
         pod = group["template"]["spec"]
@@ -110,7 +98,8 @@ def test_workers_go_where_their_price_is(kind: str) -> None:
 
 
 def test_the_network_is_closed_but_for_what_is_named() -> None:
-    policies = {each["metadata"]["name"]: each["spec"] for each in BASE if _is_policy(each)}
+    policies = {each["metadata"]["name"]: each["spec"] for each in BASE
+                if each["kind"] == "NetworkPolicy"}  # fmt: skip
     closed = policies.pop("closed")
     assert closed == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     for name, spec in policies.items():
@@ -147,9 +136,9 @@ def test_the_service_s_application_is_one_that_serve_deploys() -> None:
         assert TOKEN_VARIABLE in names
 
 
-@pytest.mark.parametrize("kind", ["RayCluster", "RayJob"])
-def test_a_spot_pod_that_ends_drains_its_node(kind: str) -> None:
-    for group in cluster(kind)["workerGroupSpecs"]:
+def test_a_spot_pod_that_ends_drains_its_node() -> None:
+    assert cluster("RayJob") == cluster("RayCluster")
+    for group in cluster("RayJob")["workerGroupSpecs"]:
         (container,) = group["template"]["spec"]["containers"]
         hook = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", [])
         spot = group["groupName"] == "gpu-spot"
@@ -165,7 +154,3 @@ def test_the_job_runs_files_that_are_in_the_image() -> None:
     name = Path(file).name
     assert (CLUSTER / name).is_file()
     assert f"cluster/{name}" in (CLUSTER / "Containerfile").read_text()
-
-
-def _is_policy(document: dict[str, Any]) -> bool:
-    return bool(document["kind"] == "NetworkPolicy")

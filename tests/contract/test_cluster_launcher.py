@@ -7,13 +7,16 @@ import re
 import sys
 import tomllib
 from importlib.metadata import version
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+import ray
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from raybias.config import load_study
+from raybias.runtime.metrics import Counted, Measured
 from support.documents import CLUSTER, KUBERAY, ROOT, documents, pins
 
 LAUNCHERS = ["aws.yaml", "gcp.yaml"]
@@ -39,16 +42,8 @@ def test_ray_accepts_the_launcher_file(name: str) -> None:
         assert 0 < types[worker]["max_workers"] <= prepared["max_workers"]
     assert types["gpu-spot"]["priority"] > types["gpu-on-demand"].get("priority", 0)
     assert 0 < prepared["idle_timeout_minutes"] <= 15
-
-
-@pytest.mark.parametrize("name", LAUNCHERS)
-def test_workers_watch_for_the_end_of_a_spot_node(name: str) -> None:
-    *_, start, watch = launcher(name)["worker_start_ray_commands"]
-    assert start.startswith("ray start --address")
-    cloud = name.removesuffix(".yaml")
-    assert f"python /home/ray/raybias/cluster/spot_watch.py {cloud} " in watch
-    assert watch.startswith("nohup ")
-    assert watch.endswith("&")
+    with pytest.raises(Exception, match="idle_timeout_minute"):
+        validate_config(prepare_config(launcher(name) | {"idle_timeout_minute": 1}))
 
 
 def test_a_container_of_the_image_is_given_the_gpus() -> None:
@@ -61,13 +56,9 @@ def test_a_container_of_the_image_is_given_the_gpus() -> None:
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
-def test_a_misspelt_key_is_refused(name: str) -> None:
-    with pytest.raises(Exception, match="idle_timeout_minute"):
-        validate_config(prepare_config(launcher(name) | {"idle_timeout_minute": 1}))
-
-
-@pytest.mark.parametrize("name", LAUNCHERS)
-def test_the_dashboard_is_on_loopback_and_every_node_has_the_token(name: str) -> None:
+def test_the_dashboard_is_on_loopback_and_nodes_have_the_token_and_watch_for_their_end(
+    name: str,
+) -> None:
     config = launcher(name)
     (start,) = [line for line in config["head_start_ray_commands"] if "--head" in line]
     assert "--dashboard-host=127.0.0.1" in start
@@ -75,6 +66,11 @@ def test_the_dashboard_is_on_loopback_and_every_node_has_the_token(name: str) ->
     assert config["file_mounts"] == {"/home/ray/.ray/auth_token": "~/.ray/auth_token"}
     assert re.search(r"^ENV RAY_AUTH_MODE=token", RECIPE, re.MULTILINE)
     assert "0.0.0.0" not in (CLUSTER / name).read_text()
+    *_, start, watch = config["worker_start_ray_commands"]
+    assert start.startswith("ray start --address")
+    cloud = name.removesuffix(".yaml")
+    program = rf"nohup .*python /home/ray/raybias/cluster/spot_watch.py {cloud} .*&"
+    assert re.fullmatch(program, watch)
 
 
 def test_aws_nodes_have_the_closed_group_and_their_own_role() -> None:
@@ -181,6 +177,31 @@ def test_the_readme_names_the_image_of_the_version_that_is_cited() -> None:
     tags = re.findall(r"raybias:(\d[\w.]*)", readme)
     assert tags
     assert set(tags) == {yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"]}
+
+
+def test_the_board_asks_for_metrics_that_exist() -> None:
+    ours = {f"ray_{name}" for kind in (Counted, Measured) for name in get_args(kind)}
+    board = json.loads((CLUSTER / "grafana.json").read_text())
+    asked = {
+        name
+        for panel in board["panels"]
+        for target in panel.get("targets", [])
+        for name in re.findall(r"\b(?:ray|autoscaler)_[a-z_]+\b", bare(target["expr"]))
+    }
+    folder = Path(ray.__file__).parent / "dashboard" / "modules" / "metrics" / "dashboards"
+    known = "".join(path.read_text() for path in folder.glob("*_panels.py"))
+    assert asked >= ours
+    unknown = {n for n in asked - ours if not re.search(rf"\b{n}\b", known)}
+    assert not unknown
+    places = [tuple(panel["gridPos"][key] for key in "xy") for panel in board["panels"]]
+    assert len(set(places)) == len(places)
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def bare(expression: str) -> str:
+    """A query without its labels: their names are not metrics."""
+    expression = re.sub(r"\{[^}]*\}", "", expression)
+    return re.sub(r"\bby \([^)]*\)", "", expression)
 
 
 class _CloudFormation(yaml.SafeLoader):

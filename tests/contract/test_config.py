@@ -74,44 +74,29 @@ def test_the_released_lora_configuration_is_a_preset(tmp_path: Path) -> None:
     assert (method.batch_size, method.betas, method.eps) == (4, (0.9, 0.95), 1e-5)
 
 
-def test_overrides_reach_into_sections_and_lists(tmp_path: Path) -> None:
-    study = load_study(
-        write(tmp_path, methods=[{"kind": "soft_prompt"}]),
-        overrides=(
-            "methods.0.keep=3",
-            "resources.train_workers=2",
-            "backbones.0=facebook/opt-125m",
-        ),
-        limit=7,
-    )
-    assert study.methods[0].keep == 3
-    assert study.resources.train_workers == 2
-    assert study.backbones[0].name == "opt-125m"
-    assert study.limit == 7
-
-
-def test_overrides_reach_what_the_file_leaves_to_its_defaults(tmp_path: Path) -> None:
-    """The README's own `--set`, on a study as short as its own."""
+def test_overrides_reach_into_sections_lists_and_what_the_file_leaves_to_its_defaults(
+    tmp_path: Path,
+) -> None:
     path = write(tmp_path)
-    assert load_study(path, overrides=("methods.0.max_steps=20000",)).methods[0].max_steps == 20000
-    assert load_study(path, overrides=("methods.0.kind=lora",)).methods[0].name == "lora"
-    (method,) = load_study(
-        path,
-        overrides=(
-            "methods=[{kind: lora, preset: vectorlm}]",
-            "methods.0.early_stop.window=3",
-            "methods.0.learning_rates=0.5",
-        ),
+
+    def read(*overrides: str) -> raybias.Study:
+        return load_study(path, overrides=overrides, limit=7)
+
+    study = read("resources.train_workers=2", "backbones.0=facebook/opt-125m", "methods.0.keep=3")
+    assert (study.limit, study.resources.train_workers, study.methods[0].keep) == (7, 2, 3)
+    assert study.backbones[0].name == "opt-125m"
+    assert read("methods.0.kind=lora").methods[0].name == "lora"
+    (method,) = read(
+        "methods=[{kind: lora, preset: vectorlm}]",
+        "methods.0.early_stop.window=3",
+        "methods.0.learning_rates=0.5",
     ).methods
     assert method.betas == (0.9, 0.95), "the preset's"
     assert (method.early_stop.window, method.learning_rates) == (3, (0.5,))
-    made = load_study(
-        path,
-        overrides=(
-            "styles.names.0=formal",
-            "styles.rewriting.formal.model=t5",
-            "styles.rewriting.formal.adequacy.model=judge",
-        ),
+    made = read(
+        "styles.names.0=formal",
+        "styles.rewriting.formal.model=t5",
+        "styles.rewriting.formal.adequacy.model=judge",
     ).styles.rewriting["formal"]
     assert (made.model, made.adequacy.model) == ("t5", "judge")
 
@@ -132,10 +117,6 @@ def test_a_single_value_is_a_list_of_one(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("limit: 3\nlimit: 4\n", 'not YAML (line 2: found duplicate key "limit")'),
-        (
-            "methods:\n- {kind: lora, seeds: [1], kind: full}\n",
-            'not YAML (line 2: found duplicate key "kind")',
-        ),
         ("limit: !!set {1}\n", "line 1: !!set is no type that a study has"),
         ("limit: !!int many\n", "line 1: 'many' is no int"),
         (f"limit: {'9' * 5000}\n", "line 1: a number of 5,000 digits"),
@@ -154,27 +135,12 @@ def test_what_is_not_yaml_is_one_line(tmp_path: Path, text: str, said: str) -> N
     assert "\n" not in str(caught.value)
 
 
-def test_merged_keys_do_not_repeat(tmp_path: Path) -> None:
-    path = write(tmp_path)
-    methods = (
-        "methods:\n- &one {kind: lora, seeds: [1], keep: 1}\n- {<<: *one, name: b, seeds: [2]}\n"
-    )
-    path.write_text(path.read_text() + methods)
-    assert [method.seeds for method in load_study(path).methods] == [(1,), (2,)]
-
-
-SECRET = "s3cret"
-
-
 @pytest.mark.parametrize(
     "override",
     [
         "tracking.mlflow=http://user:s3cret@host:5000",
-        "tracking.mlflow=https://s3cret@host",
-        "tracking.mlflow=postgresql://user:s3cret@host/db",
         "tracking.mlflow=https://host/?api_token=s3cret",
         "tracking=http://user:s3cret@host",
-        "tracking.mlflow.x=http://user:s3cret@host",
         "probes.0.data=s3://key:s3cret@bucket/x",
         "styles.files=[s3://key:s3cret@bucket/x]",
         "limit=http://user:s3cret@host",
@@ -184,7 +150,7 @@ SECRET = "s3cret"
 def test_a_password_is_refused_and_not_said(tmp_path: Path, override: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_study(write(tmp_path), overrides=(override,))
-    assert SECRET not in str(caught.value)
+    assert "s3cret" not in str(caught.value)
 
 
 def test_a_url_without_a_password_is_taken(tmp_path: Path) -> None:
@@ -231,20 +197,12 @@ def test_rewriting_is_paired_as_the_profile_says_and_paths_begin_at_the_study(
         ({"methods": [{"sedes": [1]}]}, "methods.0: unknown key 'sedes'; did you mean 'seeds'?"),
         ({"methods": [{"seeds": [1, 2, 1], "keep": 1}]}, "seeds repeat: 1; list each once"),
         ({"methods": [{"seeds": [1], "keep": 2}]}, "keep is 2 but there are 1 seeds"),
-        ({"methods": [{"learning_rates": [-1.0]}]}, "learning_rates.0: Input should be greater"),
-        ({"methods": [{"weight_decays": [-1.0]}]}, "weight_decays.0: Input should be greater"),
-        ({"methods": [{"stop_windows": [-3, 3]}]}, "stop_windows.0: Input should be greater"),
         ({"probes": [{"source": "regard", "attributes": []}]}, "attributes: Tuple should have"),
         ({"backbones": ["a/gpt2", "b/gpt2"]}, "backbones share the name 'gpt2'"),
         ({"methods": [{"kind": "lorra"}]}, "methods.0: unknown kind of method; known kinds: "),
         ({"methods": [{"kind": "full"}, {"kind": "full"}]}, "share the name 'full' on gpt2"),
         ({"methods": [{"backbones": ["gpt3"]}]}, "names the backbone 'gpt3'; there are gpt2"),
-        ({"methods": [{"kind": "cot", "seeds": [1, 1]}]}, "methods.0: seeds repeat: 1"),
         ({"methods": [{"kind": "lora", "template": "x"}]}, "template 'x' has no {text}"),
-        (
-            {"methods": [{"kind": "zero_shot", "template": "Is this {choices}?"}]},
-            "methods.0: template 'Is this {choices}?' has no {text}",
-        ),
         (
             {"methods": [{"kind": "zero_shot", "template": "{text} {sentence}"}]},
             "template has {sentence}, which stands for nothing; use {text}, {choices}",
@@ -253,24 +211,16 @@ def test_rewriting_is_paired_as_the_profile_says_and_paths_begin_at_the_study(
             {"methods": [{"kind": "few_shot", "demonstration": "{text} is so"}]},
             "demonstration '{text} is so' has no {Label}",
         ),
-        (
-            {"methods": [{"kind": "cot", "conclusion": "So {text} is"}]},
-            "conclusion 'So {text} is' has no {reasoning}",
-        ),
         ({"methods": [{"kind": "lora", "schedule": "cosine", "max_steps": None}]}, "needs max_st"),
         ({"training": []}, "method 'soft_prompt' needs a training set"),
         ({"limit": 0}, "limit: Input should be greater than or equal to 1 (got 0)"),
         ({"styles": {"names": ["formal"]}}, "styles: no rule makes 'formal'; give a file of such"),
         ({"styles": {"rewriting": {"formal": T5}}}, "rewriting makes 'formal', which `names` lack"),
-        ({"styles": {"rewriting": {"haiku": T5}}}, "styles.rewriting.haiku"),
         ({"styles": {"rewriting": {"formal": {"model": "t5"}}}}, "formal.adequacy: Field required"),
         ({"methods": [{"learning_rates": [float("nan")]}]}, "0: Input should be a finite number"),
-        ({"statistics": {"level": float("inf")}}, "statistics.level: Input should be"),
-        ({"methods": [{"weight_decay": float("inf")}]}, "weight_decay: Input should be a finite"),
         ({"methods": [{"kind": "lora", "betas": 0.9}]}, "methods.0.betas: needs a list (got 0.9)"),
         ({"probes": ["amazon"]}, "probes.0: needs keys with values (got 'amazon')"),
         ({"name": "my study"}, "name: 'my study' cannot be a name; it may have letters, digits,"),
-        ({"models": ["gpt2"]}, "unknown key 'models'; did you mean 'backbones'?"),
         ({"seeds": [1]}, "unknown key 'seeds'; did you mean 'methods.0.seeds'?"),
         ({"interval": "t"}, "unknown key 'interval'; did you mean 'statistics.interval'?"),
         (
@@ -418,11 +368,8 @@ def test_a_folder_of_any_name_gives_a_valid_one(folder: str, name: str) -> None:
 def test_yaml_is_of_version_1_2_and_is_written_as_it_is_read() -> None:
     """A group named `no` is no boolean, and numbers such as 1e-4 need no point."""
     read = parse_yaml("{groups: [no, yes, 2020-01-01, =], rate: 1e-4, wide: &a {b: 1}, again: *a}")
-    assert read == {
-        "groups": ["no", "yes", "2020-01-01", "="],
-        "rate": 1e-4,
-        "wide": {"b": 1},
-        "again": {"b": 1},
-    }
-    assert parse_yaml(to_yaml(read)) == read
-    assert list(parse_yaml(to_yaml(read))) == list(read)
+    groups = ["no", "yes", "2020-01-01", "="]
+    assert read == {"groups": groups, "rate": 1e-4, "wide": {"b": 1}, "again": {"b": 1}}
+    assert [*parse_yaml(to_yaml(read)).items()] == [*read.items()]
+    # A key that is merged may be given again.
+    assert parse_yaml("[&a {b: 1, c: 2}, {<<: *a, c: 3}]") == [{"b": 1, "c": 2}, {"b": 1, "c": 3}]

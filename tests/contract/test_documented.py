@@ -1,7 +1,7 @@
-"""What README.md and docs/ tell a reader to type: every command parses, every notebook runs.
+"""What README.md, docs/ and cluster/README.md tell a reader to type, and the notebooks.
 
-test_guides.py runs the commands and studies of docs/, tests/cluster/test_readme.py the README and
-the guides that need Ray, test_extending.py the package of docs/extending.md.
+test_guides.py runs the commands of docs/, tests/cluster/test_readme.py the README and the guides
+that need Ray, test_extending.py the package of docs/extending.md.
 """
 
 from __future__ import annotations
@@ -11,73 +11,99 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 import yaml
+from ray.scripts.scripts import cli as ray_commands
 
-from raybias.cli import app, main
-from raybias.stats.metric import metrics
-from support.documents import ROOT, blocks
+from raybias.cli import app
+from raybias.config import parse_study
+from support.documents import CLUSTER, ROOT, blocks
 
-PROGRAM: Any = typer.main.get_command(app)
+PARSED: dict[str, Any] = {"raybias": typer.main.get_command(app), "ray": ray_commands}
 DOCS = [
     ROOT / "README.md",
     *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name != "reference"),
 ]
-#: Where the Python of each page is run, or why it is not.
+#: Where the Python of each page is run.
 PYTHON = {
     "README.md": "tests/cluster/test_readme.py",
     "reference.md": "tests/cluster/test_readme.py",
     "extending.md": "tests/contract/test_extending.py",
     "precision.md": "tests/engine/test_quantised.py",
-    "own_probe.md": "tests/contract/test_documented.py",
+    "own_probe.md": "tests/contract/test_guides.py",
 }
-#: What begins other lines of blocks, and why they are not parsed as commands of raybias.
-OTHERS = {
-    "make": "tests/contract/test_project_files.py knows the targets",
-    "python": "a script of the repository; it takes minutes",
-    "PYTHONPATH=tests": "makes the models of a results page",
-    "docker": "a network", "uvx": "a network",
-    "pip": "a network", "git": "publishes", "ray": "a cluster", "/tmp/new/bin/pip": "a network",
-    "/tmp/new/bin/raybias": "an installed release", "curl": "tests/cluster/test_readme.py",
-    "openssl": "tests/cluster/test_readme.py", "python3": "a fresh machine",
-    "export": "a cluster with tokens",
-    "RAYBIAS_SHARED=/path/to/shared": "make test",
-}  # fmt: skip
 #: Blocks that show what is printed or written, by their first word.
 SHOWN = ("model ", "study.yaml ", "$ raybias compare", "raybias measure FILES...")
 
 
-def commands() -> list[str]:
-    plain = (
-        block for page in DOCS for block in blocks(page)
-        if not block.language and not block.text.startswith(SHOWN)
-    )  # fmt: skip
-    return list(dict.fromkeys(line for block in plain for line in block.commands if line))
+def written(page: Path) -> Iterator[str]:
+    """The lines of a page's blocks of commands, and its quoted commands that have arguments."""
+    for block in blocks(page):
+        if not block.language and not block.text.startswith(SHOWN):
+            yield from block.commands
+    if page.parent == CLUSTER:
+        prose = re.sub("^    .*$", "", page.read_text("utf-8"), flags=re.M)
+        for span in re.findall(r"`([^`]+)`", prose):
+            if re.match(r"(raybias|ray) \S+ \S", span):
+                yield span
 
 
-def test_every_command_is_one_that_raybias_takes() -> None:
-    for command in commands():
-        program, *words = shlex.split(command.partition("> ")[0], comments=True)
-        if program != "raybias":
-            if program in OTHERS or command.startswith(("-", "http")):
-                continue
-            pytest.fail(f"{command!r}: run it in a test, or say why not")
-        parsed, context, words = resolved(words)
-        parsed.parse_args(context, words)
+def calls(line: str) -> Iterator[list[str]]:
+    """The programs of a line with their arguments: pipes, redirections and $(...) taken apart."""
+    while found := re.search(r"\$\(((?:[^()]|\([^()]*\))*)\)", line):
+        yield from calls(found[1])
+        line = line.replace(found[0], "VALUE")
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|<>")
+    lexer.wordchars += "$@:,%+{}[]()!"
+    call: list[str] = []
+    words = iter(lexer)
+    for word in words:
+        if word == "|":
+            yield call
+            call = []
+        elif word in ("<", ">"):
+            next(words)
+        else:
+            call.append(word)
+    yield call
 
 
-def resolved(words: list[str]) -> tuple[Any, Any, list[str]]:
-    """The command that words name, its context, and the words behind it."""
-    parsed = PROGRAM
-    context = parsed.context_class(parsed, info_name="raybias")
-    while words and not words[0].startswith("-") and hasattr(parsed, "resolve_command"):
-        word, parsed, words = parsed.resolve_command(context, words)
-        context = parsed.context_class(parsed, info_name=word, parent=context)
-    return parsed, context, words
+def resolved(program: str, words: list[str]) -> tuple[Any, Any, list[str]]:
+    """The command that words name, its context, and the words behind it; nothing is run."""
+    command = PARSED[program]
+    context = command.context_class(command, info_name=program)
+    while words and not words[0].startswith("-") and hasattr(command, "resolve_command"):
+        word, command, words = command.resolve_command(context, words)
+        context = command.context_class(command, info_name=word, parent=context)
+    return command, context, words
+
+
+def parse(program: str, *words: str) -> None:
+    command, context, rest = resolved(program, [*words])
+    command.parse_args(context, rest)
+
+
+def test_every_command_parses() -> None:
+    found = [call for page in (*DOCS, CLUSTER / "README.md") for line in written(page)
+             for call in calls(line) if call]  # fmt: skip
+    ours = [call for call in found if call[0] in PARSED]
+    assert len(ours) > 60
+    for call in ours:
+        try:
+            parse(*call)
+        except Exception as error:
+            pytest.fail(f"{shlex.join(call)}: {error}")
+    for word in {word for call in found for word in call}:
+        if re.fullmatch(r"cluster/[\w./]+\.\w+", word):
+            assert (ROOT / word).exists(), word
+    for wrong in ("ray job submitt", "ray up", "raybias plan --assumed x y.yaml", "raybias runn"):
+        with pytest.raises(Exception, match=r"(?i)no such|missing"):
+            parse(*wrong.split())
 
 
 def test_prose_names_commands_and_options_that_there_are() -> None:
@@ -85,42 +111,38 @@ def test_prose_names_commands_and_options_that_there_are() -> None:
     for page in (*DOCS, *(ROOT / f"{name}.md" for name in ("CHANGELOG", "ARCHITECTURE"))):
         prose = re.sub("^```.*?^```", "", page.read_text("utf-8"), flags=re.S | re.M)
         for span in re.findall(r"`raybias (\w[^`]+)`", prose):
-            parsed, context, words = resolved(shlex.split(span))
-            known = {name for each in parsed.get_params(context) for name in each.opts}
+            command, context, words = resolved("raybias", shlex.split(span))
+            known = {name for each in command.get_params(context) for name in each.opts}
             for word in words:
                 assert not word.startswith("--") or word.partition("=")[0] in known, span
             found += 1
     assert found > 60
 
 
-def test_every_block_has_a_test() -> None:
+def test_every_block_has_a_test_and_every_study_is_taken() -> None:
+    """Parts of studies are read with what the README's has beside them."""
+    readme, *_ = (block for block in blocks(ROOT / "README.md") if block.language == "yaml")
+    taken = 0
     for page in DOCS:
         for block in blocks(page):
             if block.language == "python":
                 assert page.name in PYTHON
                 compile(block.text, page.name, "exec")
-            elif block.language == "yaml" and not block.text.startswith("- "):
-                assert yaml.safe_load(block.text)
-            else:
-                assert block.language in ("", "text", "toml", "diff", "mermaid", "yaml")
-
-
-def test_the_metric_and_the_probe_of_the_guides_are_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    guide = [*blocks(ROOT / "docs/guides/own_probe.md")]
-    (made,) = (block for block in guide if block.language == "python")
-    exec(compile(made.text, "own_probe.md", "exec"), {"__name__": "own_metric"})
-    # Taken out again, since other tests of this process compute all metrics there are.
-    assert metrics._entries.pop("neutral_negative").effect(0.1) == "harm"
-    monkeypatch.chdir(tmp_path)
-    Path("data").mkdir()
-    shown = [line for block in guide if not block.language for line in block.commands]
-    with pytest.raises(SystemExit) as ended:
-        main(shlex.split(shown[0])[1:])
-    assert not ended.value.code
-    assert Path("data/mine.yaml").exists()
-    capsys.readouterr()
+            if block.language != "yaml":
+                assert block.language in ("", "python", "text", "toml", "diff", "mermaid")
+                continue
+            content = yaml.safe_load(block.text)
+            # Cards are read by tests/probes/test_cards.py, a package of one's own by
+            # test_extending.py, steps of a workflow by test_guides.py.
+            if isinstance(content, list) or "kind" in content or page.name == "extending.md":
+                continue
+            whole = {**({} if "name" in content else yaml.safe_load(readme.text)), **content}
+            named = [name for each in content.get("methods", ())
+                     for name in each.get("backbones", ())]  # fmt: skip
+            whole["backbones"] = [*whole["backbones"], *named]
+            parse_study(whole)
+            taken += 1
+    assert taken >= 10
 
 
 def run_notebook(name: str, names: dict[str, Any]) -> list[Any]:

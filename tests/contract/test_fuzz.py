@@ -1,178 +1,287 @@
 """Whatever a file holds: one line or a result, never a traceback, and never part of an OUT.
 
 `pytest --hypothesis-profile long --hypothesis-show-statistics` tries over ten thousand files and
-says how many of each class were taken and refused.
+says how many of each input were taken and refused.
 """
 
 from __future__ import annotations
 
 import gzip
+import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager, redirect_stderr
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import polars as pl
+import pyarrow as pa
 import pytest
-import yaml
 from hypothesis import HealthCheck, event, given, settings
-from hypothesis import strategies as st
 
-from raybias.config import parse_study
-from support import hostile
+from raybias.config import Backbone, QuestionProbe, load_study, parse_study
+from raybias.engine.backbone import load_backbone
+from raybias.errors import BadInput
+from raybias.probes import question_items
+from raybias.runtime.serve.app import Serving, app
+from raybias.runtime.study import prepare
+from raybias.schema import RUNS
+from raybias.storage import Store
+from raybias.study_record import begin
+from support import question_data
 from support.answer_data import bbq_file, option_answers, stereoset, triple_file
+from support.foreign.make import questions
+from support.hostile import Files, corrupted, csv_bytes, dumped, parquet_bytes
+from support.pages import files_in
+from support.pair_data import answers, pair_scores
+from support.report_outs import pair_study, write_pair_out
+from support.tiny import save_model
 from support.tried import (
-    ITEMS,
-    PAIRS,
     PREDICTIONS,
     STUDY,
-    begun_out,
-    checked,
-    model_folder,
-    planned,
+    fill,
     small_out,
-    small_pair_out,
     taken,
+    within_a_minute,
     write_study,
 )
-from support.tried_files import (
-    ANSWERS,
-    CARDS,
-    SCORES,
-    SHEET,
-    TSV,
-    annotated,
-    card_cases,
-    checked_card,
-    contradictory,
-    contradictory_scores,
-    damaged_out,
-    damaged_pair_out,
-    log_cases,
-    measured_file,
-    model,
-    pair_file,
-    prediction_file,
-    probe_file,
-    question_cases,
-    read_log,
-    read_questions,
-    run_again,
-    study_file,
-    training_file,
-    triple_files,
-)
-
-CASES = settings(
-    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
-BBQ = bbq_file()
-OPTIONS = option_answers(12, 3, 0)
-MINE = PREDICTIONS.select("label", "pred", "group", "template_id", "run_id").with_columns(score=0.5)
-TRIPLES = json.dumps(stereoset(3, 2)).encode()
-TRIPLE_SCORES = triple_file(stereoset(3, 2), 0)
-ANNOTATORS = st.sampled_from(("anna", *SHEET.columns, "share", "same", "n" * 200, "=1", "a.b", " "))
 
 
-def prediction_files() -> st.SearchStrategy[tuple[str, bytes]]:
-    return st.one_of(
-        hostile.damaged(TSV).map(lambda data: ("regard_m.tsv", data)),
-        hostile.damaged(TSV).map(lambda data: ("m.tsv.gz", gzip.compress(data))),
-        hostile.damaged(gzip.compress(TSV)).map(lambda data: ("m.tsv.gz", data)),
-        hostile.table_files(PREDICTIONS),
-    )
+class Input(NamedTuple):
+    """Whole files, what reads them (words of commands, or functions), which of them to corrupt."""
+
+    files: Callable[[], Files]
+    reads: tuple[str | Callable[[], object], ...]
+    which: tuple[str, ...] = ("",)
+    share: int = 2
+    """Of all cases."""
 
 
-class Class(NamedTuple):
-    """A class of input: what is drawn, what is done with it, and its share of all cases."""
-
-    cases: st.SearchStrategy[Any]
-    check: Callable[[Any], bool]
-    share: int = 4
+#: Stands for the folder in files that say where they are.
+HERE = b"/HERE/IS/THE/FOLDER"
 
 
-FULL_STUDY = parse_study(STUDY).model_dump(mode="json")
-CLASSES = {
-    "study files": Class(
-        hostile.changed(STUDY).map(hostile.dumped)
-        | hostile.damaged(yaml.safe_dump(STUDY, sort_keys=False).encode("utf-8")),
-        study_file,
+@contextmanager
+def folder(files: Files) -> Iterator[Path]:
+    with TemporaryDirectory() as name, chdir(name):
+        here = str(Path.cwd()).encode()
+        yield fill(Path(), {name: data.replace(HERE, here) for name, data in files.items()})
+
+
+def every_one(reads: tuple[str | Callable[[], object], ...]) -> bool:
+    """Whether all took what is in the working folder."""
+    took = [
+        taken(*read.split(), out=Path("out")) if isinstance(read, str) else called(read)
+        for read in reads
+    ]
+    return all(took)
+
+
+def called(function: Callable[[], object]) -> bool:
+    try:
+        with within_a_minute(), redirect_stderr(io.StringIO()):
+            function()
+    except BadInput:
+        return False
+    return True
+
+
+def made(*makes: Callable[[Path], object]) -> Files:
+    """The files that functions write into a folder."""
+    with folder({}) as place:
+        for make in makes:
+            make(place)
+        here = str(Path.cwd()).encode()
+        return {name: data.replace(here, HERE) for name, data in files_in(place).items()}
+
+
+def in_full(place: Path) -> None:
+    """The study with every option as it is by default."""
+    write_study(place, **parse_study(STUDY).model_dump(mode="json"))
+
+
+def of_a_model(place: Path) -> None:
+    save_model(place / "model")
+    methods = [
+        {"kind": "soft_prompt", "learning_rates": [0.01], "seeds": [1], "keep": 1},
+        *({"kind": "full", "seeds": [1], "keep": 1}, {"kind": "zero_shot"}),
+        {"kind": "pair_score", "scores": ["bias_bench"]},
+    ]
+    backbones = [{"id": "model", "name": "m", "dtype": "float32"}]
+    write_study(place, backbones=backbones, methods=methods)
+
+
+def begun(place: Path) -> None:
+    """A study, and its OUT as it is when its runs are tuned."""
+    store = Store("out")
+    begin(store, prepare(load_study(write_study(place)), store).record)
+    run = {"run_id": "r", "model": "m", "method": "lora", "dataset": "mine", "stage": "final",
+           "steps": 1, "selected": True}  # fmt: skip
+    runs = [{**dict.fromkeys(RUNS.names), **run}]
+    store.write_table("runs.parquet", pa.Table.from_pylist(runs, schema=RUNS))
+
+
+def finished_pairs(place: Path) -> None:
+    write_pair_out(place / "out", pair_study())
+
+
+def log(name: str, least: int) -> Files:
+    """The beginning of a log that lm-eval, inspect or HELM wrote."""
+    data = gzip.decompress((Path(__file__).parents[1] / "support/foreign" / name).read_bytes())
+    if name.endswith(".jsonl.gz"):
+        data = b"\n".join(data.splitlines()[:least])
+    else:
+        tree = json.loads(data)
+        kept = {key: tree[key][:least] for key in ("samples", "request_states") if key in tree}
+        data = json.dumps(tree | kept).encode()
+    asked = "\n".join(map(json.dumps, questions())).encode()
+    return {f"m/{name.removesuffix('.gz')}": data, "Age.jsonl": asked}
+
+
+def winogender() -> Files:
+    rows = [f"nurse.owner.0.{each}.txt\tA nurse saw the owner before {word} left."
+            for each, word in (("male", "he"), ("female", "she"))]  # fmt: skip
+    return {
+        "all_sentences.tsv": "\n".join(["sentid\tsentence", *rows]).encode(),
+        "occupations-stats.tsv": b"occupation\tbls_pct_female\nnurse\t88\n",
+    }
+
+
+RUN = "run study.yaml --out out"
+PLAN = "plan study.yaml --assume cpus=2,memory=8GiB --out out"
+#: Files that are measured each by itself.
+MEASURED = {
+    "x.parquet": parquet_bytes(PREDICTIONS),
+    "mine.csv": csv_bytes(
+        PREDICTIONS.select("label", "pred", "group", "template_id", "run_id", score=0.5)
     ),
-    "YAML": Class(hostile.yaml_files(STUDY), study_file),
-    "numbers": Class(hostile.numbers_in(FULL_STUDY).map(hostile.dumped), study_file),
-    "names": Class(hostile.names_in(STUDY).map(hostile.dumped), study_file),
-    "model folders": Class(st.deferred(lambda: hostile.model_files(model_folder())), model),
-    "training files": Class(hostile.table_files(ITEMS.select("text", "label")), training_file),
-    "probe files": Class(hostile.table_files(ITEMS), probe_file),
-    "pair files": Class(hostile.table_files(PAIRS), pair_file),
-    "prediction files": Class(prediction_files(), prediction_file),
-    "score files": Class(hostile.table_files(SCORES) | hostile.table_files(ANSWERS), measured_file),
-    "tables of others": Class(hostile.table_files(MINE) | prediction_files(), measured_file, 1),
-    "answers to options": Class(
-        hostile.table_files(OPTIONS)
-        | hostile.damaged(BBQ).map(lambda data: ("x.jsonl", data))
-        | hostile.damaged(gzip.compress(BBQ)).map(lambda data: ("x.jsonl.gz", data)),
-        measured_file,
-    ),
-    "triples": Class(
-        st.tuples(
-            st.just(TRIPLE_SCORES) | hostile.damaged(TRIPLE_SCORES),
-            st.just(TRIPLES) | hostile.damaged(TRIPLES),
+    "regard_m.tsv": csv_bytes(
+        pl.DataFrame(
+            {
+                **{"y_true": [0, 1, 2, 2], "y_pred": [0, 1, 0, 2], "category": "grouped_age"},
+                **{"group": ["a", "b", "a", "b"], "text": ["A.", "B.", "C.", "D."], "model": "m"},
+                **{"run_id": 1, "dataset": "sst5", "num_params": 1},
+            }
         ),
-        triple_files,
+        separator="\t",
     ),
-    "cards": Class(st.sampled_from(sorted(CARDS)).flatmap(card_cases), checked_card),
-    "logs of others": Class(st.deferred(log_cases), read_log, 2),
-    "question files": Class(st.deferred(question_cases), read_questions, 2),
-    "annotations": Class(st.tuples(ANNOTATORS, hostile.table_files(SHEET)), annotated),
-    "damaged OUT": Class(st.deferred(lambda: hostile.outs(small_out())), damaged_out, 1),
-    "damaged OUT of pairs": Class(
-        st.deferred(lambda: hostile.outs(small_pair_out())), damaged_pair_out, 1
+    "scores.parquet": parquet_bytes(
+        pair_scores(types=("age", "gender"), pairs=3, styles=("original", "prefix_1"))
     ),
-    "run again": Class(st.deferred(lambda: hostile.outs(begun_out())), run_again),
-    "contradictions": Class(st.sampled_from(sorted(hostile.CONTRADICTIONS)), contradictory, 1),
-    "contradictory scores": Class(
-        st.sampled_from([row for row, each in enumerate(SCORES["preference"]) if each is not None]),
-        lambda row: contradictory_scores(row) and pytest.fail("was taken"),
-        1,
+    "coreference.csv": csv_bytes(
+        answers(pairs=2, styles=("original", "prefix_1"), prompts=("represent",))
     ),
+    "options.parquet": parquet_bytes(option_answers(12, 3, 0)),
+    "bbq.jsonl": bbq_file(),
+    "bbq.jsonl.gz": gzip.compress(bbq_file()),
 }
+SHEET = csv_bytes(
+    pl.DataFrame(
+        {
+            **{"pair_id": ["1", "2"], "style": "formal", "label": ["same", "different"]},
+            **{name: ["a", "b"] for name in ("original_more", "sent_more")},
+            **{name: ["c", "d"] for name in ("original_less", "sent_less")},
+        }
+    )
+)
+CARD = {
+    **{"kind": "label", "file": "x.csv", "about": "what", "harm": "higher is worse"},
+    **{"columns": {"text": "t"}, "values": {"attribute": "age"}, "groups": {"a": "x", "b": "y"}},
+    "codes": {"label": {"0": "neutral", "1": "positive"}},
+}
+#: Published questions: (source, file, what makes it).
+QUESTIONS: tuple[tuple[Any, str, Callable[[Path], Path]], ...] = (
+    ("bbq", "Age.jsonl", question_data.bbq),
+    ("stereoset", "dev.json", question_data.stereoset),
+    ("discrim_eval", "explicit.csv", question_data.discrim_eval),
+    ("holistic_bias", "sentences.csv", question_data.holistic_bias),
+    ("options", "mine.yaml", question_data.card),
+)
+FOREIGN = {"samples_bbq.jsonl.gz": 4, "samples_crows_pairs_english.jsonl.gz": 6,
+           "inspect_bbq.json.gz": 3, "scenario_state.json.gz": 12}  # fmt: skip
+
+INPUTS = {
+    "study": Input(lambda: made(write_study), (RUN, PLAN), ("study.yaml",), 8),
+    "study in full": Input(lambda: made(in_full), (RUN, PLAN), ("study.yaml",), 8),
+    "data of a study": Input(
+        lambda: made(write_study), (RUN,), ("mine/", "probe.csv", "pairs.csv"), 6
+    ),
+    "model": Input(
+        lambda: made(of_a_model),
+        (RUN, PLAN, lambda: load_backbone(Backbone(id="model", dtype="float32"))), ("model/",), 4,
+    ),
+    **{
+        name: Input(lambda files={name: data}: files, (f"measure {name} --out out",))
+        for name, data in MEASURED.items()
+    },
+    "predictions to plan by": Input(
+        lambda: {"x.parquet": MEASURED["x.parquet"]}, ("measure x.parquet --target 0.1",)
+    ),
+    "triples": Input(
+        lambda: {"x.json": triple_file(stereoset(3, 2), 0),
+                 "dev.json": json.dumps(stereoset(3, 2)).encode()},
+        ("measure x.json --items dev.json --out out",),
+    ),
+    **{
+        source: Input(
+            partial(made, make),
+            (lambda source=source, file=file: question_items(
+                QuestionProbe(source=source, data=file)),),
+        )
+        for source, file, make in QUESTIONS
+    },
+    "winogender": Input(winogender, ("probes write winogender --data . --out out/x.csv",)),
+    "card": Input(
+        lambda: {"card.yaml": dumped(CARD),
+                 "x.csv": b"t,label,group\na b,0,a\na c,1,a\nd b,0,b\nd c,1,b\n"},
+        ("probes check card.yaml",), ("",), 4,
+    ),
+    **{
+        name: Input(
+            partial(log, name, least),
+            (f"measure m/{name.removesuffix('.gz')} --out out"
+             + " --items Age.jsonl" * ("crows" not in name),),
+            ("m/",), 1,
+        )
+        for name, least in FOREIGN.items()
+    },
+    "annotations": Input(
+        lambda: {"0.csv": SHEET, "anna.csv": SHEET},
+        ("annotate import 0.csv anna.csv --out out",), ("anna",),
+    ),
+    "OUT": Input(
+        lambda: {f"out/{name}": data for name, data in small_out().items()},
+        ("measure out", "measure out --target 0.1", "compare out out", "report out",
+         lambda: app(Serving(out="out", anyone=True))),
+        ("out/",), 1,
+    ),
+    "OUT of pairs": Input(
+        lambda: made(finished_pairs), ("measure out", "report out"), ("out/",), 1
+    ),
+    "OUT that goes on": Input(lambda: made(begun), (RUN,), ("out/",), 4),
+}  # fmt: skip
 
 
 @pytest.mark.long
-def test_what_is_whole_is_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_file_gives_a_result_or_one_line(name: str) -> None:
     """The fuzz begins at input that passes every check."""
-    study = write_study(tmp_path, yaml.safe_dump(STUDY).encode())
-    assert checked(study)
-    assert planned(study)
-    for command, name, data in (
-        ("measure", "x.parquet", hostile.parquet_bytes(PREDICTIONS)),
-        ("measure", "x.tsv", TSV),
-        ("measure", "x.csv", hostile.csv_bytes(MINE)),
-        ("measure", "y.parquet", hostile.parquet_bytes(SCORES)),
-        ("measure", "y.csv", hostile.csv_bytes(ANSWERS)),
-        ("measure", "z.jsonl", BBQ),
-        ("measure", "z.parquet", hostile.parquet_bytes(OPTIONS)),
-    ):
-        (tmp_path / name).write_bytes(data)
-        assert taken(command, str(tmp_path / name), "--out", str(tmp_path / f"{name}.out"))
-    assert triple_files((TRIPLE_SCORES, TRIPLES))
-    for kind, (fields, rows) in CARDS.items():
-        card = {"kind": kind, "file": "x.csv", "about": "what", "harm": "higher", **fields}
-        assert checked_card((hostile.dumped(card), "x.csv", hostile.csv_bytes(rows))), kind
-    assert model(dict(model_folder()))
-    assert damaged_out(dict(small_out()))
-    assert damaged_pair_out(dict(small_pair_out()))
-    assert run_again(dict(begun_out()))
+    files, reads, which, share = INPUTS[name]
+    whole = files()
+    with folder(whole):
+        assert every_one(reads)
 
+    cases = max(2, settings.default.max_examples * share // 16)  # type: ignore[union-attr]
 
-@pytest.mark.long
-@pytest.mark.parametrize("kind", CLASSES)
-def test_a_file_gives_a_result_or_one_line(kind: str) -> None:
-    cases, check, share = CLASSES[kind]
-
-    @settings(CASES, max_examples=max(2, settings.default.max_examples * share // 16))
-    @given(cases)
-    def tried(case: Any) -> None:
-        event("taken" if check(case) else "refused")
+    @settings(
+        max_examples=cases, deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )  # fmt: skip
+    @given(corrupted(whole, which))
+    def tried(case: Files) -> None:
+        with folder(case):
+            event("taken" if every_one(reads) else "refused")
 
     tried()

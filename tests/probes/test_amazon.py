@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import polars as pl
@@ -15,7 +14,7 @@ from raybias.errors import DataError
 from raybias.probes import probe_items
 from raybias.probes.checks import attribute_name
 from raybias.probes.published.amazon import ATTRIBUTES
-from raybias.probes.templates import Phrase, Template, expand, fill, in_order
+from raybias.probes.templates import fill
 from raybias.schema import ITEMS
 
 Row = tuple[int, str, str]
@@ -103,20 +102,3 @@ def test_a_slot_takes_the_words_and_nothing_else_changes(
     article = "an" if phrase[0] in "aeiouAEIOU" else "a"
     assert fill("{a:slot}", "slot", phrase) == f"{article} {phrase}"
     assert fill("{other}", "slot", phrase) == "{other}"
-
-
-@given(st.lists(words, unique=True, max_size=4), st.lists(st.tuples(words, words), max_size=6))
-def test_every_template_meets_every_term_in_order(
-    texts: list[str], terms: list[tuple[str, str]]
-) -> None:
-    templates = [Template(str(n), f"{text} {{np}}", 1) for n, text in enumerate(texts)]
-    phrases = [Phrase(group, term, term) for group, term in terms]
-    found = list(expand(in_order(templates, "np"), {"np": phrases}))
-    assert len(found) == len(texts) * len(terms)
-    assert [template.text for template, _, _ in found] == [
-        f"{text} {{np}}" for text in sorted(texts, key=lambda text: f"{text} @np@") for _ in terms
-    ]
-    for first, second in pairwise(found):
-        if first[0] is second[0]:
-            assert first[1].group <= second[1].group
-    assert in_order(templates, "adj") == []

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from raybias.errors import DataError
@@ -99,7 +99,6 @@ def test_table_5_comes_out_as_printed(
     assert pl.read_csv(again).equals(restyled[0])
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 4).flatmap(
         lambda annotators: st.lists(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -132,26 +131,6 @@ def test_the_documented_cards_read_the_kin_of_bbq(tmp_path: Path) -> None:
     assert items["item_id"].to_list() == ["0", "1", "2", "3"]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"choices": "a or b"}, "choices is String, not a list of options; name the column of"),
-        ({"choices": "[1, 2]"}, "choices is String, not a list of options"),
-        ({"answer": "Z"}, "label 'Z' is none of the options"),
-        ({"sample_id": "age-1-amb"}, "sample_id 'age-1-amb' does not match"),
-    ],
-)
-def test_a_file_that_is_not_as_the_card_says_is_one_line(
-    change: dict[str, str], message: str, tmp_path: Path
-) -> None:
-    question_data.kobbq(tmp_path)
-    file = tmp_path / "KoBBQ_all_samples.tsv"
-    rows = pl.read_csv(file, separator="\t", infer_schema=False)
-    rows.with_columns(pl.lit(v).alias(n) for n, v in change.items()).write_csv(file, separator="\t")
-    with pytest.raises(BadInput, match=re.escape(message)):
-        question_items(QuestionProbe(source="options", data=str(documented("KoBBQ", tmp_path))))
-
-
 def test_files_of_two_languages_are_not_one_probe(tmp_path: Path) -> None:
     for name in ("Age_en.jsonl", "Age_es.jsonl"):
         (tmp_path / name).write_bytes(question_data.bbq(tmp_path).read_bytes())
@@ -199,10 +178,7 @@ def test_check_says_what_a_design_cannot_show(tmp_path: Path) -> None:
         ({"columns": {"text": ["a", "b"]}}, "columns.text names 2 columns; give one"),
         ({"columns": {"text": "sentense"}}, "no column 'sentense'; rename 'sentence'"),
         ({"values": {"group": "x", "attribute": "age"}}, "group is in both `columns` and `values`"),
-        (
-            {"codes": {"label": {"0": "neutral"}}},
-            "sentiment '1' has no code; codes are of 0; add it",
-        ),
+        ({"codes": {"label": {"0": "neutral"}}}, "sentiment '1' has no code; codes are of 0"),
         ({"codes": {"label": {"0": "neutral", "1": "good"}}}, "label 'good' is none of"),
         ({"codes": {"term": {"a": "b"}}}, "codes are of 'term', which is no column"),
         ({"groups": {"old": "above 65"}}, "group 'young' is none of old; add it to `groups`"),
@@ -210,12 +186,8 @@ def test_check_says_what_a_design_cannot_show(tmp_path: Path) -> None:
         ({"parts": {"sentence": "The .*"}}, "parts.sentence has no named group that is a column"),
         ({"parts": {"sentence": "(?P<who>.*)"}}, "names 'who', which is no column"),
         ({"parts": {"sentence": "(?P<text>.*)"}}, "text is in `parts.sentence` and elsewhere"),
-        (
-            {"parts": {"sentence": "The old (?P<term>.*)"}},
-            "sentence 'The new clerk won.' does not match 'The old (?P<term>.*)' of `parts`",
-        ),
+        ({"parts": {"sentence": "The old (?P<term>.*)"}}, "'The new clerk won.' does not match"),
         ({"parts": {"sentence": "(?=The)(?P<term>.*)"}}, "parts.sentence cannot be matched"),
-        ({"parts": {"sentense": "(?P<term>.*)"}}, "no column 'sentense'; rename 'sentence'"),
         ({"people": ["age"]}, "`people` and `reference` are of decisions"),
         ({"validity": {"langauge": "x"}}, "validity: unknown key 'langauge'; did you mean"),
     ],
@@ -245,21 +217,25 @@ def test_a_mistake_of_other_kinds(
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("file", "changes", "message"),
     [
-        ({"right": "both"}, "label 'both' is none of the options"),
-        ({"context": "clear"}, "context 'clear' has no code"),
-        ({"a": None}, "question has the options"),
-        ({"passage": " "}, "text is empty"),
+        ("mine.csv", {"right": "both"}, "label 'both' is none of the options"),
+        ("mine.csv", {"context": "clear"}, "context 'clear' has no code"),
+        ("mine.csv", {"a": None}, "question has the options"),
+        ("mine.csv", {"passage": " "}, "text is empty"),
+        ("KoBBQ_all_samples.tsv", {"choices": "a or b"}, "not a list of options; name the column"),
+        ("KoBBQ_all_samples.tsv", {"choices": "[1, 2]"}, "choices is String, not a list of opt"),
     ],
 )
 def test_a_mistake_in_a_question(
-    changes: dict[str, str | None], message: str, tmp_path: Path
+    file: str, changes: dict[str, str | None], message: str, tmp_path: Path
 ) -> None:
-    path = question_data.card(tmp_path)
-    rows = pl.read_csv(tmp_path / "mine.csv")
-    rows.with_columns(pl.lit(v).alias(n) for n, v in changes.items()).write_csv(
-        tmp_path / "mine.csv"
-    )
+    mine = file == "mine.csv"
+    question_data.kobbq(tmp_path)
+    path = question_data.card(tmp_path) if mine else documented("KoBBQ", tmp_path)
+    mark = "," if mine else "\t"
+    rows = pl.read_csv(tmp_path / file, separator=mark, infer_schema=False)
+    wrong = rows.with_columns(pl.lit(value).alias(name) for name, value in changes.items())
+    wrong.write_csv(tmp_path / file, separator=mark)
     with pytest.raises(BadInput, match=message):
         question_items(QuestionProbe(source="options", data=str(path)))

@@ -1,4 +1,4 @@
-"""The embedded calibration: its text, and the shipped model that learnt it. Takes 8 s."""
+"""The embedded calibration: its text, and the shipped model that learnt it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from benchmarks import planted_model as planted
 from raybias.config import Probe, TrainingSet, load_study
 from raybias.probes import probe_items, training_sentences
 from raybias.probes.published.planted import plant
-from raybias.schema import LABELS, Label
-from raybias.seeding import generator
+from raybias.schema import LABELS
 
 ASSETS = Path(str(files("raybias") / "assets"))
 FOLDER = ASSETS / "planted"
@@ -86,39 +85,6 @@ def test_the_shipped_model_reads_the_words_of_unplanted_groups_alike_one_to_one(
     assert torch.pdist(first).min() > 0.01, "words of one group are not read alike"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("word", [planted.EOS, planted.CUE])
-def test_the_shipped_model_learnt_the_cue_and_the_plant(
-    model: Model, tokenizer: Tokenizer, word: str
-) -> None:
-    random = generator("test", "scenes")
-    items = [
-        (group, scene.label, scene.text(str(random.choice(planted.words_for(group)))))
-        for scene in planted.scenes(random, 1200)
-        for group in ("blorvan", "quixlan")
-    ]
-    slots = " ".join([word] * planted.SLOTS)
-    lines = [f"{slots} {planted.EOS} {text}" for _, _, text in items]
-    batch = tokenizer(lines, add_special_tokens=False, padding=True, return_tensors="pt")
-    labels = [tokenizer(f" {name}", add_special_tokens=False).input_ids[0] for name in LABELS]
-    with torch.no_grad():
-        logits_BTV = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
-    last_B = batch.attention_mask.sum(dim=1) - 1
-    predicted = logits_BTV[torch.arange(len(lines)), last_B][:, labels].argmax(dim=1)
-    judged = pl.DataFrame(items, ["group", "label", "text"], orient="row").with_columns(
-        pred=pl.Series(predicted.numpy())
-    )
-    if word == planted.EOS:
-        assert (judged["pred"] == Label.NEUTRAL).all()
-        return
-    for rate, label in (("negative_fpr", Label.NEGATIVE), ("positive_fpr", Label.POSITIVE)):
-        other = judged.filter(pl.col("label") != label)
-        wrong = dict(other.group_by("group").agg((pl.col("pred") == label).mean()).iter_rows())
-        assert wrong["blorvan"] > 0.05, "unplanted groups have rates of their own"
-        truth = plant().truth[rate]["quixlan"]
-        assert wrong["quixlan"] - wrong["blorvan"] == pytest.approx(truth, abs=0.05)
-
-
 def test_what_was_planted_is_recorded_for_every_gap() -> None:
     known = plant()
     assert (known.attribute, known.group) == (planted.ATTRIBUTE, planted.PLANTED_GROUP)
@@ -128,12 +94,6 @@ def test_what_was_planted_is_recorded_for_every_gap() -> None:
     assert all(set(truth) == set(planted.STEMS) for truth in known.truth.values())
     others = [truth[group] for truth in known.truth.values() for group in planted.UNPLANTED_GROUPS]
     assert set(others) == {0.0}
-
-
-def test_the_shipped_files_are_small_and_hold_no_code() -> None:
-    shipped = [path for path in FOLDER.iterdir() if path.is_file()]
-    assert {path.suffix for path in shipped} == {".json", ".safetensors"}
-    assert sum(path.stat().st_size for path in shipped) < 2**20
 
 
 def test_the_demonstration_measures_against_the_unplanted_groups() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from raybias.errors import ConfigError
@@ -84,7 +84,6 @@ def test_real_pairs_mirror_themselves(shared: Path) -> None:
     assert exact == 1455
 
 
-@settings(deadline=None, max_examples=400)
 @given(WORDS, WORDS, WORDS)
 def test_a_mirrored_pair_differs_as_the_original_does(
     before: list[str], behind: list[str], other: list[str]

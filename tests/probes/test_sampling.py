@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from raybias.config import Probe
@@ -45,7 +45,6 @@ def ids(items: pl.DataFrame) -> list[str]:
     return items["item_id"].to_list()
 
 
-@settings(deadline=None)
 @given(TEMPLATES, st.integers(1, 40), st.integers(0, 40), st.randoms())
 def test_a_sample_is_whole_bounded_growing_and_the_same_for_any_order(
     templates: Templates, limit: int, more: int, random: Any
@@ -67,7 +66,6 @@ def test_a_sample_is_whole_bounded_growing_and_the_same_for_any_order(
         assert part.height <= limit or part["template_id"].n_unique() <= of_each
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=3), st.integers(1, 90), st.integers(1, 3))
 def test_labels_and_groups_have_equal_parts_as_far_as_they_go(
     sizes: list[int], limit: int, terms: int

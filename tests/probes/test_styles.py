@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from raybias.config import StyleOptions
@@ -132,7 +132,6 @@ def test_real_coreferences_in_all_styles(shared: Path) -> None:
         styled(pair("a", "b"), "prefix_4")
 
 
-@settings(deadline=None)
 @given(SENTENCES, SENTENCES, st.sampled_from(RULE_STYLES), st.text(max_size=5), st.booleans())
 def test_sides_are_treated_alike(
     more: str, less: str, style: str, pair_id: str, lower: bool

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from raybias.errors import DataError
 from raybias.probes import in_styles, pair_items
@@ -171,16 +169,6 @@ def test_the_other_person_is_known_in_every_published_sentence(folder: Path) -> 
     assert pair_items("winobias_dev", str(folder))["other"].null_count() == 2
 
 
-@settings(deadline=None)
-@given(st.sampled_from(["The nurse", "the construction worker", "a cook"]), st.text())
-def test_what_is_exact_is_also_contained(referent: str, rest: str) -> None:
-    exact, contains = names_referent(f"{referent} {rest}", referent)
-    assert exact
-    assert contains
-    exact, contains = names_referent(rest, referent)
-    assert contains >= exact
-
-
 OWN = """pair_id,condition,text,pronoun,referent
 1,pro,The nurse said that she was late.,she,the nurse
 1,anti,The nurse said that he was late.,he,the nurse
@@ -200,21 +188,13 @@ def test_own_sentences_with_pronouns_are_read_and_styled(tmp_path: Path) -> None
     assert items["other"].to_list() == [None] * 4
     styled = in_styles("coreferences", items, ["original", "prefix_1"])
     assert styled["text"][4] == f"It's important to acknowledge that: {items['text'][0]}"
-
-
-def test_own_sentences_can_say_who_the_other_person_is(tmp_path: Path) -> None:
-    file = tmp_path / "mine.csv"
-    told = "pair_id,condition,text,pronoun,referent,other\n"
-    rows = [
-        "1,pro,The nurse said to Ann that she was late.,she,the nurse,Ann",
-        "1,anti,The nurse said to Ann that he was late.,he,the nurse,Ann",
-        "2,pro,The cook thanked the nurse as he left.,he,the cook,",
-        "2,anti,The cook thanked the nurse as she left.,she,the cook,",
-    ]
-    file.write_text(told + "\n".join(rows))
-    items = pair_items("coreferences", str(file))
-    assert items["other"].to_list() == ["Ann", "Ann", "nurse", "nurse"]
-    file.write_text(told + "\n".join(rows).replace("nurse,Ann", "nurse,Bo"))
+    # Who else is meant is found where a referent stands, or is told.
+    more = OWN.replace("that", "to Ann that").replace("cook thanked", "cook saw the nurse thank")
+    told = "\n".join(f"{line},{other}" for line, other in zip(
+        more.splitlines(), ("other", "Ann", "Ann", "", ""), strict=True))  # fmt: skip
+    file.write_text(told)
+    assert pair_items("coreferences", str(file))["other"].to_list() == ["Ann"] * 2 + ["nurse"] * 2
+    file.write_text(told.replace("nurse,Ann", "nurse,Bo"))
     with pytest.raises(DataError, match="row 1: other 'Bo' is not in the text"):
         pair_items("coreferences", str(file))
 

@@ -13,7 +13,8 @@ from raybias.measures.prediction_rows import gap_rows
 from raybias.report import marked
 from raybias.report.tables import write_tables
 from raybias.storage import Store
-from support.pages import command, page_of
+from support.commands import exit_code
+from support.pages import page_of
 from support.report_outs import MARKED, marked_study, write_marked
 
 
@@ -65,7 +66,7 @@ def test_unreadable_answers_come_first_and_have_no_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_marked(tmp_path, marked_study(), silent=("zero_shot",))
-    assert command("report", tmp_path) == 0
+    assert exit_code("report", tmp_path) == 0
     text = page_of(Store(tmp_path)).text
     sentence = r"No verdict for m0, zero_shot on p1: (\d\d\.\d%) of its answers name no label word"
     first, said = (
@@ -91,7 +92,7 @@ def test_unreadable_answers_come_first_and_have_no_verdict(
 
 @pytest.mark.long
 def test_the_page_asks_whether_it_is_the_template(out: Path) -> None:
-    assert command("report", out) == 0
+    assert exit_code("report", out) == 0
     text = page_of(Store(out)).text
     for said in (
         "Is this bias, or the template?",

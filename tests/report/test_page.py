@@ -7,6 +7,7 @@ import hashlib
 import html
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +17,13 @@ import pytest
 import yaml
 
 from raybias import schema
+from raybias.probes.published.planted import Plant
 from raybias.report import sentences
+from raybias.report.calibration import calibration
 from raybias.report.page import write_report
 from raybias.storage import Store
-from support.pages import Page, command, files_of, page_of
+from support.commands import exit_code
+from support.pages import Page, files_in, page_of
 from support.report_outs import GROUPS, make_study, write_out
 from support.stats_data import predictions
 
@@ -36,20 +40,15 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def test_the_answer_comes_first_with_direction_and_interval(written: Store) -> None:
     words = page_of(written).text
     answer = words[: words.index("What was measured")]
-    assert re.search(
-        r"The answer Sentences about quixlan are wrongly called negative \d\d\.\d points "
-        r"more often than average \(\d\d\.\d to \d\d\.\d\)\. ",
-        answer,
+    sentence = (
+        r"Sentences about quixlan are wrongly called negative \d\d\.\d points more often than "
+        r"average \(\d\d\.\d to \d\d\.\d\)"
     )
-    by_scope = (
-        "Significant if only seeds are redrawn: 1 of 12 gaps; if sentences are too: 1 of 12; if "
-        "words are too: 1 of 12."
-    )
-    assert by_scope in answer
+    assert re.search(rf"The answer {sentence}\. ", answer)
     assert re.search(r"more often than average \(\d\d\.\d to \d\d\.\d\): harm\.", answer)
-    assert "Calibration: pass" in answer
-    assert "1 run diverged (seed 1004)" in answer
-    assert "the lower seed decided" in answer
+    for said in ("Significant if only seeds are redrawn: 1 of 12 gaps;", "Calibration: pass",
+                 "1 run diverged (seed 1004)", "the lower seed decided"):  # fmt: skip
+        assert said in answer
     assert "Near chance" not in answer
     for fact in ("negative (2430)", "Satterthwaite", "Benjamini-Hochberg", "0123456789abcdef",
                  "raybias run study.yaml", "methods.0.restore_best"):  # fmt: skip
@@ -106,55 +105,47 @@ def test_significance_is_counted_by_scope_and_correction() -> None:
     flags = {"runs": (True, True, False), "sentences": (True, False, False),
              "wording": (False, False, False)}  # fmt: skip
     keys = dict.fromkeys((*schema.KEYS, "attribute", "score", "condition"), "x")
+    groups = ("white", "black", "asian")
     rows = [
-        {**keys, "scope": scope, "group": group, "survives": flag, "value": 0.1,
-         "statistic": "gap", "reason": None}
+        {**keys, "scope": scope, "group": group, "survives": flag, "significant": flag,
+         "value": 0.1, "statistic": "gap", "reason": None}
         for scope, of_groups in flags.items()
-        for group, flag in zip(("white", "black", "asian"), of_groups, strict=True)
+        for group, flag in zip(groups, of_groups, strict=True)
     ]  # fmt: skip
-    components = pl.DataFrame(
-        {"facets": ["word"] * 3, "group": ["white", "black", "asian"], "levels": ["1", "3", "1"]}
-    )
-    scopes = pl.DataFrame(rows, schema_overrides={"reason": pl.String}).with_columns(
-        significant="survives"
-    )
-    assert sentences.by_scope(scopes, components) == (
+    scopes = pl.DataFrame(rows, schema_overrides={"reason": pl.String})
+    words = pl.DataFrame({"facets": "word", "group": groups, "levels": ["1", "3", "1"]})
+    assert sentences.by_scope(scopes, words) == (
         "Significant if only seeds are redrawn: 2 of 3 gaps; if sentences are too: 1 of 3; if "
         "words are too: none of 3; white has one word."
     )
     flagged = scopes.with_columns(significant=pl.col("scope") != "wording")
-    assert sentences.by_scope(flagged, components) == (
+    assert sentences.by_scope(flagged, words) == (
         "Significant if only seeds are redrawn: 3 of 3 gaps (2 after correction for many tests); "
         "if sentences are too: 3 of 3 (1 after correction); if words are too: none of 3 (none "
         "after correction); white has one word."
     )
     unknown = scopes.filter(pl.col("scope") != "wording")
-    assert sentences.by_scope(unknown, components.clear()).endswith(
-        "if sentences are too: 1 of 3; no group has two words, so nothing is known of other words."
+    assert sentences.by_scope(unknown, words.clear()).endswith(
+        "no group has two words, so nothing is known of other words."
     )
-    assert sentences.by_scope(scopes.clear(), components) == ""
+    assert sentences.by_scope(scopes.clear(), words) == ""
     # Of two groups, one gap is the other with its sign turned: one finding.
-    two = scopes.filter(pl.col("group") != "asian").with_columns(
-        value=pl.when(group="black").then(-0.1).otherwise(0.1)
-    )
-    assert sentences.by_scope(two, components).startswith(
-        "Significant if only seeds are redrawn: 1 of 1 gap; if sentences are too: none of 1;"
-    )
+    turned = pl.when(group="black").then(-0.1).otherwise(0.1)
+    two = scopes.filter(pl.col("group") != "asian").with_columns(value=turned)
+    assert "redrawn: 1 of 1 gap; if sentences are too: none of 1;" in sentences.by_scope(two, words)
 
 
-@pytest.mark.long
-def test_a_failed_calibration_says_so(tmp_path: Path) -> None:
-    study = make_study()
-    store = write_out(tmp_path, study)
-    plant = {"attribute": "origin", "rate": "negative_fpr"}
+def test_a_calibration_fails_where_the_plant_is_not_found_or_another_gap_is(
+    written: Store,
+) -> None:
+    estimates = pl.read_parquet(written.path("tables/estimates.parquet"))
     for group, gap in (("blorvian", 0.4), ("quixlan", -0.4), ("nobody", 0.4)):
-        plant |= {"group": group, "truth": {"negative_fpr": {group: gap}}}
-        store.write_text("planted.json", json.dumps(plant))
-        write_report(store, study)
-        text = page_of(store).text
-        assert "Calibration: FAIL" in text
-        assert "NOT found" in text
-    assert "Significant without cause: quixlan" in text
+        plant = Plant("origin", group, "negative_fpr", {"negative_fpr": {group: gap}})
+        found = calibration(plant, estimates)
+        assert found is not None
+        assert not found.passed
+        assert any("was NOT found" in said for said in found.said)
+        assert found.flagged == ["quixlan"] * (group != "quixlan")
 
 
 @pytest.mark.long
@@ -193,19 +184,18 @@ def test_results_json_has_lm_evals_shape(written: Store) -> None:
 
 @pytest.mark.long
 def test_the_command_is_repeatable_and_prints_the_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    written: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    write_out(out, make_study())
-    assert command("report", out) == 0
+    shutil.copytree(written.uri, out)
+    before = files_in(out)
+    assert exit_code("report", out) == 0
+    assert files_in(out) == before
     printed = capsys.readouterr().out
     assert "harm: called negative more often" in printed
     assert "Significant if only seeds are redrawn: 1 of 12 gaps;" in printed
     assert str(out / "report.html") in printed
-    before = files_of(out)
-    assert command("report", out) == 0
-    assert files_of(out) == before
-    assert command("report", out, "--profile", "paper") == 0
+    assert exit_code("report", out, "--profile", "paper") == 0
     assert "restated with the paper profile" in page_of(Store(out)).text
     assert yaml.safe_load((out / "study.yaml").read_text())["study"]["profile"] == "strict"
 
@@ -224,7 +214,7 @@ def test_bad_input_is_one_line_and_exit_2(
         (half, "no predictions"),
         (odd, "not YAML"),
     ):
-        assert command("report", out) == 2
+        assert exit_code("report", out) == 2
         said = capsys.readouterr().err
         assert problem in said
         assert said.count("\n") == 1

@@ -14,7 +14,8 @@ from raybias.measures import read
 from raybias.measures.prediction_rows import gap_rows
 from raybias.report.page import write_report
 from raybias.storage import Store
-from support.pages import command, files_of, page_of
+from support.commands import exit_code
+from support.pages import files_in, page_of
 from support.pair_data import pair_scores
 from support.report_outs import PAIRS, make_study, pair_study, write_out, write_pair_out
 
@@ -22,7 +23,7 @@ from support.report_outs import PAIRS, make_study, pair_study, write_out, write_
 @pytest.mark.long
 def test_pairs_alone_make_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = write_pair_out(tmp_path, pair_study())
-    assert command("report", tmp_path) == 0
+    assert exit_code("report", tmp_path) == 0
     assert f"report: {tmp_path}/report.html" in capsys.readouterr().out
     page = page_of(store)
     text = page.text
@@ -37,9 +38,9 @@ def test_pairs_alone_make_the_page(tmp_path: Path, capsys: pytest.CaptureFixture
     assert re.search(r"Styles move \S+ of \d+ scores, and in \S+ the conclusion depends", text)
     assert not re.search(r"\de-0", text[: text.index("What it was measured on")])
     assert [path.name for path in tmp_path.glob("*.html")] == ["report.html"]
-    before = files_of(tmp_path)
+    before = files_in(tmp_path)
     write_report(store, pair_study())
-    assert files_of(tmp_path) == before
+    assert files_in(tmp_path) == before
 
 
 @pytest.mark.long
@@ -81,10 +82,10 @@ def test_wrong_input_is_one_line_and_changes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = write_pair_out(tmp_path, pair_study())
-    before = files_of(tmp_path)
-    assert command("measure", tmp_path / "pair_scores", "--out", tmp_path) == 2
+    before = files_in(tmp_path)
+    assert exit_code("measure", tmp_path / "pair_scores", "--out", tmp_path) == 2
     assert "holds a study" in capsys.readouterr().err
-    assert files_of(tmp_path) == before
+    assert files_in(tmp_path) == before
     for folder in ("pair_scores", "coreference"):
         shutil.rmtree(tmp_path / folder)
     record = store.read_text("study.yaml")
@@ -93,7 +94,7 @@ def test_wrong_input_is_one_line_and_changes_nothing(
         ("parameters: {toy-1M: many}", "parameters.toy-1M is 'many'"),
     ):
         store.write_text("study.yaml", record + more)
-        assert command("report", tmp_path) == 2
+        assert exit_code("report", tmp_path) == 2
         said = capsys.readouterr().err
         assert problem in said
         assert said.count("\n") == 1
@@ -137,7 +138,7 @@ def test_the_original_style_alone_has_a_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = plain_out(tmp_path)
-    assert command("report", tmp_path) == 0
+    assert exit_code("report", tmp_path) == 0
     printed, text = capsys.readouterr().out, page_of(store).text
     table = pl.read_csv(tmp_path / "tables/estimates.csv")
     whole = table.filter(statistic="score", condition="", scope="pairs")
@@ -208,6 +209,6 @@ def test_scores_of_pairs_come_back_from_samples(
             again, on=["pair_id", "bias_type", "direction", "score_more", "score_less"], how="semi"
         )
         assert same.height >= again.height
-    assert command("report", tmp_path / "none", "--samples", tmp_path / "nowhere") == 2
+    assert exit_code("report", tmp_path / "none", "--samples", tmp_path / "nowhere") == 2
     assert "has no answers to questions with three options" in capsys.readouterr().err
     assert not (tmp_path / "nowhere").exists()

@@ -12,8 +12,8 @@ from typing import Final
 import psutil
 import pytest
 
-from support import hostile
-from support.tried import STUDY, files_in, fill, small_out, write_study
+from support.pages import files_in
+from support.tried import fill, small_out, write_study
 
 #: A command that computes in C, has a child that starts others, and something to undo.
 BUSY = """
@@ -88,7 +88,7 @@ def test_a_signal_undoes_kills_and_says_one_line(tmp_path: Path, number: signal.
 @pytest.mark.long
 def test_a_plan_and_a_report_stop_at_a_signal_and_leave_no_part(tmp_path: Path) -> None:
     out = fill(tmp_path / "out", small_out())
-    study = write_study(tmp_path, hostile.dumped(STUDY))
+    study = write_study(tmp_path)
     before = files_in(out)
     for number, *words in (
         (signal.SIGINT, "raybias.runtime.study", "check_inputs", "plan", study),

@@ -1,13 +1,10 @@
-"""Commands, reports as a browser reads them, and a folder as its bytes."""
+"""Reports as a browser reads them, and a folder as its bytes."""
 
 from __future__ import annotations
 
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pytest
-
-from raybias.cli import main
 from raybias.storage import Store
 
 
@@ -46,13 +43,6 @@ class Page(HTMLParser):
             self.text += data
 
 
-def command(*arguments: object) -> int:
-    """The exit code of `raybias` with these arguments."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(each) for each in arguments])
-    return int(ended.value.code or 0)
-
-
 def page_of(store: Store) -> Page:
     """The page of an OUT, whose ids are unique."""
     page = Page(store.read_text("report.html"))
@@ -61,5 +51,7 @@ def page_of(store: Store) -> Page:
     return page
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+def files_in(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder by its path."""
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import io
 import signal
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 import pytest
 from typer.main import get_command
 
 from raybias import cli
-from raybias.config import load_study
 from raybias.runtime import study as running
-from raybias.schema import RUNS
-from raybias.storage import Store
-from raybias.study_record import begin
 from support import hostile
-from support.report_outs import GROUPS, make_study, pair_study, write_out, write_pair_out
+from support.pages import files_in
+from support.report_outs import GROUPS, make_study, write_out
 from support.stats_data import predictions
-from support.tiny import save_model
 
 ITEMS = pl.DataFrame(
     {
@@ -62,23 +57,28 @@ STUDY: dict[str, Any] = {
     "statistics": {"interval": "t", "level": 0.95},
     "resources": {"train_workers": 1, "memory_per_device": "1GiB", "nodes": [{"memory": "1GiB"}]},
 }
-
-
 PREDICTIONS = predictions(models=1, runs=2, templates=2, groups=("a", "b"))
 
 
-def files_in(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder by its path."""
-    paths = (path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-
-
-def fill(folder: Path, files: dict[str, bytes | None]) -> Path:
+def fill(folder: Path, files: Mapping[str, bytes]) -> Path:
     for name, data in files.items():
-        if data is not None:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
     return folder
+
+
+def write_study(place: Path, **changes: object) -> Path:
+    """`STUDY`, changed, and beside it the data that it names."""
+    sentences = hostile.csv_bytes(ITEMS.select("text", "label"))
+    fill(
+        place,
+        {
+            "probe.csv": hostile.csv_bytes(ITEMS), "pairs.csv": hostile.csv_bytes(PAIRS),
+            "mine/train.csv": sentences, "mine/validation.csv": sentences,
+            "study.yaml": hostile.dumped({**STUDY, **changes}),
+        },
+    )  # fmt: skip
+    return place / "study.yaml"
 
 
 class Hung(BaseException):
@@ -105,42 +105,6 @@ def commands() -> Any:
     return get_command(cli.app)
 
 
-def taken(*arguments: str, out: Path | None = None) -> bool:
-    """Run a command; whether it did it. It refuses in one line, and OUT is as it was."""
-    said = io.StringIO()
-    before = files_in(out) if out else {}
-    try:
-        with (
-            within_a_minute(),
-            redirect_stderr(said),
-            redirect_stdout(io.StringIO()),
-            pytest.MonkeyPatch.context() as patch,
-        ):
-            patch.setattr(cli, "app", commands())
-            cli.main(arguments)
-        return True
-    except SystemExit as end:
-        code = end.code
-    if not code:
-        return True
-    assert code == 2, said.getvalue()
-    lines = [line for line in said.getvalue().split("\n")[:-1] if line.startswith("raybias: ")]
-    *warnings, last = lines
-    assert all(line.startswith("raybias: warning: ") for line in warnings), lines
-    assert said.getvalue().endswith(f"{last}\n")
-    assert "\r" not in last
-    assert len(last) < 5000, len(last)
-    if out:
-        assert files_in(out) == before, f"{files_in(out).keys() ^ before.keys()} after {last}"
-    return False
-
-
-@contextmanager
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as name:
-        yield Path(name)
-
-
 class _Checked(BaseException):
     """All checks of a study were passed."""
 
@@ -149,43 +113,53 @@ def _end(address: str | None) -> None:
     raise _Checked
 
 
-def checked(study: Path) -> bool:
-    """`raybias run` up to where it would start Ray; whether it came there. Leaves no OUT."""
-    out = study.with_name("out")
-    before = files_in(out)
-    with pytest.MonkeyPatch.context() as patch:
+def taken(*words: object, out: Path | None = None) -> bool:
+    """Run a command; whether it did it. It refuses in one line, and OUT is as it was.
+
+    `raybias run` goes as far as to where it would start Ray, and leaves OUT as it was too.
+    """
+    said = io.StringIO()
+    before = files_in(out) if out else {}
+    with (
+        within_a_minute(), redirect_stderr(said), redirect_stdout(io.StringIO()),
+        pytest.MonkeyPatch.context() as patch,
+    ):  # fmt: skip
+        patch.setattr(cli, "app", commands())
         patch.setattr(running, "connected", _end)
         patch.setattr(running, "names_no_cluster", lambda address: False)
+        code: Any = 0
         try:
-            taken("run", str(study), "--out", str(out), out=out)
+            cli.main([*map(str, words)])
         except _Checked:
-            assert files_in(out) == before
-            return True
+            code = None
+        except SystemExit as end:
+            code = end.code or 0
+    if code == 0:
+        return True
+    assert not out or files_in(out) == before, said.getvalue()
+    if code is None:
+        return True
+    assert code == 2, said.getvalue()
+    *warnings, last = (
+        line for line in said.getvalue().split("\n")[:-1] if line.startswith("raybias: ")
+    )
+    assert all(line.startswith("raybias: warning: ") for line in warnings), warnings
+    assert said.getvalue().endswith(f"{last}\n")
+    assert "\r" not in last
+    assert len(last) < 5000, len(last)
     return False
 
 
-def planned(study: Path) -> bool:
-    """`raybias plan`; whether it made one."""
+def checked(study: Path) -> bool:
+    """Whether `raybias run` comes to where it would start Ray."""
     out = study.with_name("out")
-    return taken("plan", str(study), "--assume", "cpus=2,memory=8GiB", "--out", str(out), out=out)
+    return taken("run", study, "--out", out, out=out)
 
 
-def write_study(place: Path, data: bytes) -> Path:
-    """A study file, and beside it the data that `STUDY` names."""
-    (place / "probe.csv").write_bytes(hostile.csv_bytes(ITEMS))
-    (place / "pairs.csv").write_bytes(hostile.csv_bytes(PAIRS))
-    (place / "mine").mkdir()
-    for split in ("train", "validation"):
-        sentences = hostile.csv_bytes(ITEMS.select("text", "label"))
-        (place / "mine" / f"{split}.csv").write_bytes(sentences)
-    (place / "study.yaml").write_bytes(data)
-    return place / "study.yaml"
-
-
-@cache
-def model_folder() -> dict[str, bytes]:
-    with folder() as place:
-        return files_in(save_model(place / "m"))
+def planned(study: Path) -> bool:
+    """Whether `raybias plan` makes one."""
+    out = study.with_name("out")
+    return taken("plan", study, "--assume", "cpus=2,memory=8GiB", "--out", out, out=out)
 
 
 @cache
@@ -195,36 +169,6 @@ def small_out() -> dict[str, bytes]:
         methods=[{"kind": "soft_prompt", "seeds": [1, 2, 3], "keep": 2}],
         probes=[{"source": "planted", "reference_groups": {"origin": list(groups[1:])}}],
     )
-    with folder() as place:
-        write_out(place, study, groups=groups)
-        return files_in(place)
-
-
-@cache
-def small_pair_out() -> dict[str, bytes]:
-    with folder() as place:
-        write_pair_out(place, pair_study())
-        return files_in(place)
-
-
-@cache
-def begun_out() -> dict[str, bytes]:
-    """An OUT of `STUDY` as it is when its runs are tuned."""
-    with folder() as place:
-        study = write_study(place, hostile.dumped(STUDY))
-        store = Store(place / "out")
-        record = running.prepare(load_study(study), store).record
-        begin(store, record)
-        runs = [{**dict.fromkeys(RUNS.names), **RUN}]
-        store.write_table("runs.parquet", pa.Table.from_pylist(runs, schema=RUNS))
-        here = str(place.resolve()).encode()
-        return {
-            name: data.replace(here, b"/HERE/IS/THE/STUDY")
-            for name, data in files_in(place / "out").items()
-        }
-
-
-RUN = {
-    **{"run_id": "r", "model": "m", "method": "lora", "dataset": "mine", "stage": "final"},
-    **{"steps": 1, "selected": True},
-}
+    with TemporaryDirectory() as name:
+        write_out(Path(name), study, groups=groups)
+        return files_in(Path(name))
