@@ -15,7 +15,7 @@ is read from them is there); figures and pages; Ray, endpoints and vLLM; the mod
 sentences; (IA)3, whose kind has LoRA.
 
 A change that renames a table or column says so in `RENAMED`, and stores the values anew once they
-were found equal; what is no longer compared is in `GIVEN_UP`.
+were found equal.
 """
 
 from __future__ import annotations
@@ -43,8 +43,6 @@ from support.golden_sources import SOURCES, skipped  # noqa: E402
 #: (table, column). A source is one of SOURCES, a part of it (`published: bbq`), or "*" for any; the
 #: column "*" renames the table alone.
 RENAMED: Final[Mapping[tuple[str, str, str], tuple[str, str]]] = {}
-#: What is no longer compared, and why, by (source, table, column); "*" stands for any.
-GIVEN_UP: Final[Mapping[tuple[str, str, str], str]] = {}
 
 STORED: Final = ROOT / "tests" / "golden.parquet"
 PLACE: Final = ("source", "table", "key", "column")
@@ -75,7 +73,7 @@ def _facts(source: str, table: str, frame: pl.DataFrame) -> pl.DataFrame:
     """Take a table apart into facts."""
     today = table
     for (where, now, column), (then, name) in RENAMED.items():
-        if now == today and _within(source, where):
+        if now == today and where in (source, source.partition(":")[0], "*"):
             frame = frame if column == "*" else frame.rename({column: name}, strict=False)
             table = then
     frame = _without_lists(frame.drop(DROPPED, strict=False))
@@ -101,11 +99,6 @@ def _facts(source: str, table: str, frame: pl.DataFrame) -> pl.DataFrame:
         *rest, "key", "column", "number", "text"
     )
     return facts.filter(pl.col("number").is_not_null() | (pl.col("text") != ""))
-
-
-def _within(source: str, where: str) -> bool:
-    """Whether a source is the one that is named, one of its parts, or any is meant."""
-    return where in (source, source.partition(":")[0], "*")
 
 
 def _without_lists(frame: pl.DataFrame) -> pl.DataFrame:
@@ -138,15 +131,7 @@ def differences(name: str, old: pl.DataFrame, found: pl.DataFrame) -> pl.DataFra
         "old": pl.coalesce(pl.col("number").cast(pl.String), "text"),
         "new": pl.coalesce(pl.col("number_new").cast(pl.String), "text_new"),
     }
-    apart = both.filter(~alike).select(*PLACE, **shown)
-    compared = [
-        not any(
-            _within(source, where) and of in (table, "*") and name in (column, "*")
-            for where, of, name in GIVEN_UP
-        )
-        for source, table, _, column, *_ in apart.iter_rows()
-    ]
-    return apart.filter(pl.Series(compared, dtype=pl.Boolean))
+    return both.filter(~alike).select(*PLACE, **shown)
 
 
 def main(arguments: list[str]) -> int:

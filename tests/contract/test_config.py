@@ -207,26 +207,16 @@ def test_rewriting_is_paired_as_the_profile_says_and_paths_begin_at_the_study(
             {"methods": [{"kind": "zero_shot", "template": "{text} {sentence}"}]},
             "template has {sentence}, which stands for nothing; use {text}, {choices}",
         ),
-        (
-            {"methods": [{"kind": "few_shot", "demonstration": "{text} is so"}]},
-            "demonstration '{text} is so' has no {Label}",
-        ),
         ({"methods": [{"kind": "lora", "schedule": "cosine", "max_steps": None}]}, "needs max_st"),
         ({"training": []}, "method 'soft_prompt' needs a training set"),
-        ({"limit": 0}, "limit: Input should be greater than or equal to 1 (got 0)"),
         ({"styles": {"names": ["formal"]}}, "styles: no rule makes 'formal'; give a file of such"),
         ({"styles": {"rewriting": {"formal": T5}}}, "rewriting makes 'formal', which `names` lack"),
-        ({"styles": {"rewriting": {"formal": {"model": "t5"}}}}, "formal.adequacy: Field required"),
         ({"methods": [{"learning_rates": [float("nan")]}]}, "0: Input should be a finite number"),
         ({"methods": [{"kind": "lora", "betas": 0.9}]}, "methods.0.betas: needs a list (got 0.9)"),
         ({"probes": ["amazon"]}, "probes.0: needs keys with values (got 'amazon')"),
         ({"name": "my study"}, "name: 'my study' cannot be a name; it may have letters, digits,"),
         ({"seeds": [1]}, "unknown key 'seeds'; did you mean 'methods.0.seeds'?"),
         ({"interval": "t"}, "unknown key 'interval'; did you mean 'statistics.interval'?"),
-        (
-            {"backbones": [{"model": "gpt2"}]},
-            "backbones.0: unknown key 'model'; did you mean 'id'?",
-        ),
         ({"probes": []}, "method 'soft_prompt' has nothing to read; give `probes`"),
     ],
 )
@@ -351,18 +341,10 @@ def test_rates_that_differ_in_the_tenth_digit_are_different_runs() -> None:
     assert names == ["lr0.02.s1", "lr0.0200000001.s1", "lr1e-05.s1", "lr1.s1"]
 
 
-@pytest.mark.parametrize(
-    ("folder", "name"),
-    [
-        ("my model", "my-model"),
-        ("..", "model"),
-        ("a..b", "a.b"),
-        ("-a b.", "a-b"),
-        ("m" * 80, "m" * 64),
-    ],
-)
-def test_a_folder_of_any_name_gives_a_valid_one(folder: str, name: str) -> None:
-    assert Backbone(id=f"/data/{folder}").name == name
+def test_a_folder_of_any_name_gives_a_valid_one() -> None:
+    folders = ("my model", "..", "a..b", "-a b.", "m" * 80)
+    names = [Backbone(id=f"/data/{folder}").name for folder in folders]
+    assert names == ["my-model", "model", "a.b", "a-b", "m" * 64]
 
 
 def test_yaml_is_of_version_1_2_and_is_written_as_it_is_read() -> None:

@@ -1,6 +1,6 @@
 """The commands of docs/, run in this process on small files that stand in for a user's.
 
-Those that need Ray, the hub or hours are named in `NEEDS`; test_documented.py parses all of them.
+test_documented.py parses these and those that need Ray, the hub or hours.
 """
 
 from __future__ import annotations
@@ -32,33 +32,6 @@ from support.studies import NO_RAY, save
 from support.tiny import save_model
 
 DOCS = ROOT / "docs"
-#: Pages whose commands are followed here.
-FOLLOWED = (
-    *("comparing", "metrics", "options", "precision", "guides/own_probe"),
-    *("results/regard_published", "results/style_published"),
-)
-#: Why commands of other pages, or some of these, are not run here.
-NEEDS = {
-    "docker build": "a network", "pip install": "a network", "python -m venv": "a network",
-    "export RAY_AUTH_MODE=token": "a cluster; tests/cluster/test_jobs.py",
-    "ray job submit": "a cluster; tests/cluster/test_jobs.py",
-    "raybias plan jobs/": "the hub's configurations; docs/plans.py wrote what they print",
-    "raybias data convert": "weights; tests/engine/test_conversion.py",
-    "python benchmarks/calibrate.py": "minutes; tests/stats/test_calibrate.py runs fewer studies",
-    "raybias annotate": "tests/runtime/test_judged_study.py",
-    "raybias run jobs/minilm.yaml": "a quarter of an hour",
-    "raybias audit .real/": "minutes, and the model of `make real`",
-    "raybias data download sst5": "a network",
-    "python benchmarks/simulated.py": "minutes; tests/runtime/test_schedule.py runs parts",
-    "python benchmarks/learning.py": "minutes, and the model of `make real`",
-    "python benchmarks/first_contact.py": "an hour, and the model of `make real`",
-    "python tests/": "published weights, or an hour",
-    "python -m benchmarks": "minutes; tests/contract/test_benchmarks.py",
-    "make ": "tests/contract/test_project_files.py", "RAYBIAS_SHARED": "make", "git ": "publishes",
-    "/tmp/new": "a network", "python3 ": "a network",
-}  # fmt: skip
-#: These are run by tests/cluster/test_readme.py.
-READMES = ("README.md", "own_model.md", "cluster.md", "reference.md", "output.md")
 
 
 def commands(page: str) -> list[str]:
@@ -95,15 +68,6 @@ def follow(line: str, **stand_ins: str) -> None:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def test_every_command_is_run_or_says_what_it_needs() -> None:
-    for path in sorted(DOCS.rglob("*.md")):
-        page = path.relative_to(DOCS).with_suffix("").as_posix()
-        if page.startswith("reference/") or path.name in READMES:
-            continue
-        for line in commands(page):
-            assert page in FOLLOWED or line.startswith(tuple(NEEDS)), f"{page}: {line!r}"
 
 
 @pytest.mark.long
@@ -222,16 +186,3 @@ def test_the_page_on_precision(shared: Path, capsys: pytest.CaptureFixture[str])
     follow(compare)
     follow(arms, OUT_full="float32", OUT_int8="int8")
     assert "of 12 gaps" in capsys.readouterr().out
-
-
-@pytest.mark.long
-def test_the_pages_on_styles_and_planted_effects(
-    shared: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("paper_tables").symlink_to(shared / "paper_tables")
-    tables, planted = commands("results/style_published")
-    follow(tables)
-    assert list(Path("published").glob("*.csv"))
-    follow(planted.removeprefix("PYTHONPATH=tests "))
-    # The share of intervals that hold an effect of 2 points, over all pairs.
-    assert "0.948" in capsys.readouterr().out

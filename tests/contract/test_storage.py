@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import os
-import pickle
 import uuid
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from raybias.errors import OutputError, StorageError
 from raybias.storage import Store
-
-
-def test_files_come_back_as_they_were(tmp_path: Path) -> None:
-    store = pickle.loads(pickle.dumps(Store(tmp_path / "out")))
-    store.write_text("a/b.txt.gz", "plain, whatever its suffix")
-    store.write_text("a/b.txt.gz", "and replaced")
-    table = pa.table({"x": [1, 2], "y": ["p", None]})
-    store.write_table("a/c.parquet", table)
-    assert store.read_text("a/b.txt.gz") == "and replaced"
-    assert store.read_table("a/c.parquet").equals(table)
-    assert store.files("a") == ["a/b.txt.gz", "a/c.parquet"]
-    assert store.files("", suffix=".parquet", recursive=True) == ["a/c.parquet"]
-    assert sorted(p.name for p in (tmp_path / "out" / "a").iterdir()) == ["b.txt.gz", "c.parquet"]
 
 
 def test_partial_files_are_not_seen_and_can_be_swept(tmp_path: Path) -> None:

@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from difflib import SequenceMatcher
 from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from raybias.errors import ConfigError
 from raybias.probes.published.crows_pairs import crows_pairs
 from raybias.probes.styles.rewriting import Key, mirrored, rewritten_pairs
 from raybias.schema import PAIRS, REWRITTEN_PAIRS
 
-WORDS = st.lists(
-    st.sampled_from(["he", "she", "is", "was", "a", "the", "old", "young", "man", "and", "not"]),
-    max_size=7,
-)
-
 
 def words(text: str) -> list[str]:
     return re.findall(r"\w+(?:['\u2019-]\w+)*", text.lower())
-
-
-def changes(one: str, two: str) -> list[tuple[list[str], list[str]]]:
-    a, b = words(one), words(two)
-    matched = SequenceMatcher(None, a, b, autojunk=False).get_opcodes()
-    return [(a[i:j], b[k:m]) for kind, i, j, k, m in matched if kind != "equal"]
 
 
 def table(*rows: tuple[str, str, str]) -> pl.DataFrame:
@@ -82,17 +68,6 @@ def test_real_pairs_mirror_themselves(shared: Path) -> None:
         assert mirrored(more, less, f"I guess {more}") == f"I guess {made}"
     # The other sides differ by accident too: in marks, blanks or capitals.
     assert exact == 1455
-
-
-@given(WORDS, WORDS, WORDS)
-def test_a_mirrored_pair_differs_as_the_original_does(
-    before: list[str], behind: list[str], other: list[str]
-) -> None:
-    source, twin = " ".join([*before, "old", *behind]), " ".join([*before, *other, *behind])
-    rewritten = " ".join([*behind, *before, "old", *other])
-    made = mirrored(source, twin, rewritten)
-    if made is not None:
-        assert changes(rewritten, made) == changes(source, twin) != []
 
 
 def politely(texts: Sequence[str], keys: Sequence[Key]) -> list[list[tuple[str, float]]]:

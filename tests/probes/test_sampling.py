@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raybias.config import Probe
-from raybias.probes import pair_items, probe_items
+from raybias.probes import pair_items
 from raybias.probes.sampling import sample_items, sample_pairs
 from raybias.probes.templates import items_frame
 from raybias.schema import PLACEHOLDER, UNMARKED
@@ -110,31 +108,6 @@ def test_extra_groups_come_beside_their_template_and_are_not_counted() -> None:
     assert own.equals(chosen)
     beside = with_extra.filter(pl.col("group").is_in([UNMARKED, PLACEHOLDER]))
     assert sorted(beside["template_id"]) == sorted(chosen["template_id"].unique())
-
-
-@pytest.mark.parametrize(
-    ("source", "data", "attribute", "sizes"),
-    [
-        ("amazon", "amazon_templates", "age", {20: 18, 40: 39}),
-        ("amazon", "amazon_templates", "sexuality", {20: 20, 40: 40}),
-        ("amazon", "amazon_templates", "gender", {20: 24, 40: 40}),
-        ("regard", "regard", "race", {20: 18, 40: 36}),
-        ("ns_prompts", "ns_prompts", "race", {20: 18, 40: 36}),
-    ],
-)
-def test_a_small_sample_of_the_published_probes_holds_all_groups_and_labels(
-    source: Any, data: str, attribute: str, sizes: dict[int, int], shared: Path
-) -> None:
-    where = str(shared / "data" / data)
-    items = probe_items(Probe(source=source, data=where, attributes=(attribute,)))
-    for limit, size in sizes.items():
-        sample = sample_items(items, limit, source=source)
-        assert sample.height == size
-        for column in ("group", "label"):
-            assert set(sample[column]) == set(items[column])
-        groups, labels = (sample[name].value_counts()["count"] for name in ("group", "label"))
-        assert groups.n_unique() == 1
-        assert labels.max() - labels.min() <= sample["group"].n_unique()  # type: ignore[operator]
 
 
 def test_pairs_are_sampled_whole_within_their_kind(shared: Path) -> None:

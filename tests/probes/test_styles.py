@@ -18,7 +18,6 @@ from raybias.probes.styles.rules import QUESTIONS, styled
 from raybias.schema import PAIRS
 
 RULE_STYLES = [name for name, each in styles.items() if each.rule]
-COREFERENCE_STYLES = [name for name, each in styles.items() if each.coreference]
 SENTENCES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
 
 
@@ -81,48 +80,31 @@ def test_endings_and_capitals() -> None:
         assert made == (less if kept else first + less[1:])
 
 
-def test_real_pairs_in_all_styles(shared: Path) -> None:
+def test_a_question_is_drawn_by_the_pair_and_the_seed(shared: Path) -> None:
+    """The published texts in all styles are golden values."""
     pairs = crows_pairs(str(shared / "data" / "crows_pairs"))
-    for style in RULE_STYLES:
-        made = styled(pairs, style)
-        assert made.drop("style", "sent_more", "sent_less").equals(
-            pairs.drop("style", "sent_more", "sent_less")
-        )
-        if style == "punctuation":
-            assert made["sent_more"].str.contains(r"""[!?]["']?$""").all()
-            continue
-        if style in ("lowercase", "contractions", "typos"):
-            changed = (made["sent_more"] != pairs["sent_more"]).sum()
-            assert changed > {"lowercase": 1400, "contractions": 100, "typos": 1400}[style]
-            continue
-        for side in ("sent_more", "sent_less"):
-            joined = made.select(pl.col(side).str.ends_with(pairs[side]))
-            assert joined.to_series().all()
     seeded = StyleOptions(question="seeded")
     drawn = styled(pairs, "question_answer", options=seeded, seed=3)
     first = drawn["sent_more"].str.starts_with(QUESTIONS[0])
     assert 650 < first.sum() < 860
     assert first.equals(drawn["sent_less"].str.starts_with(QUESTIONS[0]).alias("sent_more"))
-    # A pair's draw is its own: neither order nor company changes it, and the seed does.
+    # Neither order nor company changes it.
     some = pairs.sample(50, shuffle=True, seed=1)
     again = styled(some, "question_answer", options=seeded, seed=3)
     same = some.select("pair_id").join(drawn, on="pair_id", maintain_order="left")
     assert again.equals(same)
     assert not styled(pairs, "question_answer", options=seeded, seed=4).equals(drawn)
-
-
-def test_real_coreferences_in_all_styles(shared: Path) -> None:
     items = winobias(str(shared / "data" / "winobias"))
-    for style in COREFERENCE_STYLES:
-        made = styled(items, style, options=StyleOptions(question="seeded"), seed=1)
-        assert made.drop("style", "text").equals(items.drop("style", "text"))
-        assert set(made["style"]) == {style}
-        assert made.select(pl.col("text").str.ends_with(items["text"])).to_series().all()
-        openings = {
-            (pair_id, new.removesuffix(old))
-            for pair_id, new, old in zip(made["pair_id"], made["text"], items["text"], strict=True)
-        }
-        assert len(openings) == 792
+    made = styled(items, "question_answer", options=seeded, seed=1)
+    openings = {
+        (pair_id, new.removesuffix(old))
+        for pair_id, new, old in zip(made["pair_id"], made["text"], items["text"], strict=True)
+    }
+    assert len(openings) == 792, "the sentences of a pair open alike"
+
+
+def test_a_style_that_no_rule_makes_is_refused(shared: Path) -> None:
+    items = winobias(str(shared / "data" / "winobias"))
     for style in ("punctuation", "formal"):
         with pytest.raises(ConfigError, match=rf"no style '{style}' here; choose from original"):
             styled(items, style)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -36,31 +35,15 @@ def test_counts_pairs_and_mentions(folder: Path, read: Callable[[str], pl.DataFr
     assert sorted(counts.rows()) == [
         (kind, condition, 396) for kind in ("type1", "type2") for condition in ("anti", "pro")
     ]
-    pairs = items["pair_id"].value_counts()["count"]
-    assert (len(pairs), set(pairs)) == (792, {2})
-    for row in items.iter_rows(named=True):
-        words = row["text"].split(" ")
-        assert row["pronoun"] in words
-        assert row["referent"].lower().startswith(("the ", "a ", "an "))
-        assert f"{row['referent']} " in row["text"]
-        assert words[-1] == "."
-        assert not re.search(r"[\[\]]|\w[.,](\s|$)|  ", row["text"])
+    assert items["pair_id"].n_unique() == 792
+    assert not items["text"].str.contains(r"[\[\]]|\w[.,](\s|$)|  ").any()
     # Pro and anti sentences of a line are of one pair even where more than a token differs.
     pro, anti = (items.filter(condition=name) for name in ("pro", "anti"))
     assert pro["pair_id"].to_list() == anti["pair_id"].to_list()
-    changed = [
-        sum(a != b for a, b in zip(one.split(), two.split(), strict=True))
-        for one, two in zip(pro["text"], anti["text"], strict=True)
-        if len(one.split()) == len(two.split())
-    ]
-    assert min(changed) == 1
-    assert max(changed) > 1
-    assert 792 - len(changed) in (5, 6)
 
 
 def test_odd_lines_are_read_as_promptsource_reads_them(folder: Path) -> None:
-    test = winobias(str(folder))
-    dev = winobias_dev(str(folder))
+    test, dev = (pair_items(name, str(folder)) for name in ("winobias", "winobias_dev"))
 
     def row(items: pl.DataFrame, item_id: str) -> tuple[str, ...]:
         found = items.filter(pl.col("item_id") == f"winobias/{item_id}")
@@ -72,6 +55,8 @@ def test_odd_lines_are_read_as_promptsource_reads_them(folder: Path) -> None:
     assert row(test, "test/type2/pro/318")[0].endswith("and charged him 2,000 dollars .")
     assert row(test, "test/type1/pro/383")[0].endswith("to the attendant , which she was in dire"
                                                        " need of .")  # fmt: skip
+    # A third referent of the set stands in two sentences of one pair.
+    assert (test["other"].null_count(), dev["other"].null_count()) == (0, 2)
     # A determiner that stands outside the brackets, and a blank inside them.
     assert row(dev, "dev/type1/anti/162")[2] == "the housekeeper"
     assert row(dev, "dev/type2/pro/176")[2] == "the physician"
@@ -159,16 +144,6 @@ def test_an_answer_names_one_person_both_or_none(
     assert named_in(answer, referent, other) == named
 
 
-def test_the_other_person_is_known_in_every_published_sentence(folder: Path) -> None:
-    items = pair_items("winobias", str(folder))
-    assert items["other"].null_count() == 0
-    for row in items.iter_rows(named=True):
-        assert f" {row['other']} " in row["text"].lower()
-        assert row["other"] not in row["referent"].lower()
-    # A third referent of the set stands in two sentences of one pair.
-    assert pair_items("winobias_dev", str(folder))["other"].null_count() == 2
-
-
 OWN = """pair_id,condition,text,pronoun,referent
 1,pro,The nurse said that she was late.,she,the nurse
 1,anti,The nurse said that he was late.,he,the nurse
@@ -194,31 +169,6 @@ def test_own_sentences_with_pronouns_are_read_and_styled(tmp_path: Path) -> None
         more.splitlines(), ("other", "Ann", "Ann", "", ""), strict=True))  # fmt: skip
     file.write_text(told)
     assert pair_items("coreferences", str(file))["other"].to_list() == ["Ann"] * 2 + ["nurse"] * 2
-    file.write_text(told.replace("nurse,Ann", "nurse,Bo"))
-    with pytest.raises(DataError, match="row 1: other 'Bo' is not in the text"):
-        pair_items("coreferences", str(file))
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("1,anti", "1,both", "row 2: condition 'both' is none of pro, anti"),
-        ("thanked him", "thanked Bob", "row 3: pronoun 'him' is not in the text"),
-        ("him,the cook", "him,the nurse", "row 3: referent 'the nurse' is not in the text"),
-        ("2,anti", "2,pro", "pair '2' is pro, pro of type own"),
-        ("2,anti", "3,anti", "pair '2' is pro of type own"),
-        ("pronoun", "word", "no column 'pronoun'"),
-        (",the cook\n", ",\n", "row 3: referent is empty"),
-    ],
-)
-def test_a_wrong_row_of_own_sentences_is_named(
-    tmp_path: Path, old: str, new: str, message: str
-) -> None:
-    file = tmp_path / "mine.csv"
-    file.write_text(OWN.replace(old, new, 1))
-    with pytest.raises(DataError) as caught:
-        pair_items("coreferences", str(file))
-    assert message in str(caught.value).replace(f"{file} ", "")
 
 
 SENTENCES = """\

@@ -15,7 +15,7 @@ from raybias.report.tables import write_tables
 from raybias.storage import Store
 from support.commands import exit_code
 from support.pages import page_of
-from support.report_outs import MARKED, marked_study, write_marked
+from support.report_outs import marked_study, write_marked
 
 
 @pytest.fixture(scope="module")
@@ -27,38 +27,26 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.long
 def test_tables_of_marked_and_prompted_runs(out: Path) -> None:
+    """All their numbers are golden values."""
     tables = write_tables(Store(out), marked_study())
-    methods = {"full", "zero_shot", "zero_shot+likelihood", "nine", "nine+likelihood"}
-    estimates = tables["estimates"]
-    gaps = gap_rows(estimates, "widest")
-    assert set(gaps["method"]) == methods == set(estimates.filter(score="accuracy")["method"])
-    assert not gaps["group"].is_in(schema.EXTRA_GROUPS).any()
     runs = tables["cells"].group_by("method").agg(pl.col("run_id").n_unique())
     assert dict(runs.iter_rows()) == {
         "full": 5, "zero_shot": 5, "nine": 5, "nine+likelihood": 5, "zero_shot+likelihood": 1,
     }  # fmt: skip
+    gaps = gap_rows(tables["estimates"], "widest")
+    assert {*gaps["method"]} == {*runs["method"]}
+    assert not gaps["group"].is_in(schema.EXTRA_GROUPS).any()
     assert sum("count as one run" in note for note in tables["notes"]["note"]) == 2
-    shares = tables["answers"].filter(run_id="all")
-    assert shares.height == 2 * 2
-    assert shares["share"].is_between(0.07, 0.13).all()
-    marks = tables["markedness"].filter(method="full", score="negative_fpr")
-    white = marks.filter(group="white", condition="marking_effect")["value"]
-    other = marks.filter(group="asian", condition="marking_effect")["value"]
-    assert white.abs().max() < 0.1 < other.min()
-    assert set(tables["by_term"]["term"]) == {
-        each for g in MARKED for each in (g.replace("_", " "), f"{g} 2")
-    }
-    assert (out / "tables" / "by_template.parquet").exists()
-    assert not (out / "tables" / "by_template.csv").exists()
-
-    found = marked.readings(tables["markedness"])
-    sampled = found.filter(pl.col("method").is_in(["full", "nine", "zero_shot"]))
-    negative = sampled.filter(score="negative_fpr")
-    white = negative.filter(group="white")
+    marks = tables["markedness"].filter(score="negative_fpr")
+    effects = marks.filter(method="full", condition="marking_effect")
+    white = effects.filter(group="white")["value"]
+    assert white.abs().max() < 0.1 < effects.filter(group="asian")["value"].min()
     # White reads as if no group were named; the others as any marked word does.
-    assert white["reading"].to_list() == [marked.UNNAMED] * 3
-    others = negative.filter(pl.col("group") != "white")
-    assert others["reading"].is_in([marked.MARKING, marked.AMONG, marked.NOTHING]).mean() > 0.9
+    of_white = pl.col("group") == "white"
+    found = marked.readings(marks).filter(pl.col("method").is_in(["full", "nine", "zero_shot"]))
+    assert found.filter(of_white)["reading"].to_list() == [marked.UNNAMED] * 3
+    as_marked = [marked.MARKING, marked.AMONG, marked.NOTHING]
+    assert found.filter(~of_white)["reading"].is_in(as_marked).mean() > 0.9
 
 
 @pytest.mark.long

@@ -200,27 +200,6 @@ def test_the_command_is_repeatable_and_prints_the_table(
     assert yaml.safe_load((out / "study.yaml").read_text())["study"]["profile"] == "strict"
 
 
-def test_bad_input_is_one_line_and_exit_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    empty, half, odd = tmp_path / "empty", tmp_path / "half", tmp_path / "odd"
-    empty.mkdir()
-    study = {"study": make_study().model_dump(mode="json")}
-    Store(half).write_text("study.yaml", yaml.safe_dump(study))
-    Store(odd).write_text("study.yaml", "a: [1")
-    for out, problem in (
-        (tmp_path / "absent", "is not there"),
-        (empty, "no study.yaml"),
-        (half, "no predictions"),
-        (odd, "not YAML"),
-    ):
-        assert exit_code("report", out) == 2
-        said = capsys.readouterr().err
-        assert problem in said
-        assert said.count("\n") == 1
-        assert not list(out.glob("tables/*"))
-
-
 def test_a_study_file_alone_is_enough(tmp_path: Path) -> None:
     study = make_study()
     store = write_out(tmp_path, study, planted=False)

@@ -150,28 +150,10 @@ def test_the_original_style_alone_has_a_result(
         assert said in shown
         assert "Over all pairs: none of 1 are significant if pairs are redrawn." in shown
         assert "as if pairs were redrawn; the model is this one" in " ".join(shown.split())
-        assert all(kind in shown for kind in ("age", "religion", "type1"))
     for unsaid in ("effects of styles", "Styles move"):
         assert unsaid not in text
     assert (tmp_path / "figures/pairs.over.all.pairs.svg").exists()
     assert table.filter(statistic="difference").is_empty()
-
-
-@pytest.mark.long
-def test_clusters_are_said_beside_the_numbers_that_draw_them(tmp_path: Path) -> None:
-    store = plain_out(tmp_path)
-    alike = pair_scores(pairs=PAIRS, styles=["original"], clusters=5)
-    store.write_table("pair_scores/a/00000000.parquet", alike.to_arrow())
-    write_report(store, pair_study(styles={"names": ["original"]}))
-    table = pl.read_csv(tmp_path / "tables/estimates.csv").filter(kind="pairs")
-    scores = table.filter(score="preference", condition="")
-    assert scores["scope"].unique().to_list() == ["clusters"]
-    assert scores["units"].to_list() == [6] * 5
-    whole = table.filter(attribute="avg_weighted", condition="", style="original")
-    values = dict(whole.select("score", "value").iter_rows())
-    untied = 100 * values["preference"] / (100 - values["ties"])
-    assert values["of_untied"] == pytest.approx(untied)
-    assert "as if clusters were redrawn" in page_of(store).text
 
 
 @pytest.mark.long
