@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -73,24 +75,24 @@ class Arena:
                 process.send_signal(signal.SIGKILL)
         self.cluster.remove_node(node, allow_graceful=False)
 
+    def announce_loss(self, node: Any, *, within_s: int = 20) -> None:
+        """Say that a node will be taken away, as a cloud does of a spot node."""
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "ray.scripts.scripts", "drain-node"),
+                *("--address", self.address, "--node-id", node.node_id),
+                *("--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot"),
+                *("--deadline-remaining-seconds", str(within_s)),
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+
     def fill_up(self) -> None:
         """Bring new nodes in the place of lost ones."""
         while len(self.cluster.worker_nodes) < WORKER_NODES:
-            self._add()
-        self.cluster.wait_for_nodes(timeout=PATIENCE_S)
-
-    def _add(self, attempts: int = 5) -> None:
-        """Add a node; Ray gives one 30 s to start, which a busy machine does not keep."""
-        before = {process.pid for process in psutil.Process().children()}
-        try:
             self.cluster.add_node(wait=False, **NODE)
-        except Exception:  # Ray raises no narrower one
-            for process in psutil.Process().children(recursive=True):
-                if not before & {process.pid, *(each.pid for each in process.parents())}:
-                    process.kill()
-            if attempts <= 1:
-                raise
-            self._add(attempts - 1)
+        self.cluster.wait_for_nodes(timeout=PATIENCE_S)
 
     def open_proxies(self) -> None:
         """Have Serve listen on every node, as where the cluster serves others too."""

@@ -152,16 +152,6 @@ class Run:
             raise RuntimeError(f"code {code}, {took:.1f} s after {number.name}")
         self.driver = self._started()
 
-    def rival(self) -> None:
-        """Give the same command while the driver is at work; it is refused."""
-        script = "from raybias.cli import main; main()"
-        command = [sys.executable, "-c", script, "run", self.study, "--out", self.out]
-        done = subprocess.run(
-            [*command, "--address", self.address], capture_output=True, text=True, check=False
-        )
-        if done.returncode != 2 or "another raybias works on it" not in done.stderr:
-            raise RuntimeError(f"a rival was not refused: {done.returncode} {done.stderr}")
-
     def end(self) -> None:
         """Wait for the driver's own end."""
         if self.driver.wait(timeout=PATIENCE_S) != 0:
@@ -254,9 +244,6 @@ def _kill(arena: Arena, run: Run, stage: str, kind: str, dice: random.Random) ->
         # Actors that it owns go with it, and the replicas then, or when the next one tidies.
         kill.actors = {each: len(arena.actors(each)) for each in TITLES}
         run.restart(DRIVERS[kind])
-        kill.done = time.time()
-    elif kind == "rival":
-        run.rival()
         kill.done = time.time()
     elif kind == "node":
         node = dice.choice(arena.nodes())

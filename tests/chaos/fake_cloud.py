@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from arena import PATIENCE_S, free_port, until
+from arena import free_port
 
 HEAD = "ray.head.default"
 #: What the fake provider takes for the head's id.
@@ -102,7 +102,8 @@ def fake_cloud(*, fewest: int, most: int) -> Iterator[str]:
     try:
         yield address
     finally:
-        family = [p for p in psutil.process_iter(["environ"]) if _belongs(p, folder)]
+        every = psutil.process_iter(["environ"])
+        family = [p for p in every if (p.info["environ"] or {}).get("RAY_TMPDIR") == str(folder)]
         head.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             head.wait(timeout=20)
@@ -114,27 +115,12 @@ def fake_cloud(*, fewest: int, most: int) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _belongs(process: psutil.Process, folder: Path) -> bool:
-    """Whether a process was started with this cluster's temporary folder."""
-    return (process.info["environ"] or {}).get("RAY_TMPDIR") == str(folder)
-
-
 def workers(address: str) -> int:
-    """How many worker nodes are alive."""
+    """How many worker nodes are alive; -1 while the head is starting."""
     from ray._raylet import GcsClient
 
-    infos = GcsClient(address=address).get_all_node_info().values()
-    return sum(info.state == 0 and not info.is_head_node for info in infos)
-
-
-def await_workers(address: str, count: int) -> None:
-    """Wait until there are so many worker nodes."""
-    until(lambda: _quietly(address) == count, f"{count} worker nodes", patience_s=PATIENCE_S)
-
-
-def _quietly(address: str) -> int:
-    """As `workers`; -1 while the head is starting."""
     try:
-        return workers(address)
+        infos = GcsClient(address=address).get_all_node_info().values()
     except Exception:  # whatever GCS says before it is there
         return -1
+    return sum(info.state == 0 and not info.is_head_node for info in infos)

@@ -12,7 +12,6 @@ import argparse
 import platform
 import sys
 import tempfile
-import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -76,20 +75,14 @@ def main() -> int:
             )  # fmt: skip
             bouts.append(bout)
             options.out.write_text(report(bouts, command=command), "utf-8")
-            _say(bout, made + len(bout.kills), options.kills)
+            said = f"{made + len(bout.kills)}/{options.kills} kills, bout {number}"
+            print(said, *(bout.faults + bout.beyond()), sep="; ", file=sys.stderr, flush=True)
         left = place.left()
     if left:
         with options.out.open("a") as stream:
             stream.write(f"\nLeft in the cluster: {', '.join(left)}\n")
     print(options.out.read_text("utf-8"))
     return int(bool(left) or any(bout.faults or bout.beyond() for bout in bouts))
-
-
-def _say(bout: Bout, made: int, wanted: int) -> None:
-    killed = ", ".join(f"{kill.kind} ({kill.repeated})" for kill in bout.kills)
-    said = "; ".join(bout.faults + bout.beyond()) or "right"
-    line = f"{made}/{wanted} kills, bout {bout.number}, {bout.seconds:.0f} s: {killed}: {said}"
-    print(time.strftime("%H:%M:%S"), line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from arena import Arena
-from bout import Kill, attribute, fight
+import yaml
+from arena import PATIENCE_S, Arena, until
+from bout import EVERY, Run, fight
 from verdict import faults
 
 pytestmark = pytest.mark.chaos
@@ -17,7 +18,6 @@ KILLS = [
 
 ENDS = [
     ("tuning", "interrupted"),
-    ("tuning", "rival"),
     ("scoring", "proxy"),
     ("scoring", "controller"),
     ("scoring", "terminated"),
@@ -35,7 +35,7 @@ def test_what_is_killed_loses_and_changes_nothing(
 
 
 @pytest.mark.chaos
-def test_signals_rivals_and_the_loss_of_serves_own_processes_change_nothing(
+def test_signals_and_the_loss_of_serves_own_processes_change_nothing(
     place: Arena, study: Path, calm: Path, tmp_path: Path
 ) -> None:
     place.open_proxies()
@@ -44,6 +44,25 @@ def test_signals_rivals_and_the_loss_of_serves_own_processes_change_nothing(
     assert bout.beyond() == []
     assert {kill.kind for kill in bout.kills} == {kind for _, kind in ENDS}
     assert place.left() == []
+
+
+def test_an_announced_loss_of_a_node_costs_few_steps_and_counts_as_no_failure(
+    place: Arena, study: Path, calm: Path, tmp_path: Path
+) -> None:
+    content = yaml.safe_load(study.read_text("utf-8"))
+    content["resources"]["max_failures"] = 0
+    careful = study.with_name("careful.yaml")
+    careful.write_text(yaml.safe_dump(content), "utf-8")
+    run = Run(place.address, careful, tmp_path / "out")
+    until(lambda: run.progress("tuning"), "it tunes", patience_s=PATIENCE_S)
+    going = next(node for node in place.nodes() if place.actors("worker", node))
+    place.announce_loss(going)
+    run.end()
+    place.lose(going)
+    place.fill_up()
+    assert faults(run.out, calm) == []
+    assert "runs resumed" in run.said.read_text()
+    assert run.steps_again() <= EVERY
 
 
 def test_a_lost_row_is_seen(calm: Path) -> None:
@@ -56,13 +75,3 @@ def test_a_lost_row_is_seen(calm: Path) -> None:
         assert faults(calm, calm) == [f"missing: {victim.relative_to(calm)}"]
     finally:
         victim.write_bytes(held)
-
-
-def test_work_that_is_begun_again_is_counted_for_a_kill_between() -> None:
-    kills = [
-        Kill("replica", "scoring", 2.0, 2.2, {"replica": 1}),
-        Kill("node", "scoring", 4.0, 4.2, {"replica": 2}),
-    ]
-    begun = [(1.0, "a"), (2.1, "b"), (3.0, "c"), (4.5, "a"), (5.0, "b"), (5.5, "c"), (6.0, "c")]
-    assert attribute(kills, begun) == ["begun again without a kill: c"]
-    assert [kill.repeated for kill in kills] == [1, 2]

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from raybias.runtime.ray_session import connected
-from support import studies
-from support.tiny import save_model
 
 # Ray reads this when it is imported: a busy machine takes longer than its 30 s to start.
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
@@ -29,12 +27,6 @@ os.environ |= {
     "AWS_EC2_METADATA_DISABLED": "true",
     "AWS_MAX_ATTEMPTS": "5",
 }
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the random OPT of `tiny.py` and its tokenizer."""
-    return save_model(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="session")
@@ -71,19 +63,3 @@ def ray_cluster(on_every_node: Path) -> Iterator[None]:
     finally:
         ray.shutdown()
         shutil.rmtree(Path(folder), ignore_errors=True)
-
-
-@pytest.fixture(scope="session")
-def method_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The study file of a prompted method and of adapters."""
-    return studies.save(tmp_path_factory.mktemp("methods"), "few_shot", "lora")
-
-
-@pytest.fixture(scope="session")
-def method_out(
-    method_file: Path, tmp_path_factory: pytest.TempPathFactory, ray_cluster: None
-) -> Path:
-    """The OUT of an undisturbed run of these methods; beside it, what the command printed."""
-    out = tmp_path_factory.mktemp("cold") / "out"
-    (out.parent / "printed").write_text(studies.run(method_file, out))
-    return out

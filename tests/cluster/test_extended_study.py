@@ -1,4 +1,4 @@
-"""A study with what a package adds, in one process, and on a cluster whose nodes have it."""
+"""A study with what a package adds, on a cluster whose nodes have it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,15 @@ import ray
 from raybias.measures.prediction_rows import gap_rows
 from support import extension
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
 
-@pytest.mark.parametrize("address", ["none", pytest.param("", marks=pytest.mark.slow)])
 def test_a_study_runs_with_what_a_package_adds_to_every_node(
-    on_every_node: Path, tmp_path: Path, request: pytest.FixtureRequest, address: str
+    on_every_node: Path, tmp_path: Path
 ) -> None:
     """Run by a process of its own: this one looked for packages before there was one."""
-    if not address:
-        request.getfixturevalue("ray_cluster")
-        address = ray.get_runtime_context().gcs_address
-    if not (on_every_node / "my_package").exists():
-        extension.install(on_every_node)
+    address = ray.get_runtime_context().gcs_address
+    extension.install(on_every_node)
     (tmp_path / "clerks.yaml").write_text(extension.study())
     call = "import sys; from raybias.cli import main; sys.exit(main())"
     done = subprocess.run(

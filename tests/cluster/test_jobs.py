@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+
+from support.commands import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -36,12 +37,6 @@ def environment() -> dict[str, str]:
     """This session's, its Python first, without a cluster that it may be connected to."""
     held = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     return held | TOKEN | {"PATH": f"{Path(RAY).parent}{os.pathsep}{os.environ['PATH']}"}
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -99,24 +94,22 @@ def submit(address: str, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_job_leaves_the_studys_result(dashboard: str, tmp_path: Path) -> None:
+def test_a_job_leaves_the_studys_result_and_its_exit_code(dashboard: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
     sets = [part for each in SMALL for part in ("--set", each)]
-    done = submit(dashboard, "--out", str(tmp_path / "out"), *sets, "--limit", "60")
+    done = submit(dashboard, "--out", str(out), *sets, "--limit", "60")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "core_worker" not in done.stdout + done.stderr, "Ray's own affairs (ray#53727)"
-    assert (tmp_path / "out" / "report.html").exists()
-    record = yaml.safe_load((tmp_path / "out" / "study.yaml").read_text())
-    assert record["command"].startswith(f"python demo.py --out {tmp_path / 'out'} --set ")
-    assert (tmp_path / "out" / "tables" / "estimates.csv").exists()
+    assert (out / "report.html").exists()
+    assert (out / "tables" / "estimates.csv").exists()
+    record = yaml.safe_load((out / "study.yaml").read_text())
+    assert record["command"].startswith(f"python demo.py --out {out} --set ")
 
-
-def test_the_jobs_exit_code_is_the_studys(dashboard: str, tmp_path: Path) -> None:
     broken = submit(dashboard, "--out", str(tmp_path / "no"), "--set", "methods.0.keeep=2")
     assert broken.returncode != 0
     told = broken.stdout + broken.stderr
-    lines = {line.strip() for line in told.splitlines() if line.startswith("raybias: ")}
-    assert len(lines) == 1, told
-    assert "unknown key 'keeep'; did you mean 'keep'?" in lines.pop()
-    assert "exit code 2" in told
     assert "Traceback" not in told
+    (line,) = {line.strip() for line in told.splitlines() if line.startswith("raybias: ")}
+    assert "unknown key 'keeep'; did you mean 'keep'?" in line
+    assert "exit code 2" in told
     assert not (tmp_path / "no").exists()

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-import yaml
 
 from raybias.api import studies
-from raybias.config import Study, load_study
+from raybias.config import Study
 from raybias.engine.rewriter import Rewriter
 from raybias.errors import ModelError
 from raybias.planning.preflight import check_rewritten
@@ -19,38 +18,15 @@ from raybias.probes import pair_items
 from raybias.probes.styles.rewriting import rewritten_pairs
 from raybias.schema import PAIRS
 from raybias.storage import Store
-from support import prompting
-from support.rewriters import save_judge, save_pairs, save_t5
+from support import rewriters
 
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    folder = tmp_path_factory.mktemp("rewriting")
-    prompting.save("gpt2", folder / "tiny")
-    save_t5(folder / "t5")
-    save_judge(folder / "judge")
-    save_pairs(folder)
-    made = {
-        "model": "t5",
-        "instruction": "",
-        "candidates": 5,
-        "max_length": 24,
-        "adequacy": {"model": "judge", "threshold": 0.05},
-    }
-    content = {
-        "name": "rewriting",
-        "profile": "paper",
-        "backbones": [{"id": "tiny", "dtype": "float32", "bos": "prepend"}],
-        "methods": [{"kind": "pair_score", "scores": ["prepend"]}],
-        "pairs": [{"source": "pairs", "name": "mine", "data": "pairs.csv"}],
-        "styles": {"names": ["formal", "original"], "rewriting": {"formal": made}, "seed": 3},
-        "resources": {"replicas_max": 1},
-    }
-    path = folder / "study.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return load_study(path)
+    folder = rewriters.save(tmp_path_factory.mktemp("rewriting"))
+    return rewriters.study(folder, {"profile": "paper", "resources": {"replicas_max": 1}})
 
 
 @pytest.mark.parametrize("address", ["none", pytest.param("auto", marks=pytest.mark.slow)])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -16,9 +18,26 @@ from raybias.runtime.serve.app import Serving
 from raybias.runtime.serve.app import app as application
 from raybias.schema import RUNS
 from raybias.storage import Store
-from support.studies import run
+from support import studies
+from support.studies import NO_RAY, run
 
 pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def method_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The study file of a prompted method and of adapters."""
+    return studies.save(tmp_path_factory.mktemp("methods"), "few_shot", "lora")
+
+
+@pytest.fixture(scope="module")
+def method_out(
+    method_file: Path, tmp_path_factory: pytest.TempPathFactory, ray_cluster: None
+) -> Path:
+    """The OUT of an undisturbed run of these methods; beside it, what the command printed."""
+    out = tmp_path_factory.mktemp("cold") / "out"
+    (out.parent / "printed").write_text(studies.run(method_file, out))
+    return out
 
 
 def test_a_run_leaves_tables_report_and_runs(method_out: Path) -> None:
@@ -67,3 +86,48 @@ def test_failed_work_is_one_line_and_exit_code_1(
         run(method_file, out)
     assert "\n" not in str(raised.value)
     assert adapter in str(raised.value)
+
+
+def test_without_ray_every_file_is_the_same_to_the_bit(
+    method_file: Path, method_out: Path, tmp_path: Path
+) -> None:
+    """The runs' seconds aside, and the chart of which device did what when.
+
+    Also where Ray's workers were to repeat their bits, which CPUs do anyway.
+    """
+    out = tmp_path / "out"
+    printed = run(method_file, out, *NO_RAY, "--set", "resources.deterministic=false")
+    assert printed == (method_out.parent / "printed").read_text().replace(str(method_out), str(out))
+    for folder in ("predictions", "prompts", "items"):
+        assert contents(out / folder) == contents(method_out / folder)
+    here, there = records(out), records(method_out)
+    assert {each.pop("deterministic") for each in here.values()} == {False}
+    assert {each.pop("deterministic") for each in there.values()} == {True}
+    assert here == there
+    tensors = "*/adapter_model.safetensors"
+    assert contents(out / "adapters", tensors) == contents(method_out / "adapters", tensors)
+    timed = ["seconds"]
+    one, other = (pl.read_parquet(each / "runs.parquet").drop(timed) for each in (out, method_out))
+    assert one.equals(other)
+
+
+def records(out: Path) -> dict[str, dict[str, Any]]:
+    """What was written down of each reader and each tuned run, and of the torch they had."""
+    readers = {f.name: json.loads(f.read_text()) for f in (out / "readers").glob("*.json")}
+    tuned = {
+        f.parent.name: json.loads(f.read_text())["computed"]
+        for f in (out / "adapters").glob("*/raybias.json")
+    }
+    assert readers
+    assert tuned
+    return readers | tuned
+
+
+def contents(folder: Path, pattern: str = "**/*.*") -> dict[str, bytes]:
+    found = {
+        str(f.relative_to(folder)): f.read_bytes()
+        for f in sorted(folder.glob(pattern))
+        if f.is_file()
+    }
+    assert found
+    return found

@@ -1,4 +1,4 @@
-"""`raybias serve` in a real cluster: answers as the engine's, 503 and not a hang (about 20 s)."""
+"""`raybias serve` in a real cluster: answers as the engine's, 503 and not a hang, whatever dies."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ import psutil
 import pyarrow as pa
 import pytest
 import ray
-import torch
 from ray import serve
+from scipy.special import softmax
 
 from raybias import config, methods
-from raybias.engine.adapters.soft_prompt import save_soft_prompt
-from raybias.engine.backbone import load_backbone
-from raybias.engine.scoring.causal import LabelScorer
-from raybias.engine.verbalizer import verbalizer_ids
+from raybias.runtime.serve.app import TOKEN_VARIABLE, Serving, app
 from raybias.schema import LABELS, RUNS
 from raybias.storage import Store
 from raybias.study_record import begin, make_record
-from support.tiny import save_model, texts
+from support.commands import free_port
+from support.tiny import Logits, save_model, save_prompts, texts
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
 RUN_IDS = ("tiny.set.soft_prompt.lr0.001.s1", "tiny.set.soft_prompt.lr0.001.s2")
 TOKEN = "0123456789abcdef0123"
@@ -43,7 +41,7 @@ DONE = {"stage": "final", "steps": 10}
 TEXTS = texts(8, seed=4)
 
 
-def finished(folder: Path, model: Path) -> tuple[Store, dict[str, np.ndarray]]:
+def finished(folder: Path, model: Path) -> Logits:
     """An OUT with two random adapters, and what the engine makes of `TEXTS` with each."""
     spec = config.Backbone(id=str(model), name="tiny", dtype="float32", bos="prepend")
     method = methods.SoftPrompt(prompt_length=4, seeds=(1, 2), keep=2)
@@ -54,20 +52,12 @@ def finished(folder: Path, model: Path) -> tuple[Store, dict[str, np.ndarray]]:
     )
     store = Store(folder)
     begin(store, make_record(study, {}, command="test"))
-    backbone = load_backbone(spec)
-    scorer = LabelScorer(backbone, verbalizer_ids(backbone.tokenizer, study.verbalizer.words()))
-    rows, expected = [], {}
-    for seed, run_id in enumerate(RUN_IDS, start=1):
-        prompt_PD = torch.randn(4, 32, generator=torch.Generator().manual_seed(seed))
-        save_soft_prompt(store, f"adapters/{run_id}", prompt_PD, spec=spec, record={})
-        logits = scorer.score(backbone.encoder.encode(TEXTS), prompt_PD)
-        expected[run_id] = logits.softmax(-1).numpy()
-        row = (
-            dict.fromkeys(RUNS.names) | DONE | {"run_id": run_id, "model": "tiny", "dataset": "set"}
-        )
-        rows.append(row | {"method": "soft_prompt", "seed": seed, "selected": True})
+    logits = save_prompts(store, spec, RUN_IDS, TEXTS)
+    row = {**dict.fromkeys(RUNS.names), **DONE, "model": "tiny", "dataset": "set"}
+    row |= {"method": "soft_prompt", "selected": True}
+    rows = [{**row, "run_id": name, "seed": n} for n, name in enumerate(RUN_IDS, start=1)]
     store.write_table("runs.parquet", pa.Table.from_pylist(rows, schema=RUNS))
-    return store, expected
+    return {name: softmax(each, -1) for name, each in logits.items()}
 
 
 async def asked(place: str, run: str, sent: Any, token: str = TOKEN) -> tuple[int, Any, Any]:
@@ -88,8 +78,7 @@ async def load(place: str, count: int) -> list[tuple[int, Any, Any]]:
 @contextmanager
 def serving(out: Path, *options: str) -> Iterator[str]:
     """`raybias serve` on the session's cluster, until it is told to end; gives its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     token = out.parent / "token"
     token.write_text(f"{TOKEN}\n")
     command = [sys.executable, "-c", "from raybias.cli import main; main()", "serve", str(out)]
@@ -106,12 +95,34 @@ def serving(out: Path, *options: str) -> Iterator[str]:
             assert server.wait(30) == 128 + signal.SIGTERM
 
 
-@pytest.mark.slow
 def test_serve_answers_refuses_and_stops(tmp_path: Path) -> None:
-    _, expected = finished(tmp_path / "out", save_model(tmp_path / "tiny"))
+    expected = finished(tmp_path / "out", save_model(tmp_path / "tiny"))
     serve.shutdown()  # what other tests left has no HTTP
     with serving(tmp_path / "out", "--max-queued", "2", "--replicas", "2") as place:
-        check(place, expected)
+        for run_id, shares in expected.items():
+            status, _, content = asyncio.run(asked(place, run_id, TEXTS))
+            assert status == 200
+            found = [
+                [each["probabilities"][label] for label in LABELS] for each in content["results"]
+            ]
+            np.testing.assert_allclose(found, shares, atol=2e-5)
+            assert [each["label"] for each in content["results"]] == [
+                LABELS[n] for n in shares.argmax(1)
+            ]
+        assert asyncio.run(asked(place, RUN_IDS[0], TEXTS, token="guessed"))[0] == 401
+        status, _, content = asyncio.run(asked(place, RUN_IDS[0], [" ".join(["w1"] * 70)]))
+        assert status == 422, content
+        assert "text 0" in content["error"]
+        answers = asyncio.run(load(place, 40))
+        counts = Counter(status for status, _, _ in answers)
+        assert set(counts) == {200, 503}, counts
+        refused = [headers for status, headers, _ in answers if status == 503]
+        assert all(headers["Retry-After"] == "1" for headers in refused)
+        shares = np.concatenate([expected[RUN_IDS[0]]] * 30)
+        for n, (status, _, content) in enumerate(answers):
+            if status == 200 and n % 2 == 0:
+                found = [list(each["probabilities"].values()) for each in content["results"]]
+                np.testing.assert_allclose(found, shares, atol=2e-5)
     for _ in range(300):  # its replicas end by themselves
         if not serve.status().applications:
             break
@@ -121,31 +132,87 @@ def test_serve_answers_refuses_and_stops(tmp_path: Path) -> None:
         socket.create_connection(("127.0.0.1", int(place.rpartition(":")[2])))
 
 
-def titled(process: psutil.Process, title: str) -> bool:
-    return title in " ".join(process.info["cmdline"] or ())
+#: Requests that are under way at a time.
+CALLERS = 4
+#: Answers in a row after which all is well again, and the fewest seconds until then.
+GOOD, SETTLED_S = 20, 4.0
 
 
-def check(place: str, expected: dict[str, np.ndarray]) -> None:
-    for run_id, shares in expected.items():
-        status, _, content = asyncio.run(asked(place, run_id, TEXTS))
-        assert status == 200
-        found = [[each["probabilities"][label] for label in LABELS] for each in content["results"]]
-        np.testing.assert_allclose(found, shares, atol=2e-5)
-        assert [each["label"] for each in content["results"]] == [
-            LABELS[n] for n in shares.argmax(1)
-        ]
-    assert asyncio.run(asked(place, RUN_IDS[0], TEXTS, token="guessed"))[0] == 401
-    assert asyncio.run(asked(place, "../../x", TEXTS))[0] == 404
-    status, _, content = asyncio.run(asked(place, RUN_IDS[0], [" ".join(["w1"] * 70)]))
-    assert status == 422, content
-    assert "text 0" in content["error"]
-    answers = asyncio.run(load(place, 40))
-    counts = Counter(status for status, _, _ in answers)
-    assert set(counts) == {200, 503}, counts
-    refused = [headers for status, headers, _ in answers if status == 503]
-    assert all(headers["Retry-After"] == "1" for headers in refused)
-    shares = np.concatenate([expected[RUN_IDS[0]]] * 30)
-    for n, (status, _, content) in enumerate(answers):
-        if status == 200 and n % 2 == 0:
-            found = [list(each["probabilities"].values()) for each in content["results"]]
-            np.testing.assert_allclose(found, shares, atol=2e-5)
+def killed(title: str) -> None:
+    """Kill one process of Ray's by its title."""
+    every = psutil.process_iter(["cmdline"])
+    found = [each for each in every if title in " ".join(each.info["cmdline"] or ())]
+    assert found, title
+    found[0].kill()
+
+
+async def seen(place: str, title: str) -> list[tuple[int | str, str | None]]:
+    """Code and Retry-After of what clients got after a kill, until all was well."""
+    answers: list[tuple[int | str, str | None]] = []
+
+    async def caller() -> None:
+        while True:
+            try:
+                status, headers, _ = await asked(place, RUN_IDS[0], TEXTS[:1])
+                answers.append((status, headers.get("Retry-After")))
+            except (aiohttp.ClientError, TimeoutError) as error:
+                answers.append((type(error).__name__, None))
+            await asyncio.sleep(0.05)
+
+    callers = [asyncio.create_task(caller()) for _ in range(CALLERS)]
+    while len(answers) < GOOD:
+        await asyncio.sleep(0.05)
+    answers.clear()
+    killed(title)
+    await asyncio.sleep(SETTLED_S)
+    async with asyncio.timeout(180):
+        while {code for code, _ in answers[-GOOD:]} != {200}:
+            await asyncio.sleep(0.05)
+    for each in callers:
+        each.cancel()
+    return answers
+
+
+def lost(place: str, title: str) -> set[int | str]:
+    """Kill a process; the codes that clients get then."""
+    answers = asyncio.run(seen(place, title))
+    assert all(retry == "1" for code, retry in answers if code == 503)
+    codes = {code for code, _ in answers}
+    assert 500 not in codes
+    return codes
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_parts_of_raybias_serve_are_lost(tmp_path: Path, replicas: int) -> None:
+    """Its ingress is the command itself, and there is no proxy."""
+    finished(tmp_path / "out", save_model(tmp_path / "tiny"))
+    with serving(tmp_path / "out", "--replicas", str(replicas)) as place:
+        codes = lost(place, "ServeReplica:raybias-serve")
+        assert codes == ({200} if replicas == 2 else {200, 503})
+        # Another controller first asks the replicas whether they live, and there may be one alone.
+        assert lost(place, "ServeController") <= {200, 503}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_parts_of_the_application_are_lost(
+    tmp_path: Path, replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `serve run` and KubeRay have it: proxy, ingress and replicas are processes."""
+    finished(tmp_path / "out", save_model(tmp_path / "tiny"))
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    port = free_port()
+    serve.shutdown()  # what other tests left has no HTTP
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    place = f"http://127.0.0.1:{port}"
+    try:
+        arguments = Serving(out=str(tmp_path / "out"), replicas=replicas)
+        serve.run(app(arguments), name="raybias", route_prefix="/")
+        codes = lost(place, "ServeReplica:raybias:tiny")
+        assert codes == ({200} if replicas == 2 else {200, 503})
+        assert lost(place, "ServeReplica:raybias:Ingress") <= {200, 503}
+        # Nobody listens until there is another, and answers that were on their way break off.
+        refused = {"ClientConnectorError", "ServerDisconnectedError", "ClientOSError"}
+        broken = {"ClientPayloadError"}
+        assert lost(place, "ProxyActor") <= {200, 503} | refused | broken
+    finally:
+        serve.shutdown()

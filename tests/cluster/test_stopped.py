@@ -7,51 +7,32 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import ray
 import yaml
 from ray import serve
 
 from raybias.runtime import owners
-from support.rewriters import save_judge, save_pairs, save_t5
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
 RAYBIAS = (sys.executable, "-c", "from raybias.cli import main; main()")
-#: A command whose report is written again and again.
-REPORTING = """
-import sys
-from pathlib import Path
-from raybias.cli import main
-from raybias.report import page
-
-work, mark = page._write_report, Path(sys.argv.pop(1))
-
-def again(*arguments):
-    mark.touch()
-    while True:
-        work(*arguments)
-
-page._write_report = again
-main(sys.argv[1:])
-"""
 STOPPED = "raybias: stopped; the same command goes on with what is there\n"
 
 
-def study(folder: Path, *, steps: int, more: Mapping[str, Any] | None = None) -> Path:
-    """The demonstration's with a tuning of so many steps, and with more of a study."""
+def study(folder: Path, *, steps: int, **sections: Any) -> Path:
+    """The demonstration's with a tuning of so many steps, and with these sections."""
     text = files("raybias").joinpath("assets/demo.yaml").read_text("utf-8")
     content = yaml.safe_load(text)
     content["methods"][0] |= {"seeds": [1], "keep": 1, "max_steps": steps, "eval_every": 20}
     content["methods"][0] |= {"early_stop": {"after_step": steps - 40, "window": 2}}
-    content |= {"limit": 30, "resources": {"train_workers": 1, "replicas_max": 1}}
-    for section, value in (more or {}).items():
-        content[section] = content.get(section, []) + value if isinstance(value, list) else value
+    content |= {"limit": 30, "resources": {"train_workers": 1, "replicas_max": 1}, **sections}
     path = folder / "study.yaml"
     path.write_text(yaml.safe_dump(content), "utf-8")
     return path
@@ -84,12 +65,7 @@ def until(condition: Callable[[], Any], what: str) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
-def test_a_signal_leaves_nothing_and_a_rival_is_refused(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_signal_leaves_nothing(tmp_path: Path) -> None:
     out, said = tmp_path / "out", tmp_path / "said"
     command = command_of(tmp_path, study(tmp_path, steps=100_000))
     with said.open("w") as stream:
@@ -98,13 +74,8 @@ def test_a_signal_leaves_nothing_and_a_rival_is_refused(
         until(lambda: driver.poll() is not None or "step " in said.read_text(), "it tunes")
         assert driver.poll() is None, said.read_text()
         assert left()
-        if number == signal.SIGINT:
-            rival = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-            assert rival.returncode == 2
-            assert f"another raybias works on it (process {driver.pid} on " in rival.stderr
-            assert rival.stderr.count("\n") == 1
-        driver.send_signal(number)
-        assert driver.wait(30) == 128 + number
+        driver.send_signal(signal.SIGTERM)
+        assert driver.wait(30) == 128 + signal.SIGTERM
     finally:
         driver.kill()
         driver.wait()
@@ -138,60 +109,42 @@ def test_replicas_end_with_a_driver_that_is_killed_and_until_then_are_named(tmp_
     assert took < 30
 
 
-def stopped(
-    command: Sequence[object], said: Path, reached: Callable[[], object], number: signal.Signals
-) -> None:
-    """Send a signal to a command where it is to be stopped: one line, its code, nothing left."""
-    with said.open("w") as stream:
-        driver = subprocess.Popen(list(map(str, command)), stdout=stream, stderr=stream)
-    try:
-        until(lambda: driver.poll() is not None or reached(), "it comes there")
-        assert driver.poll() is None, said.read_text()
-        sent = time.monotonic()
-        driver.send_signal(number)
-        assert driver.wait(30) == 128 + number
-        took = time.monotonic() - sent
-    finally:
-        driver.kill()
-        driver.wait()
-    print(f"\n{said.name}: {took:.2f} s from {number.name} to the end")
-    assert took < 5
-    lines = said.read_text().splitlines(keepends=True)
-    assert lines[-1] == STOPPED, lines
-    until(lambda: not left(), "nothing is left")
-
-
 @pytest.mark.slow
-def test_other_stages_stop_at_a_signal_too_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    """Rewriting and the report of one OUT, and the start of its service."""
-    save_t5(tmp_path / "t5")
-    save_judge(tmp_path / "judge")
-    save_pairs(tmp_path)
-    made = {"model": "t5", "instruction": "", "candidates": 40, "max_length": 24}
-    made |= {"adequacy": {"model": "judge", "threshold": 0.05}}
-    pairs = {"source": "pairs", "name": "mine", "data": "pairs.csv"}
-    more = {
-        "methods": [{"kind": "pair_score", "scores": ["bias_bench"]}],
-        "pairs": [pairs],
-        "styles": {"names": ["formal", "original"], "rewriting": {"formal": made}},
-    }
-    out = tmp_path / "out"
-    words = ["run", study(tmp_path, steps=200, more=more), "--out", out, "--address", address()]
+def test_two_studies_wait_for_a_full_cluster_and_then_run_side_by_side(tmp_path: Path) -> None:
+    """Each ends as if it were alone, also one that has half of it."""
 
-    def replicas() -> bool:
-        return any(name.startswith("ServeReplica") for name in left())
+    @ray.remote
+    class Holder:
+        def hold(self) -> None:
+            """Begin."""
 
-    def rewrites() -> bool:
-        return replicas() and not (out / "items/mine.parquet").exists()
+    def predictions(folder: Path) -> dict[str, pl.DataFrame]:
+        found = (folder / "out/predictions").rglob("*.parquet")
+        return {str(each.relative_to(folder)): pl.read_parquet(each) for each in found}
 
-    stopped([*RAYBIAS, *words], tmp_path / "rewriting", rewrites, signal.SIGTERM)
-    assert not (out / "lease.json").exists()
-    mark = tmp_path / "reports"
-    reporting = [sys.executable, "-c", REPORTING, mark, *words]
-    stopped(reporting, tmp_path / "report", mark.exists, signal.SIGINT)
-    assert not (out / "report.html").exists()
-    subprocess.run(list(map(str, [*RAYBIAS, *words])), check=True, capture_output=True)
-    assert (out / "report.html").exists()
-    assert not [*out.rglob("*.tmp")]
-    serving = [*RAYBIAS, "serve", out, "--port", "8973", "--address", address()]
-    stopped(serving, tmp_path / "serve", replicas, signal.SIGTERM)
+    holder = Holder.options(num_cpus=int(ray.cluster_resources()["CPU"])).remote()
+    ray.get(holder.hold.remote())
+    folders = {share: tmp_path / str(share) for share in (1.0, 0.5)}
+    drivers: list[subprocess.Popen[bytes]] = []
+
+    def said() -> list[str]:
+        return [(folder / "said").read_text() for folder in folders.values()]
+
+    try:
+        for share, folder in folders.items():
+            folder.mkdir()
+            command = command_of(folder, study(folder, steps=60, resources={"share": share}))
+            with (folder / "said").open("w") as stream:
+                drivers.append(subprocess.Popen(command, stdout=stream, stderr=stream))
+        until(
+            lambda: all("holds the whole cluster; waiting" in text for text in said()), "both wait"
+        )
+        ray.kill(holder)
+        assert [driver.wait(600) for driver in drivers] == [0, 0], said()
+    finally:
+        for driver in drivers:
+            driver.kill()
+    first, second = map(predictions, folders.values())
+    assert first
+    assert first.keys() == second.keys()
+    assert all(first[key].equals(second[key]) for key in first)

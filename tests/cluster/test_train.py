@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import io
-import os
 import re
+import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import polars as pl
 import psutil
 import pytest
 import torch
@@ -27,76 +24,83 @@ from raybias.config import Study, load_study
 from raybias.engine.adapters.tuning import PackedTuner
 from raybias.engine.backbone import ModelContext
 from raybias.errors import WorkFailed
+from raybias.methods import tuned_methods
 from raybias.methods.tuned import hyper_parameter_grid
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
+from raybias.planning.tasks import tasks_of
+from raybias.runtime.graph import Grant, Graph
 from raybias.runtime.progress import Reporter
-from raybias.runtime.tuning import tokenise, trials_of
+from raybias.runtime.ray_workers import RayWorkers
+from raybias.runtime.tuning import TuningJob, tokenise, trials_of
 from raybias.storage import Store
-from support.tuning import tune
+from support import studies
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
-PREEMPTED = Path(__file__).with_name("preempted.py")
-#: What these drivers import from beside the tests.
-SUPPORT = {**os.environ, "PYTHONPATH": str(PREEMPTED.parents[1])}
 PATIENCE_S = 240
 #: What Ray calls the processes that tune.
 WORKERS = ("PackWorker", "RayTrainWorker")
-ON_RAY = pytest.mark.usefixtures("ray_cluster")
 
 
 @pytest.fixture(scope="module")
-def study_file(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny OPT, a training set whose words tell the label, and a study of six seeds."""
-    root = tmp_path_factory.mktemp("tuning")
-    (root / "tiny").symlink_to(tiny_model)
-    words = [f"w{i}" for i in range(40)]
-    random = np.random.default_rng(5)
-    for split, count in (("train", 60), ("validation", 30), ("test", 12)):
-        labels = random.integers(0, 3, count)
-        texts = [" ".join(random.choice(words[k::3], random.integers(2, 12))) for k in labels]
-        pl.DataFrame({"text": texts, "label": labels}).write_csv(root / f"{split}.csv")
-    pl.DataFrame(
-        {"text": ["w1", "w2"], "label": [0, 1], "attribute": ["a", "a"], "group": ["x", "y"]}
-    ).write_csv(root / "probe.csv")
-    study = {
-        "name": "tuning",
-        "backbones": [{"id": "tiny", "dtype": "float32", "bos": "prepend"}],
-        "methods": [
-            {
-                "prompt_length": 3,
-                "learning_rates": [0.01],
-                "seeds": [1, 2, 3, 4, 5],
-                "keep": 2,
-                "batch_size": 4,
-                "eval_every": 10,
-                "max_steps": 120,
-            }
-        ],
-        "training": [{"source": "file", "name": "set", "data": "."}],
-        "probes": [{"source": "file", "name": "mine", "data": "probe.csv"}],
-        "resources": {"train_workers": 2, "tokens_per_batch": 256},
-    }
-    (root / "study.yaml").write_text(yaml.safe_dump(study))
-    return root / "study.yaml"
+def study_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of five seeds of a prompt, with a test split."""
+    path = studies.save(tmp_path_factory.mktemp("tuning"), "soft_prompt")
+    sentences = path.parent / "sentences"
+    shutil.copyfile(sentences / "validation.csv", sentences / "test.csv")
+    content = yaml.safe_load(path.read_text())
+    content["methods"][0] |= {"learning_rates": [0.01], "seeds": [1, 2, 3, 4, 5], "keep": 2}
+    content["methods"][0] |= {"batch_size": 4, "eval_every": 10, "max_steps": 120}
+    content["resources"] = {"train_workers": 2, "tokens_per_batch": 256}
+    path.write_text(yaml.safe_dump(content))
+    return path
 
 
 def tuned(
-    study: Study, out: Path, said: io.StringIO | None = None, cpus: int = 4, **options: Any
+    study: Study,
+    out: Path,
+    said: io.StringIO | None = None,
+    cpus: int = 4,
+    load_s: float | None = None,
 ) -> list[dict[str, Any]]:
-    reporter = Reporter(Console(file=said or io.StringIO(), width=200))
+    """Rows of all runs of a study's method, tuned without the rest of the study.
+
+    Parameters
+    ----------
+    load_s: after so many seconds a pack may be halved; as planned by default.
+    """
     prepared = PreparedStudy.of(study)
     made = plan(prepared, assumed(f"cpus={cpus},memory=16GiB"))
     backbone, training = study.backbones[0], study.training[0]
-    return tune(prepared, backbone, training, made, Store(out), reporter=reporter, **options)
+    (method,) = tuned_methods(study.methods_of(backbone))
+    workers = RayWorkers(made, "raybias-test")
+    graph = Graph(workers)
+
+    def work(grant: Grant) -> None:
+        job.tune(grant)
+
+    job = TuningJob(
+        prepared, backbone, training, method,
+        made.tune(backbone.name, training.name, method.name), Store(out),
+        Reporter(Console(file=said or io.StringIO(), width=200)), workers, work,
+    )  # fmt: skip
+    for task in tasks_of(prepared, made):
+        if task.kind == "tune":
+            graph.add(task if load_s is None else replace(task, load=load_s), work)
+    try:
+        graph.run()
+    finally:
+        workers.close()
+    return job.rows()
 
 
-def prompts_of(out: Path) -> dict[str, torch.Tensor]:
+def weights_of(out: Path) -> dict[str, torch.Tensor]:
     return {
-        path.parent.name: load_file(path)["prompt_embeddings"]
+        f"{path.parent.name} {name}": tensor
         for path in sorted(out.glob("adapters/*/adapter_model.safetensors"))
+        for name, tensor in load_file(path).items()
     }
 
 
@@ -104,14 +108,8 @@ def same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> b
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.fixture(scope="module")
-def alone(study_file: Path) -> dict[str, torch.Tensor]:
-    """The prompts of the engine by itself."""
-    return by_the_engine(load_study(study_file))
-
-
 def by_the_engine(study: Study) -> dict[str, torch.Tensor]:
-    """The prompts of all runs in one pack."""
+    """The prompts of all runs in one pack of the engine by itself."""
     torch.set_num_threads(1)
     spec, training, method = study.backbones[0], study.training[0], study.methods[0]
     tokens = tokenise(PreparedStudy.of(study).inputs(method, spec), training.name, method)
@@ -122,35 +120,29 @@ def by_the_engine(study: Study) -> dict[str, torch.Tensor]:
     )
     while not tuner.done:
         tuner.advance()
-    return {u.run_id: trainer.prompt(tuner.runs[u.run_id].weights) for u in trials}
+    return {
+        f"{each.run_id} prompt_embeddings": trainer.prompt(tuner.runs[each.run_id].weights)
+        for each in trials
+    }
 
 
-def assert_close(
-    one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], tolerance: float
-) -> None:
-    assert one.keys() == other.keys()
-    for name, prompt in one.items():
-        torch.testing.assert_close(prompt, other[name], atol=tolerance, rtol=0)
-
-
-@ON_RAY
 def test_an_idle_worker_takes_half_of_a_pack_and_the_prompts_are_the_engines(
     study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Steps enough that another worker starts meanwhile.
     study = load_study(
-        study_file, overrides=("resources.train_workers=1", "methods.0.max_steps=400")
+        study_file, overrides=("resources.train_workers=1", "methods.0.max_steps=240")
     )
     said = io.StringIO()
-    rows = tuned(study, tmp_path, said, cpus=2, load_s=1.0)
-    assert same_bits(prompts_of(tmp_path), by_the_engine(study))
+    rows = tuned(study, tmp_path, said, cpus=2, load_s=0.3)
+    assert same_bits(weights_of(tmp_path), by_the_engine(study))
     # Some went on elsewhere, one after another where halves were halved; no step was done twice.
     assert repeated_steps(said.getvalue(), runs=range(2, 20)) == 0
     assert [row["seed"] for row in rows] == [1, 2, 3, 4, 5]
-    assert {row["steps"] for row in rows} == {400}
+    assert {row["steps"] for row in rows} == {240}
     assert sorted(row["rank"] for row in rows) == [1, 2, 3, 4, 5]
     assert sum(row["selected"] for row in rows) == 2
-    assert all(len(row["eval_losses"]) == 1 + 40 for row in rows)
+    assert all(len(row["eval_losses"]) == 1 + 24 for row in rows)
     assert all(row["untuned_accuracy"] == row["eval_accuracies"][0] for row in rows)
     assert all(0 <= row["test_accuracy"] <= 1 for row in rows)
     assert not list(tmp_path.glob("train/*"))
@@ -160,57 +152,6 @@ def test_an_idle_worker_takes_half_of_a_pack_and_the_prompts_are_the_engines(
     changed = load_study(study_file, overrides=("methods.0.batch_size=5",))
     with pytest.raises(WorkFailed, match="not callable"):
         tuned(changed, tmp_path)
-
-
-@pytest.mark.slow
-@ON_RAY
-def test_a_sweep_on_one_worker_records_diverged_runs_and_the_chosen_rate(
-    study_file: Path, alone: dict[str, torch.Tensor], tmp_path: Path
-) -> None:
-    study = load_study(
-        study_file,
-        overrides=("methods.0.learning_rates=[1.0e+30, 0.01]", "resources.train_workers=1"),
-    )
-    rows = tuned(study, tmp_path)
-    diverged = [row for row in rows if row["stop_reason"] == "diverged"]
-    assert [(row["stage"], row["seed"], row["adapter"]) for row in diverged] == [("sweep", 1, None)]
-    final = [row for row in rows if row["stage"] == "final"]
-    assert [(row["seed"], row["learning_rate"]) for row in final] == [
-        (s, 0.01) for s in range(1, 6)
-    ]
-    assert_close(prompts_of(tmp_path), alone, 1e-5)
-
-
-def checkpointed(out: Path) -> bool:
-    return any(out.glob("train/*/*.safetensors"))
-
-
-def train_workers(driver: psutil.Process) -> list[psutil.Process]:
-    return [
-        p
-        for p in driver.children(recursive=True)
-        if any(kind in p.cmdline()[0] for kind in WORKERS)
-    ]
-
-
-def when(condition: Callable[[], bool], action: Callable[[], None]) -> threading.Thread:
-    """Do `action` in a thread once `condition` holds."""
-
-    def wait() -> None:
-        ended = time.monotonic() + PATIENCE_S
-        while not condition():
-            if time.monotonic() > ended:
-                return
-            time.sleep(0.02)
-        action()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    return thread
-
-
-def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
 def repeated_steps(said: str, *, runs: Collection[int] = (5,)) -> int:
@@ -231,52 +172,32 @@ SHARDED = {
 
 
 @pytest.mark.slow
-@ON_RAY
 @pytest.mark.parametrize("method", SHARDED)
 def test_a_killed_rank_of_a_sharded_backbone_changes_no_bit(
-    study_file: Path, alone: dict[str, torch.Tensor], tmp_path: Path, method: str
+    study_file: Path, tmp_path: Path, method: str
 ) -> None:
     study = load_study(study_file, overrides=SHARDED[method])
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     undisturbed = tuned(study, whole)
     if method == "soft_prompt":
-        assert_close(prompts_of(whole), alone, 1e-4)
+        alone = by_the_engine(study)
+        torch.testing.assert_close(weights_of(whole), alone, atol=1e-4, rtol=0)
 
     def kill() -> None:
-        train_workers(psutil.Process())[0].send_signal(signal.SIGKILL)
+        """Kill a rank once there is a state to go on from."""
+        ended = time.monotonic() + PATIENCE_S
+        while not any(cut.glob("train/*/*.safetensors")):
+            if time.monotonic() > ended:
+                return
+            time.sleep(0.02)
+        children = psutil.Process().children(recursive=True)
+        ranks = [p for p in children if any(kind in p.cmdline()[0] for kind in WORKERS)]
+        ranks[0].send_signal(signal.SIGKILL)
 
-    said = io.StringIO()
-    killer = when(lambda: checkpointed(cut), kill)
+    said, killer = io.StringIO(), threading.Thread(target=kill)
+    killer.start()
     rows = tuned(study, cut, said)
     killer.join()
-    assert timeless(rows) == timeless(undisturbed)
+    assert [row | {"seconds": 0} for row in rows] == [row | {"seconds": 0} for row in undisturbed]
     assert repeated_steps(said.getvalue()) <= 2 * 10 * 5
-    assert weights_of(cut).keys() == weights_of(whole).keys()
     assert same_bits(weights_of(cut), weights_of(whole))
-
-
-def weights_of(out: Path) -> dict[str, torch.Tensor]:
-    return {
-        f"{path.parent.name} {name}": tensor
-        for path in sorted(out.glob("adapters/*/adapter_model.safetensors"))
-        for name, tensor in load_file(path).items()
-    }
-
-
-@pytest.mark.slow
-def test_an_announced_loss_of_a_node_costs_few_steps_and_counts_as_no_failure(
-    study_file: Path, tmp_path: Path
-) -> None:
-    lora = (
-        "methods.0={kind: lora, rank: 2, learning_rates: [0.01], seeds: [1, 2, 3, 4, 5], keep: 2,"
-        " batch_size: 4, eval_every: 10, max_steps: 1500, early_stop: {after_step: 1500}}"
-    )
-    command = [sys.executable, str(PREEMPTED), str(study_file), str(tmp_path)]
-    found = subprocess.run(
-        [*command, lora, "resources.max_failures=0"],
-        env=SUPPORT, capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert "drained" in found.stdout
-    # Those of the pack on that node, and halves that an idle worker took.
-    assert repeated_steps(found.stdout, runs=range(2, 20)) <= 10 * 3

@@ -26,7 +26,7 @@ BUDGET = {
     "raybias/report": (4_228, 21),
     "raybias/runtime": (5_959, 31),
     "raybias/stats": (6_458, 26),
-    "tests": (30_127, 199),
+    "tests": (28_485, 190),
 }
 
 

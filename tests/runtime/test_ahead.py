@@ -6,8 +6,7 @@ import asyncio
 import json
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,13 +21,12 @@ from raybias.config import Backbone
 from raybias.engine.adapters.soft_prompt import save_soft_prompt
 from raybias.engine.backbone import ModelContext
 from raybias.methods.base import Answered, Compute, Method, Shard, shard_of
-from raybias.methods.label_prompts import ChainOfThought, FewShot
-from raybias.methods.options import OptionLikelihood
-from raybias.methods.sentence_scores import PairScore, SentenceLikelihood
+from raybias.methods.label_prompts import ChainOfThought
+from raybias.methods.sentence_scores import PairScore
 from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.replica import REQUESTS_PER_REPLICA, Replica
 from raybias.runtime.predict.worker import ShardWorker
-from raybias.schema import ITEMS, LABELS, OPTION_ITEMS, PAIRS, SENTENCE_ITEMS
+from raybias.schema import ITEMS, LABELS, PAIRS
 from raybias.storage import Store
 from support import prompting
 
@@ -49,25 +47,11 @@ PAIR_ITEMS = pa.Table.from_pylist(
     ],
     schema=PAIRS,
 )
-OPTIONS = pa.Table.from_pylist(
-    [
-        {"item_id": f"o{n}", "text": text, "question": "Who sang?", "options": TEXTS[:3],
-         "label": 0, "unknown": 2, "target": 1}
-        for n, text in enumerate(TEXTS)
-    ],
-    schema=OPTION_ITEMS,
-)  # fmt: skip
-SENTENCES = pa.Table.from_pylist(
-    [{"item_id": f"s{n}", "text": text} for n, text in enumerate(TEXTS)], schema=SENTENCE_ITEMS
-)
 SOFT = methods.SoftPrompt(prompt_length=4)
 METHODS: list[tuple[Method, pa.Table]] = [
     (SOFT, LABEL_ITEMS),
-    (FewShot(seeds=(7,)), LABEL_ITEMS),
     (ChainOfThought(seeds=(7,), reasoning_tokens=4), LABEL_ITEMS),
     (PairScore(scores=("bias_bench", "shared", "perplexity")), PAIR_ITEMS),
-    (OptionLikelihood(), OPTIONS),
-    (SentenceLikelihood(), SENTENCES),
 ]
 
 
@@ -120,8 +104,7 @@ def store(tmp_path: Path, spec: Backbone) -> Store:
     for seed, run_id in enumerate(RUNS):
         prompt_PD = torch.randn(4, 32, generator=torch.Generator().manual_seed(seed))
         save_soft_prompt(store, f"adapters/{run_id}", prompt_PD, spec=spec, record={})
-        shots = [[text, n % 3] for n, text in enumerate(TEXTS[seed : seed + 9])]
-        recipe = {"run_id": run_id, "seed": seed, "shots": shots}
+        recipe = {"run_id": run_id, "seed": seed, "shots": []}
         store.write_text(f"prompts/{run_id}.json", json.dumps(recipe))
     return store
 
@@ -181,22 +164,6 @@ def test_a_shard_is_prepared_while_the_one_before_computes_and_no_bit_changes(
         assert store.read_table(shard.file).equals(expected)
 
 
-@contextmanager
-def held(watch: Watch, which: str) -> Iterator[tuple[threading.Event, threading.Event]]:
-    """Hold up what a replica does until the second event is set; the first says that it began."""
-    begun, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        begun.set()
-        go_on.wait(PATIENCE_S)
-
-    setattr(watch, which, hold)
-    try:
-        yield begun, go_on
-    finally:
-        go_on.set()
-
-
 @pytest.mark.parametrize("where", ["before_preparing", "before_computing"])
 def test_a_request_that_is_given_up_while_it_waits_is_not_done(
     where: str, spec: Backbone, store: Store
@@ -208,22 +175,21 @@ def test_a_request_that_is_given_up_while_it_waits_is_not_done(
         work: Coroutine[Any, Any, int] = scorer.score(shard, part(LABEL_ITEMS, shard))
         return asyncio.ensure_future(work)
 
-    def waiting() -> bool:
-        queue = scorer.ahead if where == "before_preparing" else scorer.turn
-        return queue._work_queue.qsize() == 1
+    begun, go_on = threading.Event(), threading.Event()
+    setattr(watch, where, lambda: begun.set() or go_on.wait(PATIENCE_S))
+    queue = scorer.ahead if where == "before_preparing" else scorer.turn
 
     async def three() -> None:
-        with held(watch, where) as (begun, go_on):
-            kept = [send(first)]
-            await asyncio.to_thread(begun.wait, PATIENCE_S)
-            dropped = send(given_up)
-            while not waiting():
-                await asyncio.sleep(0.01)
-            dropped.cancel()
-            kept.append(send(last))
-            await asyncio.sleep(0)
-            go_on.set()
-            await asyncio.gather(*kept)
+        kept = [send(first)]
+        await asyncio.to_thread(begun.wait, PATIENCE_S)
+        dropped = send(given_up)
+        while queue._work_queue.qsize() != 1:
+            await asyncio.sleep(0.01)
+        dropped.cancel()
+        kept.append(send(last))
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(*kept)
 
     asyncio.run(asyncio.wait_for(three(), PATIENCE_S))
     assert watch.computed == [first.file, last.file]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import polars as pl
 import pytest
 import yaml
-from transformers import GenerationConfig, OPTConfig, OPTForCausalLM
+from transformers import GenerationConfig
 from typer.testing import CliRunner
 
 from raybias.cli import app, main
@@ -19,6 +19,7 @@ from raybias.planning import preflight
 from raybias.runtime import study as running
 from raybias.schema import LABELS
 from raybias.storage import Store
+from support import studies
 from support.words import word_tokenizer
 
 LORA = {"kind": "lora", "learning_rates": [1e-3], "max_steps": 6, "eval_every": 3, "keep": 1}
@@ -27,33 +28,14 @@ PAIRS = {"training": [], "probes": [], "pairs": [{"source": "pairs", "data": "pa
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study that passes, its data, and three models, two of them without weights."""
+    """A study that passes, methods.yaml, and models that differ from its own in one way."""
     root = tmp_path_factory.mktemp("checks")
-    rows = {"text": ["w1 w2 w3", "w2 w3", "w4 w5"] * 4, "label": [0, 1, 2] * 4}
-    (root / "set").mkdir()
-    for split in ("train", "validation"):
-        pl.DataFrame(rows).write_csv(root / "set" / f"{split}.csv")
-    probe = {**rows, "attribute": ["colour"] * 12, "group": ["red", "blue"] * 6}
-    pl.DataFrame(probe).write_csv(root / "probe.csv")
-    (root / "pairs.csv").write_text("sent_more,sent_less,bias_type\nw1 w2,w1 w3,age\n")
-    words = ["<pad>", "</s>", *LABELS, *(f"w{n}" for n in range(9))]
-    sizes = {"hidden_size": 8, "word_embed_proj_dim": 8, "ffn_dim": 16, "num_hidden_layers": 1}
-    config = OPTConfig(**sizes, num_attention_heads=2, max_position_embeddings=64)
-    marks = {"bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>"}
-    for name in ("tiny", "picky", "unmarked"):
-        config.save_pretrained(root / name)
-        own = {} if name == "unmarked" else marks
-        word_tokenizer(words, **own).save_pretrained(root / name)
-    OPTForCausalLM(config).save_pretrained(root / "tiny")
+    studies.save(root, "soft_prompt")
+    (root / "pairs.csv").write_text("sent_more,sent_less,bias_type\nred,blue,age\n")
+    for name in ("picky", "unmarked"):
+        shutil.copytree(root / "tiny", root / name)
     GenerationConfig(no_repeat_ngram_size=3).save_pretrained(root / "picky")
-    study = {
-        "name": "tiny",
-        "backbones": model("tiny"),
-        "training": [{"source": "file", "name": "set", "data": "set"}],
-        "methods": [{"prompt_length": 4, "max_steps": 10, "seeds": [1, 2], "keep": 2}],
-        "probes": [{"source": "file", "name": "mine", "data": "probe.csv"}],
-    }
-    (root / "tiny.yaml").write_text(yaml.safe_dump(study))
+    word_tokenizer(["<pad>", *LABELS]).save_pretrained(root / "unmarked")
     return root
 
 
@@ -77,15 +59,13 @@ def model(name: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"training": [{"source": "file", "name": "set", "data": "nowhere"}]}, "nowhere: no train"),
         ({"probes": [{"source": "file", "name": "mine", "data": "nowhere.csv"}]}, "nowhere.csv"),
         ({"backbones": ["./nowhere"]}, "neither a folder here nor an id of the hub"),
         ({"verbalizer": {"neutral": "negative"}}, "both begin with token"),
         ({"methods": [{**LORA, "target": ["nowhere"]}]}, "'nowhere' matches no linear layer"),
         ({"methods": [{**LORA, "select": "test"}]}, "has no test split"),
-        ({"methods": [{**LORA, "template": "w1 " * 64 + "{text}"}]}, "longer than the 64 tokens"),
+        ({"methods": [{**LORA, "template": "so " * 600 + "{text}"}]}, "longer than the 512 tokens"),
         ({"methods": [{"kind": "few_shot", "shots_per_label": 99}]}, "not the 99"),
-        ({**PAIRS, "methods": [{"kind": "pair_score", "scores": ["pll"]}]}, "unknown pair score"),
         (
             {**PAIRS, "methods": [{"kind": "pair_score", "scores": ["masked"]}]},
             "has no masked score",
@@ -108,7 +88,7 @@ def test_plan_and_run_refuse_alike(
 ) -> None:
     monkeypatch.setattr("raybias.runtime.tracking.find_spec", lambda name: None)
     study = folder / "wrong.yaml"
-    whole = yaml.safe_load((folder / "tiny.yaml").read_text())
+    whole = yaml.safe_load((folder / "methods.yaml").read_text())
     study.write_text(yaml.safe_dump({**whole, **changes}))
     planned = said(capsys, "plan", str(study), "--assume", "cpus=2,memory=8GiB")
     assert words in planned
@@ -127,10 +107,10 @@ def test_plan_passes_what_run_does_and_looks_at_its_out(
 
     monkeypatch.setattr(running, "connected", begins)
     monkeypatch.setattr(running, "names_no_cluster", lambda address: False)
-    study, out = str(folder / "tiny.yaml"), tmp_path / "out"
+    study, out = str(folder / "methods.yaml"), tmp_path / "out"
     assert said(capsys, "run", study, "--out", str(out)) == "raybias: passed"
     assumed = ("--assume", "cpus=2,memory=8GiB", "--out", str(out))
-    assert "tune tiny on set" in CliRunner().invoke(app, ["plan", study, *assumed]).output
+    assert "tune tiny on sentences" in CliRunner().invoke(app, ["plan", study, *assumed]).output
     store = Store(out)
     running.begin(store, running.prepare(load_study(study), store).record)
     assert "holds another study (limit is None, now 4" in said(

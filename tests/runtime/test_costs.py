@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import OPTConfig, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
-from raybias.config import Backbone, Study, parse_study
+from raybias.config import Backbone, Study
 from raybias.engine.encoder import TextEncoder
 from raybias.engine.packing import shared_width
 from raybias.methods.work import TokenCounts, Widths
@@ -27,42 +27,17 @@ from raybias.planning.plan import plan
 from raybias.planning.preflight import check_inputs
 from raybias.planning.prepared import PreparedStudy
 from raybias.runtime.tuning import tokenise
-from support.words import word_tokenizer
+from support import imagined
 
 GPUS = "cpus=8,gpus=2,gpu_memory=80GB,gpu=A100"
 STEPS, EVERY = 50, 10
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small OPT's configuration, ten sentences of three words, and a probe of five-word ones."""
-    root = tmp_path_factory.mktemp("costs")
-    sizes = {"hidden_size": 64, "word_embed_proj_dim": 64, "ffn_dim": 256, "num_hidden_layers": 3}
-    config = OPTConfig(**sizes, num_attention_heads=4)
-    config.save_pretrained(root / "opt")
-    words = ["<s>", "negative", "neutral", "positive", "a"]
-    word_tokenizer(words, unknown="a", bos_token="<s>").save_pretrained(root / "opt")
-    (root / "set").mkdir()
-    for split, rows in (("train", 10), ("validation", 6)):
-        sentences = pl.DataFrame({"text": ["a b c"] * rows, "label": [0, 1] * (rows // 2)})
-        sentences.write_csv(root / "set" / f"{split}.csv")
-    probe = {"text": ["a b c d e"] * 8, "label": [0] * 8, "attribute": ["x"] * 8}
-    pl.DataFrame({**probe, "group": ["y", "z"] * 4}).write_csv(root / "probe.csv")
-    return root
-
-
-def study(folder: Path, **sections: Any) -> Study:
+@pytest.fixture
+def study(shapes: Path) -> Callable[..., Study]:
     method = {"max_steps": STEPS, "eval_every": EVERY, "batch_size": 4, "prompt_length": 2}
-    return parse_study(
-        {
-            "name": "costs",
-            "backbones": [str(folder / "opt")],
-            "methods": [{**method, "seeds": [1, 2, 3], "keep": 2}],
-            "training": [{"source": "file", "name": "set", "data": str(folder / "set")}],
-            "probes": [{"source": "file", "name": "mine", "data": str(folder / "probe.csv")}],
-            **sections,
-        }
-    )
+    methods = [{**method, "seeds": [1, 2, 3], "keep": 2}]
+    return partial(imagined.study, shapes, "opt-small", probe="few", methods=methods)
 
 
 def costs(wanted: Study, machine: str = GPUS, **options: Any) -> dict[str, Cost]:
@@ -71,8 +46,8 @@ def costs(wanted: Study, machine: str = GPUS, **options: Any) -> dict[str, Cost]
     return {training: cost for (_, _, training), cost in made.stages.items()}
 
 
-def test_tuning_and_scoring_are_counted_token_by_token(folder: Path) -> None:
-    found = costs(study(folder), utilisation=0.5)
+def test_tuning_and_scoring_are_counted_token_by_token(study: Callable[..., Study]) -> None:
+    found = costs(study(), utilisation=0.5)
     block = 12 * 64 * 64 + 13 * 64  # four square matrices, two of 4 x, biases and norms
     # Step 0 is evaluated too.
     tuned, checked = 3 * STEPS * 4 * (3 + 2), 3 * (1 + STEPS // EVERY) * 6 * (3 + 2)
@@ -83,8 +58,10 @@ def test_tuning_and_scoring_are_counted_token_by_token(folder: Path) -> None:
     assert found["set"].gathered == found[""].gathered == 0
 
 
-def test_a_sharded_step_gathers_the_weights_forward_and_backward(folder: Path) -> None:
-    wanted = study(folder, resources={"shard": "zero3"})
+def test_a_sharded_step_gathers_the_weights_forward_and_backward(
+    study: Callable[..., Study],
+) -> None:
+    wanted = study(resources={"shard": "zero3"})
     found = costs(wanted)
     weights = plan(PreparedStudy.of(wanted), assumed(GPUS)).tuning[0].memory[0]
     whole = int(weights.arithmetic.split()[0].replace(",", "")) * 2
@@ -94,14 +71,14 @@ def test_a_sharded_step_gathers_the_weights_forward_and_backward(folder: Path) -
     assert found[""].gathered > 0
 
 
-def test_hours_are_those_of_the_peak_where_passes_are_long(folder: Path) -> None:
+def test_hours_are_those_of_the_peak_where_passes_are_long(study: Callable[..., Study]) -> None:
     slow = {"peak": 1e-6, "utilisation": 0.5}
-    cost = costs(study(folder), "cpus=8", **slow)["set"]
+    cost = costs(study(), "cpus=8", **slow)["set"]
     assert cost.hours == pytest.approx(cost.flops / (1e6 * 0.5) / 3600, rel=0.01)
 
 
 def test_a_plan_tokenises_some_texts_and_tuning_each_once_for_all_methods(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    study: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
     encode = TextEncoder.encode
@@ -112,7 +89,7 @@ def test_a_plan_tokenises_some_texts_and_tuning_each_once_for_all_methods(
 
     monkeypatch.setattr(TextEncoder, "encode", counted)
     both = [{"name": name, "max_steps": 5, "seeds": [1], "keep": 1} for name in ("one", "two")]
-    prepared = PreparedStudy.of(study(folder, methods=both))
+    prepared = PreparedStudy.of(study(methods=both))
     monkeypatch.setattr("raybias.methods.work._SAMPLE", 3)
     check_inputs(prepared)
     costs_of(prepared, plan(prepared, assumed(GPUS)))

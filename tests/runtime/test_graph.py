@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from raybias.planning.tasks import Task, remaining
 from raybias.runtime.graph import Grant, Graph, Stopped
 
 PATIENCE_S = 20.0
+#: A graph, what it placed, and what its narrow tasks wait for.
+Crowd = tuple[Graph, list[Grant], list[threading.Event]]
 
 
 def task(key: str, *after: str, least: int = 1, most: int | None = None, **more: Any) -> Task:
@@ -114,10 +117,9 @@ def test_on_one_device_the_longest_path_is_first(tasks: list[Task]) -> None:
         assert paths[key] == max(paths[other] for other in ready)
 
 
-def gate(opened: threading.Event, begun: list[Grant] | None = None) -> Callable[[Grant], None]:
+def gate(opened: threading.Event, begun: list[Grant]) -> Callable[[Grant], None]:
     def wait(grant: Grant) -> None:
-        if begun is not None:
-            begun.append(grant)
+        begun.append(grant)
         grant.on_stop(opened.set)
         assert opened.wait(PATIENCE_S)
 
@@ -140,7 +142,7 @@ def test_a_reading_takes_what_nobody_waits_for_and_gives_it_back() -> None:
     ended = threading.Event()
     graph.add(task("reading", most=10), read)
     graph.add(task("first", gpus=0), lambda grant: begun.wait(PATIENCE_S) or None)
-    graph.add(task("pack", "first", least=2), gate(ended))
+    graph.add(task("pack", "first", least=2), gate(ended, []))
     graph.add(task("end", "reading", gpus=0), lambda grant: ended.set())
     graph.run()
     assert slots == [8, 3, 8, 6]
@@ -177,31 +179,20 @@ def test_the_first_error_stops_what_runs_and_is_raised() -> None:
     assert ended == ["long"]
 
 
-def test_a_stop_from_another_thread_ends_all_at_once() -> None:
-    graph, opened, ran = Graph(Declared(1)), threading.Event(), list[str]()
-    graph.add(task("runs"), gate(opened))
-    graph.add(task("waits"), lambda grant: ran.append("waits"))
-    stopper = threading.Timer(0.1, graph.stop)
-    stopper.start()
-    begun = time.monotonic()
-    with pytest.raises(Stopped):
-        graph.run()
-    assert time.monotonic() - begun < PATIENCE_S / 2
-    assert ran == []
-
-
-@pytest.mark.long
-def test_what_runs_longer_than_its_limit_is_stopped_and_said_to_be() -> None:
+@pytest.mark.parametrize("limit_s", [0.0, 600.0])
+def test_a_limit_or_another_thread_stops_what_runs(limit_s: float) -> None:
     graph, ran = Graph(Declared(1)), list[str]()
 
     def work(grant: Grant) -> None:
+        if limit_s:
+            threading.Thread(target=graph.stop).start()
         assert grant.stopped.wait(PATIENCE_S)
         ran.append(grant.task.key)
 
     graph.add(task("runs"), work)
     graph.add(task("waits", "runs"), lambda grant: ran.append("waits"))
     with pytest.raises(Stopped):
-        graph.run(limit_s=0.0)
+        graph.run(limit_s=limit_s)
     assert ran == ["runs"]
 
 
@@ -231,86 +222,62 @@ def test_what_idle_devices_are_given_is_waited_for() -> None:
     assert done[2:] == ["read"]
 
 
-def slept(begun: dict[str, float], seconds: float) -> Callable[[Grant], None]:
-    def work(grant: Grant) -> None:
-        begun[grant.task.key] = time.monotonic()
-        time.sleep(seconds)
+def crowded(nodes: Declared, count: int, *, gpus: int = 1) -> Crowd:
+    """Narrow tasks hold devices until their gates open, and `first` ends once all are placed."""
+    graph, placed, gates = Graph(nodes), list[Grant](), [threading.Event() for _ in range(count)]
+    for n, opened in enumerate(gates):
+        graph.add(task(f"narrow {n}", gpus=gpus, seconds=99), gate(opened, placed))
+    graph.add(task("first", gpus=0), lambda grant: until(lambda: len(placed) >= count))
+    return graph, placed, gates
 
-    return work
 
-
-def test_a_wide_task_begins_within_a_narrow_ones_length_of_being_ready() -> None:
-    """Four devices of one node, while 28 narrow tasks wait for those of two."""
-    begun: dict[str, float] = {}
-    graph = Graph(Declared(4, 4))
-    graph.add(task("first", gpus=0, seconds=90), slept(begun, 0.3))
-    graph.add(task("wide", "first", gpus=4, seconds=90), slept(begun, 0.2))
-    for n in range(28):
-        graph.add(task(f"narrow {n}"), slept(begun, 0.2 + 0.01 * (n % 8)))
-    graph.run()
-    assert begun["wide"] - begun["first"] < 0.3 + 0.3 + 0.1
-    # The other node goes on with narrow ones meanwhile.
-    assert sum(begun["wide"] - 0.3 < at < begun["wide"] for at in begun.values()) >= 3
+@contextmanager
+def running(crowd: Crowd) -> Iterator[None]:
+    """Run a crowd in a thread; all gates open in the end."""
+    graph, placed, gates = crowd
+    runs = threading.Thread(target=graph.run)
+    runs.start()
+    until(lambda: len(placed) == len(gates))
+    time.sleep(0.1)
+    yield
+    for opened in gates:
+        opened.set()
+    runs.join(PATIENCE_S)
 
 
 def test_four_devices_on_two_nodes_are_no_room_for_a_worker_of_four() -> None:
-    begun, placed = dict[str, float](), list[Grant]()
-    graph, gates = Graph(Declared(4, 4)), [threading.Event() for _ in range(4)]
-    for n, opened in enumerate(gates):
-        graph.add(task(f"narrow {n}", gpus=2, seconds=99), gate(opened, placed))
-    graph.add(task("first", gpus=0), lambda grant: until(lambda: len(placed) == 4))
-    graph.add(task("wide", "first", gpus=4, seconds=50), slept(begun, 0))
-    graph.add(task("small", "first", gpus=1), slept(begun, 0))
-    runs = threading.Thread(target=graph.run)
-    runs.start()
-    until(lambda: len(placed) == 4)
-    time.sleep(0.1)
-    # Two of the first node end, and two of the other; the small one is on the one not reserved.
-    gates[0].set(), gates[2].set()
-    until(lambda: "small" in begun)
-    time.sleep(0.1)
-    assert begun.keys() == {"small"}
-    gates[1].set()
-    until(lambda: "wide" in begun)
-    gates[3].set()
-    runs.join(PATIENCE_S)
+    graph, placed, gates = crowd = crowded(Declared(4, 4), 4, gpus=2)
+    graph.add(task("wide", "first", gpus=4, seconds=50), placed.append)
+    graph.add(task("small", "first"), placed.append)
+    with running(crowd):
+        # Two of the first node end, and two of the other; the small one is on the one not reserved.
+        gates[0].set(), gates[2].set()
+        until(lambda: len(placed) == 5)
+        time.sleep(0.1)
+        assert [grant.task.key for grant in placed[4:]] == ["small"]
+        gates[1].set()
+        until(lambda: len(placed) == 6)
 
 
 @pytest.mark.long
 def test_a_node_that_joins_is_used_and_one_that_is_reserved_is_avoided() -> None:
-    nodes, opened, placed = Declared(2), threading.Event(), list[Grant]()
-    graph = Graph(nodes)
-    for n in range(2):
-        graph.add(task(f"narrow {n}", seconds=99), gate(opened, placed))
-    graph.add(task("first", gpus=0), lambda grant: until(lambda: len(placed) == 2))
-    graph.add(task("wide", "first", gpus=2, seconds=50), gate(opened, placed))
-    graph.add(task("last", "first"), gate(opened, placed))
-    runs = threading.Thread(target=graph.run)
-    runs.start()
-    until(lambda: len(placed) == 2)
-    time.sleep(0.1)
-    nodes.nodes.append(node("joined", gpus=1))
-    until(lambda: len(placed) == 3)
-    last = placed[-1]
-    assert (last.task.key, last.nodes, last.avoid) == ("last", {"joined": 1}, {"node 0"})
-    opened.set()
-    runs.join(PATIENCE_S)
+    nodes = Declared(2)
+    graph, placed, _ = crowd = crowded(nodes, 2)
+    graph.add(task("wide", "first", gpus=2, seconds=50), placed.append)
+    graph.add(task("last", "first"), placed.append)
+    with running(crowd):
+        nodes.nodes.append(node("joined", gpus=1))
+        until(lambda: len(placed) == 3)
+        last = placed[-1]
+        assert (last.task.key, last.nodes, last.avoid) == ("last", {"joined": 1}, {"node 0"})
 
 
 def test_a_study_holds_its_share_and_a_wide_task_waits_for_no_narrower_one_of_it() -> None:
-    places, placed, opened = Declared(2, 2), list[Grant](), threading.Event()
-    places.resources = Resources(share=0.5)
-    graph = Graph(places)
-    for n in range(2):
-        graph.add(task(f"narrow {n}", seconds=99), gate(opened, placed))
-    graph.add(task("first", gpus=0), lambda grant: until(lambda: len(placed) == 2))
+    nodes = Declared(2, 2)
+    nodes.resources = Resources(share=0.5)
+    graph, placed, _ = crowd = crowded(nodes, 2)
     graph.add(task("wide", "first", gpus=2), placed.append)
     graph.add(task("last", "first", seconds=50), placed.append)
-    runs = threading.Thread(target=graph.run)
-    runs.start()
-    until(lambda: len(placed) == 2)
-    time.sleep(0.1)
-    assert len(placed) == 2, "two devices of four are the study's"
-    opened.set()
-    runs.join(PATIENCE_S)
+    with running(crowd):
+        assert len(placed) == 2, "two devices of four are the study's"
     assert [grant.task.key for grant in placed[2:]] == ["wide", "last"]

@@ -1,12 +1,9 @@
-"""Worker groups: smaller passes where memory was used up, each rank its GPU, long waits.
-
-Sick GPUs are named.
-"""
+"""Worker groups: smaller passes where memory was used up, each rank its GPU, long waits."""
 
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +17,6 @@ from ray.train.v2._internal.callbacks.accelerators import _get_visible_accelerat
 from raybias.config import Backbone, Resources
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
-from raybias.runtime import doctor, inventory
 from raybias.runtime.worker_group import BrokenPass, trainer_of, within_memory
 from raybias.runtime.zero3 import tell_device
 from raybias.storage import Store
@@ -45,23 +41,6 @@ def test_each_start_has_half_of_the_passes_that_were_too_large(tmp_path: Path) -
     assert given == [4096, 2048, 2048, 1024, 512]
     with within_memory(context, store, "train/y") as here:
         assert here.execution.tokens_per_batch == 4096
-
-
-def test_the_doctor_names_nodes_whose_gpus_do_not_multiply(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    node = inventory.Node(cpus=2, memory=2**33, gpus=1, gpu="A100")
-    have = inventory.Inventory((node,), "made up")
-    monkeypatch.setattr(doctor, "read_inventory", lambda *_, **__: have)
-    monkeypatch.setattr(doctor, "connected", lambda _: nullcontext())
-    monkeypatch.setattr(doctor, "_weaknesses", lambda: ())
-    monkeypatch.setattr(doctor, "left_behind", dict)
-    for sick, state in (({}, "ok"), ({"10.0.0.2": inventory.multiply_on_gpu()}, "fail")):
-        monkeypatch.setattr(doctor, "sick_gpus", lambda sick=sick: sick)
-        (found,) = (each for each in doctor._ray(None) if each.what == "GPUs")
-        assert found.state == state
-        if sick and not torch.cuda.is_available():
-            assert found.detail == "10.0.0.2: torch sees no GPU"
 
 
 @pytest.mark.parametrize("gpus", [2, 12])

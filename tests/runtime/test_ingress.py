@@ -26,31 +26,18 @@ class Replies:
 
     def __init__(self, *ends: Any) -> None:
         self.ends = list(ends)
+        self.label = self
 
     def options(self, **_: str) -> Replies:
         return self
 
-    label = property(lambda self: self)
-
-    def remote(self, method: str, run: str, texts: Sequence[str]) -> Reply:
-        return Reply(self.ends.pop(0))
-
-
-class Reply:
-    """One request under way."""
-
-    def __init__(self, end: Any) -> None:
-        self.end = end
-
-    def __await__(self) -> Any:
-        if self.end is None:
-            yield from asyncio.sleep(60).__await__()
-        if isinstance(self.end, Exception):
-            raise self.end
-        return self.end
-
-    def cancel(self) -> None:
-        pass
+    def remote(self, method: str, run: str, texts: Sequence[str]) -> asyncio.Future[Any]:
+        end, reply = self.ends.pop(0), asyncio.get_running_loop().create_future()
+        if isinstance(end, Exception):
+            reply.set_exception(end)
+        elif end is not None:
+            reply.set_result(end)
+        return reply
 
 
 def ingress_of(replies: Replies, replicas: int, facts: Any) -> Ingress:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -195,41 +194,30 @@ def test_a_run_judges_as_it_labels(place: Path, tmp_path: Path) -> None:
         run(place / "study.yaml", tmp_path / "out", *asked, *NO_RAY)
 
 
-def relabelled(names: dict[int, str] | None, **config: Any) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        file = folder / "config.json"
-        content = json.loads(file.read_text()) | config
-        if names is not None:
-            content |= {"id2label": names, "label2id": {v: k for k, v in names.items()}}
-        file.write_text(json.dumps(content))
-
-    return change
-
-
 @pytest.mark.parametrize(
-    ("change", "judge", "message"),
+    ("judge", "change", "message"),
     [
-        (None, "{model: judge, negative: toxic}", "has no class 'toxic'; it has NEGATIVE, other"),
-        (None, "{model: judge, negative: other, positive: '1'}", "has two labels for the class"),
-        (relabelled({0: "a", 1: "b", 2: "c"}), "{model: judge}", "no class called negative or"),
-        (relabelled(None, problem_type="multi_label_classification"), "{model: judge}",
+        ("judge, negative: toxic", {}, "has no class 'toxic'; it has NEGATIVE, other"),
+        ("judge, negative: other, positive: '1'", {}, "has two labels for the class"),
+        ("own", {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 1, "c": 2}},
+         "no class called negative or"),
+        ("own", {"problem_type": "multi_label_classification"},
          "has problem_type multi_label_classification, not one label a text"),
-        (None, "{model: nowhere}", "nowhere"),
-        (None, "{model: judge, run: r}", "holds no study.yaml"),
-        (None, "{model: judge, run: r, negative: a}", "take out the judge's"),
+        ("nowhere", {}, "nowhere"),
+        ("judge, run: r", {}, "holds no study.yaml"),
+        ("judge, run: r, negative: a", {}, "take out the judge's"),
     ],
 )  # fmt: skip
 def test_a_judge_that_cannot_judge_is_one_line(
-    place: Path, tmp_path: Path, change: Callable[[Path], None] | None, judge: str, message: str
+    place: Path, tmp_path: Path, judge: str, change: dict[str, Any], message: str
 ) -> None:
-    for name in ("tiny", "judge"):
-        shutil.copytree(place / name, tmp_path / name)
-    for name in ("prompts.csv", "study.yaml"):
-        shutil.copyfile(place / name, tmp_path / name)
-    if change is not None:
-        change(tmp_path / "judge")
-    text = judge.replace("{model: judge", f"{{model: {tmp_path / 'judge'}")
+    folder = tmp_path if judge == "own" else place
+    if judge == "own":
+        shutil.copytree(place / "judge", tmp_path / "own")
+        config = json.loads((tmp_path / "own/config.json").read_text())
+        (tmp_path / "own/config.json").write_text(json.dumps(config | change))
+    asked = ("--set", f"methods.0.judge={{model: {folder}/{judge}}}")
     with pytest.raises(BadInput) as caught:
-        run(tmp_path / "study.yaml", tmp_path / "out", "--set", f"methods.0.judge={text}", *NO_RAY)
+        run(place / "study.yaml", tmp_path / "out", *asked, *NO_RAY)
     assert message in str(caught.value)
     assert not (tmp_path / "out").exists()

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, OPTConfig
 
 from raybias.config import Backbone
 from raybias.engine.memory import total
-from raybias.methods import Coreference, Lora, SoftPrompt, Tuned
+from raybias.methods import Coreference, Lora, SoftPrompt
 from raybias.methods.base import Method
 from raybias.schema import LABELS
 from raybias.testing import inputs
@@ -62,7 +62,6 @@ def workshop() -> Iterator[Any]:
         ("llama", SoftPrompt(), True),
         ("llama", Lora(), True),
         ("opt", Ia3(), True),
-        ("opt", SoftPrompt(), False),
         ("llama", Coreference(), False),
     ],
     ids=lambda value: getattr(value, "kind", str(value)),
@@ -123,16 +122,11 @@ def _tune(spec: Backbone, method: Any, count: int) -> None:
 
 
 def _read(spec: Backbone, method: Any, count: int) -> None:
-    from raybias.engine.backbone import ModelContext, load_backbone
+    from raybias.engine.backbone import load_backbone
     from raybias.engine.context import Execution
     from raybias.engine.sampling import Sampling
     from raybias.engine.text_generator import TextGenerator
 
-    if isinstance(method, Tuned):
-        trainer = method.trainer(ModelContext(spec, LABELS, Execution(TOKENS)))
-        weights = [trainer.init_weights(seed) for seed in range(RUNS)]
-        trainer.logits(weights, [trainer.prepare(_rows(count))] * RUNS)
-        return
     backbone = load_backbone(spec, Execution(TOKENS))
     generator = TextGenerator(backbone)
     sampling = Sampling.of(backbone.model, temperature=0)

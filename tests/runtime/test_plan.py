@@ -1,89 +1,38 @@
-"""Plans on imagined machines: no model is loaded, no Ray is started."""
+"""Plans on imagined machines and how they are printed: no model is loaded, no Ray is started."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
-from transformers import OPTConfig
+from typer.testing import CliRunner
 
-from raybias.config import Study, parse_study
+import raybias
+from raybias.cli import app
 from raybias.engine.memory import total
 from raybias.errors import ConfigError, OutputError, PlanError
-from raybias.planning.inventory import (
-    Inventory,
-    Node,
-    assumed,
-    with_autoscaled_nodes,
-)
+from raybias.planning.inventory import Inventory, Node, assumed, choose, with_autoscaled_nodes
 from raybias.planning.plan import check_place, plan
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.stage_plans import Plan
 from raybias.runtime.inventory import read_inventory
 from raybias.storage import Store
-from support.words import word_tokenizer
+from raybias.study_record import begin, make_record
+from support.imagined import planned, study
 
 GIB = 2**30
 LAPTOP = "cpus=2,memory=24GiB"
+A100 = "cpus=64,memory=900GiB,gpus=8,gpu_memory=80GB,gpu=A100"
+ONE_EACH = {"gpus_per_worker": 1}
+DEMO = str(files("raybias") / "assets" / "demo.yaml")
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Configurations of an OPT-125M and an OPT-13B, and a probe of 1,100 items."""
-    root = tmp_path_factory.mktemp("plan")
-    words = ["<s>", "negative", "neutral", "positive", "a"]
-    for model in ("opt-125m", "opt-13b"):
-        word_tokenizer(words, unknown="a", bos_token="<s>").save_pretrained(root / model)
-    (root / "set").mkdir()
-    sentences = pl.DataFrame({"text": ["a b c"] * 10, "label": [0, 1] * 5})
-    for split in ("train", "validation"):
-        sentences.write_csv(root / "set" / f"{split}.csv")
-    OPTConfig().save_pretrained(root / "opt-125m")
-    OPTConfig(
-        hidden_size=5120,
-        ffn_dim=20480,
-        num_hidden_layers=40,
-        num_attention_heads=40,
-        word_embed_proj_dim=5120,
-    ).save_pretrained(root / "opt-13b")
-    groups = ["old", "young"] * 500 + ["red", "blue"] * 50
-    pl.DataFrame(
-        {
-            "text": [f"sentence {i}" for i in range(1100)],
-            "label": [i % 3 for i in range(1100)],
-            "attribute": ["age"] * 1000 + ["colour"] * 100,
-            "group": groups,
-        }
-    ).write_csv(root / "probe.csv")
-    return root
-
-
-def study(folder: Path, model: str = "opt-125m", **sections: Any) -> Study:
-    resources = sections.pop("resources", {})
-    method = {"max_steps": 100, **sections.pop("method", {})}
-    return parse_study(
-        {
-            "name": "planned",
-            "backbones": [{"id": str(folder / model), "dtype": sections.pop("dtype", "bfloat16")}],
-            "methods": [method],
-            "training": [{"source": "file", "name": "set", "data": str(folder / "set")}],
-            "probes": [{"source": "file", "name": "mine", "data": str(folder / "probe.csv")}],
-            "resources": resources,
-            **sections,
-        }
-    )
-
-
-def planned(folder: Path, machine: str, **sections: Any) -> Plan:
-    return plan(PreparedStudy.of(study(folder, **sections)), assumed(machine))
-
-
-def test_a_laptop_spreads_the_seeds_and_scores_on_all_its_cpus(folder: Path) -> None:
-    made = planned(folder, LAPTOP)
+def test_a_laptop_spreads_the_seeds_and_scores_on_all_its_cpus(shapes: Path) -> None:
+    made = planned(study(shapes), LAPTOP)
     tuning = made.tune("opt-125m", "set", "soft_prompt")
     assert (tuning.workers, tuning.pack, tuning.sharded) == (2, 4, False)
     assert (tuning.sweep_units, tuning.final_units) == (0, 15)
@@ -98,14 +47,14 @@ def test_a_laptop_spreads_the_seeds_and_scores_on_all_its_cpus(folder: Path) -> 
     assert weights.arithmetic == "125,239,296 parameters x 2 bytes"
     assert total(tuning.memory) < tuning.device_memory
     assert not made.notes
-    few = planned(folder, LAPTOP, limit=300, method={"max_steps": None})
+    few = planned(study(shapes, limit=300, methods=[{"max_steps": None}]), LAPTOP)
     assert few.items == {"mine": 400}, "items of an attribute"
     assert "can run for ever" in "\n".join(few.notes)
 
 
-def test_a_shard_takes_a_few_seconds_of_the_device_it_was_planned_for(folder: Path) -> None:
+def test_a_shard_takes_a_few_seconds_of_the_device_it_was_planned_for(shapes: Path) -> None:
     """Thousands of rows of a small backbone, few of a large one that is slow; a used OUT's stay."""
-    small, large = (PreparedStudy.of(study(folder, model)) for model in ("opt-125m", "opt-13b"))
+    small, large = (PreparedStudy.of(study(shapes, model)) for model in ("opt-125m", "opt-13b"))
     on_gpu = assumed("cpus=8,memory=80GiB,gpus=1,gpu_memory=80GB,gpu=A100")
     on_cpu = assumed("cpus=2,memory=80GiB")
     found = []
@@ -120,59 +69,57 @@ def test_a_shard_takes_a_few_seconds_of_the_device_it_was_planned_for(folder: Pa
     assert plan(replace(small, record=kept), on_gpu).scoring[0].rows_per_shard == 64
 
 
-def test_a_sweep_is_counted_and_its_runs_used_again(folder: Path) -> None:
-    method = {"learning_rates": [1e-2, 1e-3, 1e-4], "sweep_seeds": 2}
-    tuning = planned(folder, "cpus=64,memory=512GiB", method=method).tuning[0]
+def test_a_sweep_is_counted_and_its_runs_used_again(shapes: Path) -> None:
+    swept = {"max_steps": 100, "learning_rates": [1e-2, 1e-3, 1e-4], "sweep_seeds": 2}
+    tuning = planned(study(shapes, methods=[swept]), "cpus=64,memory=512GiB").tuning[0]
     assert (tuning.sweep_units, tuning.final_units) == (6, 13)
     assert (tuning.workers, tuning.pack) == (13, 1)
 
 
-def test_gpus_are_used_one_per_worker(folder: Path) -> None:
-    made = planned(folder, "nodes=2,cpus=32,memory=256GiB,gpus=4,gpu_memory=80GiB", model="opt-13b")
-    tuning = made.tuning[0]
-    assert (tuning.workers, tuning.gpus, tuning.pack, tuning.sharded) == (8, 1, 2, False)
-    assert "80.0GiB of one GPU" in tuning.reason
-    assert made.scoring[0].replicas_max == 8
+@pytest.mark.parametrize(
+    ("nodes", "model", "options", "held", "reason"),
+    [
+        (["nodes=2,cpus=32,memory=256GiB,gpus=4,gpu_memory=80GiB"], "opt-13b", {}, (8, 1, False),
+         "80.0GiB of one GPU"),
+        # A smaller token budget comes before sharding.
+        (["cpus=32,gpus=4,gpu_memory=40GiB"], "opt-13b", {}, (4, 1, False), "instead of 4096"),
+        (["cpus=32,gpus=4,gpu_memory=56GiB"], "opt-13b", {"dtype": "float32"}, (2, 2, False),
+         "split: the layers of each worker's backbone over 2 GPUs"),
+        (["cpus=32,gpus=4,gpu_memory=52GiB"], "opt-13b",
+         {"dtype": "float32", "resources": ONE_EACH}, (4, 1, True), "the 52.0GiB of one GPU"),
+        (["cpus=64,memory=900GiB,gpus=8,gpu_memory=24GB,gpu=A10G"], "opt-13b", {}, (4, 2, False),
+         "split: the layers"),
+        # It fits two GPUs, of which one computes at a time; over NVLink all eight do.
+        ([A100], "opt-66b", {"data": "long"}, (8, 1, True), "estimated faster than layers split"),
+        # GPUs that Ray cannot tell apart count as the smallest.
+        (["cpus=32,gpus=4,gpu_memory=80GB", "cpus=32,gpus=4,gpu_memory=24GB"], "opt-13b",
+         {"resources": ONE_EACH}, (8, 1, True), "does not fit"),
+    ],
+)  # fmt: skip
+def test_a_backbone_is_held_in_the_fastest_way_that_fits(
+    shapes: Path, nodes: list[str], model: str, options: dict[str, Any],
+    held: tuple[int, int, bool], reason: str,
+) -> None:  # fmt: skip
+    made = planned(study(shapes, model, **options), *nodes)
+    (tuning,) = made.tuning
+    assert (tuning.workers, tuning.gpus, tuning.sharded) == held
+    assert reason in tuning.reason
+    if tuning.sharded:
+        assert any(f"/ {tuning.workers}" in share.arithmetic for share in tuning.memory)
+    execution = tuning.context(made.decided.backbones[0]).execution
+    assert tuning.layout.devices == execution.devices == tuning.gpus
 
 
-def test_a_smaller_token_budget_comes_before_sharding(folder: Path) -> None:
-    tuning = planned(folder, "cpus=32,gpus=4,gpu_memory=40GiB", model="opt-13b").tuning[0]
-    assert not tuning.sharded
-    assert tuning.layout.tokens < 4096
-    assert "instead of 4096" in tuning.reason
-
-
-def test_a_backbone_that_fits_no_device_has_its_layers_split_over_those_of_a_node(
-    folder: Path,
-) -> None:
-    # float32 doubles the 13B: tuning does not fit 56 GiB whole, scoring does.
-    made = planned(folder, "cpus=32,gpus=4,gpu_memory=56GiB", model="opt-13b", dtype="float32")
-    tuning, scoring = made.tuning[0], made.scoring[0]
-    assert (tuning.gpus, tuning.workers, tuning.sharded) == (2, 2, False)
-    assert tuning.layout.devices == tuning.context(made.decided.backbones[0]).execution.devices == 2
-    assert "split: the layers of each worker's backbone over 2 GPUs" in tuning.reason
-    assert (scoring.gpus, scoring.layout.passes) == (2, 2), (
-        "whole ones leave a GPU idle: the node holds three"
-    )
-
-
-def test_a_backbone_that_fits_no_device_is_sharded_where_workers_have_one_gpu(
-    folder: Path,
-) -> None:
-    tuning = planned(
-        folder, "cpus=32,gpus=4,gpu_memory=52GiB", model="opt-13b", dtype="float32",
-        resources={"gpus_per_worker": 1},
-    ).tuning[0]  # fmt: skip
-    assert tuning.sharded
-    assert tuning.workers == 4
-    assert tuning.pack == 15
-    assert "does not fit the 52.0GiB of one GPU" in tuning.reason
-    assert any("/ 4" in share.arithmetic for share in tuning.memory)
-    nodes, one_each = "cpus=32,gpus=8,gpu_memory=24GB", {"gpus_per_worker": 1}
-    scoring = planned(folder, nodes, model="opt-13b", resources=one_each).scoring[0]
-    assert scoring.sharded
-    assert (scoring.replicas_min, scoring.replicas_max) == (8, 8)
-    assert total(scoring.memory) < 24 * 10**9
+def test_reading_is_planned_by_itself(shapes: Path) -> None:
+    whole = planned(
+        study(shapes, "opt-13b", dtype="float32"), "cpus=32,gpus=4,gpu_memory=56GiB"
+    ).scoring[0]  # fmt: skip
+    assert (whole.gpus, whole.layout.passes) == (2, 2), "whole ones leave a GPU idle"
+    shared = planned(
+        study(shapes, "opt-13b", resources=ONE_EACH), "cpus=32,gpus=8,gpu_memory=24GB"
+    ).scoring[0]
+    assert (shared.sharded, shared.replicas_min, shared.replicas_max) == (True, 8, 8)
+    assert total(shared.memory) < 24 * 10**9
 
 
 @pytest.mark.parametrize(
@@ -189,69 +136,70 @@ def test_a_backbone_that_fits_no_device_is_sharded_where_workers_have_one_gpu(
         ("cpus=2,memory=1GiB", {"shard": "never"}, r"opt-125m .* needs .* on one device"),
         ("cpus=8,memory=64GiB,gpus=1", {}, "memory of its GPUs cannot be read"),
         (LAPTOP, {"memory_per_device": "much"}, "'much' is not a size"),
+        *((text, {}, "--assume") for text in ("cpus", "cpus=many", "cores=4", "cpus=0")),
     ],
 )
 def test_what_cannot_be_scheduled_is_refused(
-    folder: Path, machine: str, resources: dict[str, Any], message: str
+    shapes: Path, machine: str, resources: dict[str, Any], message: str
 ) -> None:
     with pytest.raises((PlanError, ConfigError), match=message) as refused:
-        planned(folder, machine, resources=resources)
+        planned(study(shapes, resources=resources), machine)
     assert refused.value.exit_code == 2
 
 
-def test_workers_go_only_where_they_fit(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("machine", "resources", "nearest"),
+    [
+        ("cpus=32,gpus=1,gpu_memory=24GB", {}, "2 or more such workers.* devices of 29"),
+        ("cpus=32,gpus=4,gpu_memory=24GB", {"shard": "never", **ONE_EACH}, "resources.shard auto"),
+        ("cpus=32,gpus=2,gpu_memory=10GB", {}, "give 9 or more such workers"),
+        ("cpus=32,gpus=2,gpu_memory=2GB", {}, "or a smaller backbone"),
+        ("memory=16GiB,gpus=1,gpu_memory=80GB", {}, "nodes that leave 24.6GiB or more"),
+    ],
+)
+def test_a_refusal_names_what_would_do(
+    shapes: Path, machine: str, resources: dict[str, Any], nearest: str
+) -> None:
+    with pytest.raises(PlanError, match=nearest) as refused:
+        planned(study(shapes, "opt-13b", resources=resources), machine)
+    assert "\n" not in str(refused.value)
+
+
+def test_workers_go_only_where_they_fit(shapes: Path) -> None:
     mixed = (
         "nodes=1,cpus=32,gpus=4,gpu_memory=80GB,gpu=A100",
         "nodes=2,cpus=32,gpus=4,gpu_memory=24GB,gpu=A10G",
     )
-    whole = study(folder, "opt-13b", resources={"shard": "never"})
-    made = plan(PreparedStudy.of(whole), assumed(*mixed))
+    made = planned(study(shapes, "opt-13b", resources={"shard": "never"}), *mixed)
     tuning, scoring = made.tuning[0], made.scoring[0]
     assert (tuning.workers, tuning.sharded, scoring.replicas_max) == (4, False, 4)
-    assert (
-        tuning.requests
-        == scoring.requests
-        == {"label_selector": {"ray.io/accelerator-type": "in(A100)"}}
-    )
+    selected = {"label_selector": {"ray.io/accelerator-type": "in(A100)"}}
+    assert tuning.requests == scoring.requests == selected
     assert tuning.device_memory == 80 * 10**9
-    # A small backbone fits everywhere.
-    small = plan(PreparedStudy.of(study(folder)), assumed(*mixed))
-    assert small.scoring[0].replicas_max == 12
-    assert small.scoring[0].requests == {}
+    (small,) = planned(study(shapes), *mixed).scoring
+    assert (small.replicas_max, small.requests) == (12, {}), "it fits everywhere"
 
 
-def test_gpus_that_ray_cannot_tell_apart_count_as_the_smallest(folder: Path) -> None:
-    kinds = ("cpus=32,gpus=4,gpu_memory=80GB", "cpus=32,gpus=4,gpu_memory=24GB")
-    alone = study(folder, "opt-13b", resources={"gpus_per_worker": 1})
-    tuning = plan(PreparedStudy.of(alone), assumed(*kinds)).tuning[0]
-    assert tuning.sharded
-    assert (tuning.workers, tuning.requests) == (8, {})
-
-
-def test_memory_is_asked_of_ray_where_it_limits(folder: Path) -> None:
-    nodes = ("cpus=8,memory=64GiB", "cpus=8,memory=2GiB")
-    scoring = plan(PreparedStudy.of(study(folder)), assumed(*nodes)).scoring[0]
+def test_memory_limits_workers_and_is_asked_of_ray(shapes: Path) -> None:
+    (scoring,) = planned(study(shapes), "cpus=8,memory=64GiB", "cpus=8,memory=2GiB").scoring
     assert scoring.requests == {"memory": total(scoring.memory)}
     assert scoring.replicas_max == 8 + int(2 * GIB * 0.7) // total(scoring.memory)
-
-
-def test_workers_of_one_node_share_its_memory(folder: Path) -> None:
     roomy, tight = (
-        planned(folder, f"cpus=64,memory={memory}").tuning[0] for memory in ("512GiB", "24GiB")
+        planned(study(shapes), f"cpus=64,memory={memory}").tuning[0]
+        for memory in ("512GiB", "24GiB")
     )
     assert roomy.workers == 15
+    # Weights pass through the memory of the node, which holds three workers' at a time.
+    (loading,) = planned(
+        study(shapes, "opt-13b"), "cpus=32,memory=128GiB,gpus=4,gpu_memory=80GB"
+    ).tuning
+    assert (loading.workers, loading.requests) == (3, {"memory": total(loading.host)})
     assert tight.workers * total(tight.memory) <= 24 * GIB * 0.7
 
 
-def test_a_gpus_node_must_hold_the_weights_while_they_are_loaded(folder: Path) -> None:
-    tuning = planned(folder, "cpus=32,memory=128GiB,gpus=4,gpu_memory=80GB", model="opt-13b").tuning
-    assert tuning[0].workers == 3
-    assert tuning[0].requests == {"memory": total(tuning[0].host)}
-
-
-def test_nodes_that_can_still_come_count(folder: Path) -> None:
+def test_nodes_that_can_still_come_count(shapes: Path) -> None:
     kind = {"count": 3, "cpus": 8, "memory": "64GiB", "gpus": 1, "gpu_memory": "24GB"}
-    wanted = study(folder, resources={"nodes": [kind]})
+    wanted = study(shapes, resources={"nodes": [kind]})
     there = assumed("cpus=4,memory=16GiB", "cpus=8,memory=60GiB,gpus=1,gpu_memory=24GB")
     inventory = with_autoscaled_nodes(there, wanted.resources.nodes)
     assert (len(inventory.nodes), inventory.pending) == (4, 2)
@@ -260,49 +208,21 @@ def test_nodes_that_can_still_come_count(folder: Path) -> None:
     assert (tuning.workers, tuning.pending) == (3, 2)
 
 
-@pytest.mark.parametrize(
-    ("machine", "resources", "nearest"),
-    [
-        ("cpus=32,gpus=1,gpu_memory=24GB", {}, "2 or more such workers.* devices of 29"),
-        (
-            "cpus=32,gpus=4,gpu_memory=24GB",
-            {"shard": "never", "gpus_per_worker": 1},
-            "with resources.shard auto",
-        ),
-        ("cpus=32,gpus=2,gpu_memory=10GB", {}, "give 9 or more such workers"),
-        ("cpus=32,gpus=2,gpu_memory=2GB", {}, "or a smaller backbone"),
-        ("memory=16GiB,gpus=1,gpu_memory=80GB", {}, "nodes that leave 24.6GiB or more"),
-    ],
-)
-def test_a_refusal_names_what_would_do(
-    folder: Path, machine: str, resources: dict[str, Any], nearest: str
-) -> None:
-    with pytest.raises(PlanError) as refused:
-        planned(folder, machine, model="opt-13b", resources=resources)
-    said = str(refused.value)
-    assert re.search(nearest, said), said
-    assert "\n" not in said
-
-
-@pytest.mark.parametrize("text", ["cpus", "cpus=many", "cores=4", "cpus=0", "memory=big"])
-def test_assumptions_are_checked(text: str) -> None:
-    with pytest.raises(ConfigError, match="--assume"):
-        assumed(text)
-
-
-def test_this_machine_is_read_without_ray() -> None:
+def test_this_machine_is_read_without_ray_and_asked_for_its_dtypes_where_it_matters() -> None:
     import ray
 
     was_running = ray.is_initialized()
     inventory = read_inventory()
     assert inventory.cpus >= 1
     assert inventory.memory > GIB // 4
+    assert inventory.nodes[0].cpu_bfloat16 is None
+    assert read_inventory(dtypes=True).nodes[0].cpu_bfloat16 is not None
     assert ray.is_initialized() == was_running
 
 
-def test_a_local_folder_is_no_place_for_several_machines(folder: Path, tmp_path: Path) -> None:
+def test_a_local_folder_is_no_place_for_several_machines(shapes: Path, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="shared by the 2 nodes"):
-        plan(PreparedStudy.of(study(folder)), assumed("nodes=2,cpus=4"), out=str(tmp_path))
+        planned(study(shapes), "nodes=2,cpus=4", out=str(tmp_path))
 
     def nodes(*addresses: str | None) -> Inventory:
         each = (Node(cpus=1, memory=GIB, address=address) for address in addresses)
@@ -314,24 +234,120 @@ def test_a_local_folder_is_no_place_for_several_machines(folder: Path, tmp_path:
             check_place(Store(tmp_path), several)
 
 
+def cpus(*able: bool | None) -> Inventory:
+    nodes = tuple(Node(cpus=4, memory=16 * GIB, cpu_bfloat16=each) for each in able)
+    return Inventory(nodes=nodes, source="made up")
+
+
 @pytest.mark.parametrize(
-    ("kind", "source", "others"),
-    [("coreference", "pairs", "winobias"), ("pair_score", "coreferences", "crows_pairs")],
+    ("inventory", "said"),
+    [
+        (cpus(True), "dtype bfloat16: this CPU multiplies in it"),
+        (cpus(False), "dtype float32: this CPU emulates bfloat16"),
+        (cpus(True, False, True), "dtype float32: the CPU of 1 of 3 nodes emulates bfloat16"),
+        (cpus(True, None), "dtype float32: 1 of 2 nodes have CPUs that are not known to"),
+        (assumed("nodes=2,gpus=8,gpu_memory=80GiB,gpu=A100"), "dtype bfloat16: A100 can"),
+        (assumed("gpus=8,gpu_memory=80GiB"), "dtype bfloat16: assumed of GPUs whose kind is not"),
+        (
+            assumed("gpus=1,gpu_memory=16GiB,gpu=V100", "gpus=1,gpu_memory=80GiB,gpu=A100"),
+            "dtype float32: no bfloat16 on V100; 1 of 2 nodes",
+        ),
+        # What a GPU says of itself counts before its kind.
+        (
+            Inventory((Node(cpus=4, memory=GIB, gpus=1, gpu="Quadro", bfloat16=False),), "made up"),
+            "dtype float32: no bfloat16 on Quadro",
+        ),
+    ],
 )
-def test_pairs_that_a_method_cannot_read_are_refused(
-    folder: Path, tmp_path: Path, kind: str, source: str, others: str
+def test_the_dtype_is_the_safe_one_and_says_why(inventory: Inventory, said: str) -> None:
+    assert str(choose(inventory, gpus=inventory.gpus > 0)).startswith(said)
+
+
+def test_a_plan_decides_the_dtype_and_an_out_keeps_what_was_decided(
+    shapes: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "pairs.csv").write_text("sent_more,sent_less,bias_type\nred,blue,age\n")
-    (tmp_path / "coreferences.csv").write_text(
-        "pair_id,condition,text,pronoun,referent\n1,pro,he ran,he,he\n1,anti,she ran,she,she\n"
-    )
-    wanted = parse_study(
-        {
-            "name": "pairs",
-            "backbones": [{"id": str(folder / "opt-125m")}],
-            "methods": [{"kind": kind}],
-            "pairs": [{"source": source, "data": str(tmp_path / f"{source}.csv")}],
-        }
-    )
-    with pytest.raises(ConfigError, match=f"add pairs of source {others}"):
-        plan(PreparedStudy.of(wanted), assumed(LAPTOP))
+    wanted = study(shapes, dtype="auto")
+    assert wanted.undecided
+    prepared = PreparedStudy.of(wanted)
+    fast, slow = plan(prepared, cpus(True)), plan(prepared, cpus(False))
+    assert fast.decided.backbones[0].dtype == "bfloat16"
+    assert slow.decided.backbones[0].dtype == "float32"
+    assert slow.shapes["opt-125m"].weight_bytes == 2 * fast.shapes["opt-125m"].weight_bytes
+    store = Store(tmp_path / "out")
+    begin(store, make_record(fast.decided, {}, command="test"))
+    again = plan(prepared, cpus(False), out=store.uri)
+    assert (again.decided, again.precision) == (fast.decided, None)
+
+
+def printed(*options: str) -> str:
+    result = CliRunner().invoke(app, ["plan", DEMO, *options])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def parts(text: str) -> dict[str, str]:
+    """The paragraphs of a plan by their first word; `tune` and `score` are stages."""
+    return {part.split()[0]: part for part in text.strip().split("\n\n")}
+
+
+def memory_tables(stage: str) -> list[tuple[float, float]]:
+    """Of each memory table: the sum of its lines in bytes, and the sum that it prints."""
+    tables, lines = [], 0.0
+    for what, number, unit in re.findall(r"^    (\w+).* ([\d.]+)([KMG]?i?B)$", stage, flags=re.M):
+        size = float(number) * UNITS[unit]
+        if what == "together":
+            tables.append((lines, size))
+            lines = 0.0
+        else:
+            lines += size
+    return tables
+
+
+def test_a_machine_without_gpus_has_its_stages_with_sums_that_add_up() -> None:
+    text = printed("--assume", "cpus=4,memory=16GiB")
+    found = parts(text)
+    assert list(found) == ["demo", "tune", "score", "speed", "together", "wall"]
+    assert "1 node, 4 CPUs, 11.2GiB for workers (assumed)" in found["demo"]
+    packs = "8 runs; 4 packs of up to 2 seeds, 4 workers at once; each worker 1 CPU\n"
+    assert packs in found["tune"]
+    assert "planted 3,240 items" in found["score"]
+    assert "1 replica to start with, up to 4; each 1 CPU; " in found["score"]
+    assert re.search(r"\d+ shards of \d+ rows or fewer", found["score"])
+    for stage in ("tune", "score"):
+        ((lines, total),) = memory_tables(found[stage])
+        assert lines == pytest.approx(total, rel=1e-3)
+    assert found["speed"].startswith("speed of CPU: "), "what hours reckon with"
+    assert max(map(len, found["score"].splitlines())) <= 120
+    same = raybias.plan(raybias.load_study(DEMO), assume=["cpus=4,memory=16GiB"])
+    assert f"{same}\n" == text, "from Python as from the command line"
+    assert same._repr_html_().startswith("<pre>demo on ")
+    assert f"together {same.costs.hours:,.1f} device-hours at most" == found["together"].strip()
+
+
+def test_gpus_bring_a_dtype_their_nodes_memory_and_hours() -> None:
+    gpus = "nodes=2,cpus=8,memory=64GiB,gpus=2,gpu_memory=80GiB,gpu=A100"
+    rates = "methods.0.learning_rates=[0.1,0.01]"
+    found = parts(printed("--assume", gpus, "--set", rates, "--set", "backbones.0.dtype=auto"))
+    assert found["dtype"].startswith("dtype bfloat16: A100")
+    assert "2 runs of the sweep, then 7 runs of what it chooses; " in found["tune"]
+    assert "each worker 1 CPU and 1 GPU" in found["tune"]
+    assert len(memory_tables(found["tune"])) == 2, "of the device, and of its node"
+    assert re.fullmatch(r"together [\d.]+ device-hours at most", found["together"])
+
+
+def test_workers_that_share_a_backbone_and_nodes_to_come_are_said_to() -> None:
+    kind = "{count: 2, cpus: 4, memory: 64GiB, gpus: 2, gpu_memory: 24GiB}"
+    options = ("--set", f"resources.nodes=[{kind}]", "--set", "resources.shard=zero3")
+    found = parts(printed(*options, "--peak-tflops", "10"))
+    assert "nodes (2 yet to come)" in found["demo"], "this machine is there"
+    assert "4 workers share one pack of 8 seeds; each worker 1 CPU and 1 GPU" in found["tune"]
+    assert "2 nodes of them yet to come" in found["tune"]
+    assert "4 workers share the backbone" in found["score"]
+    assert "gathered by all workers" in found["score"]
+    assert "device-hours" in found["together"]
+
+
+def test_a_plan_is_of_a_cluster_or_of_an_assumption() -> None:
+    with pytest.raises(ConfigError, match="--address and --assume exclude each other; give one"):
+        printed("--assume", "cpus=2", "--address", "auto")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import polars as pl
 import pytest
 from transformers import T5Config
 
-from raybias.config import Study, parse_study
+from raybias.config import Study
 from raybias.engine.memory import total
 from raybias.errors import ConfigError, DataError, ModelError, PlanError
 from raybias.planning.costs import costs_of, describe
@@ -19,46 +20,25 @@ from raybias.planning.prepared import PreparedStudy, read_items
 from raybias.planning.stage_plans import Plan
 from raybias.planning.tasks import fetched_models, tasks_of
 from raybias.probes import pair_items
-from support import prompting
+from support import rewriters
 from support.mirrored import mirror
-from support.rewriters import save_judge, save_pairs, save_t5
 
 SMALL = "cpus=2,memory=8GiB"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """70 pairs, a backbone, a checkpoint, the shape of a large one, and a judge."""
-    root = tmp_path_factory.mktemp("stage")
-    save_t5(root / "t5")
-    save_judge(root / "judge")
-    save_t5(root / "large-t5")
+    """What a study names, and the shape of a large T5."""
+    root = rewriters.save(tmp_path_factory.mktemp("stage"))
+    shutil.copytree(root / "t5", root / "large-t5")
     T5Config(d_model=8192, num_layers=12, decoder_start_token_id=0).save_pretrained(
         root / "large-t5"
     )
-    prompting.save("gpt2", root / "gpt2")
-    save_pairs(root)
     return root
 
 
 def study(folder: Path, *, styles: Any = None, **change: Any) -> Study:
-    made = {
-        "model": str(folder / "t5"),
-        "instruction": "",
-        "candidates": 5,
-        "max_length": 24,
-        "adequacy": {"model": str(folder / "judge"), "threshold": 0.05},
-        **change,
-    }
-    return parse_study(
-        {
-            "name": "styled",
-            "backbones": [{"id": str(folder / "gpt2"), "bos": "prepend"}],
-            "methods": [{"kind": "pair_score", "scores": ["prepend"]}],
-            "pairs": [{"source": "pairs", "name": "mine", "data": str(folder / "pairs.csv")}],
-            "styles": styles or {"names": ["original", "formal"], "rewriting": {"formal": made}},
-        }
-    )
+    return rewriters.study(folder, {"styles": styles} if styles else {}, **change)
 
 
 def planned(folder: Path, machine: str = SMALL, **change: Any) -> Plan:
@@ -74,7 +54,7 @@ def test_a_plan_shows_the_stage_and_counts_its_pairs(folder: Path) -> None:
     shown = describe(made, costs_of(PreparedStudy.of(study(folder)), made))
     assert "rewrite as formal with t5, judged by judge (mirror): mine 70 pairs" in shown
     assert "2 replicas, each 1 CPU; 2 chunks, 512 tokens at a time" in shown
-    assert shown.index("rewrite as formal") < shown.index("score with gpt2")
+    assert shown.index("rewrite as formal") < shown.index("score with tiny")
 
 
 def test_models_of_the_hub_are_fetched_before_they_rewrite(
@@ -115,7 +95,7 @@ def test_memory_takes_a_smaller_budget_and_then_refuses(folder: Path) -> None:
 
 def test_what_cannot_be_rewritten_is_refused_before_any_work(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot load"):
-        planned(folder, model=str(folder / "gpt2"))
+        planned(folder, model=str(folder / "tiny"))
     made = study(folder)
     wino = made.model_copy(
         update={"pairs": (made.pairs[0].model_copy(update={"source": "winobias"}),)}

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,13 +16,9 @@ from raybias.errors import PlanError
 from raybias.runtime import study as running
 from raybias.runtime.study import run_study
 from raybias.runtime.work import StudyRun
-from support import deterministic
-from support.tiny import save_study
+from support import deterministic, studies
 
 pytestmark = pytest.mark.long
-
-MAIN = "from raybias.cli import main; main()"
-STOPPED = "raybias: stopped; the same command goes on with what is there\n"
 
 
 class _Connected(Exception):
@@ -44,7 +36,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(running, "connected", connected)
     # Other tests of this process can share a cluster.
     monkeypatch.setattr(running, "names_no_cluster", lambda address: address is None)
-    return save_study(tmp_path, items=48)
+    return studies.save(tmp_path, "soft_prompt")
 
 
 def run(study: Path, out: Path, *changes: str, **options: Any) -> None:
@@ -55,18 +47,30 @@ def read(out: Path) -> pl.DataFrame:
     return pl.read_parquet(f"{out}/predictions/**/*.parquet").sort("run_id", "item_id")
 
 
-def test_a_small_study_is_done_without_ray_and_nothing_is_left_to_start_it_for(
+def test_a_sweep_is_done_without_ray_and_nothing_is_left_to_start_it_for(
     study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, lefts, left = tmp_path / "out", list[float](), StudyRun.left
     monkeypatch.setattr(StudyRun, "left", lambda self: lefts.append(left(self)) or lefts[-1])
-    run(study, out)
-    assert read(out).height == 2 * 48
+    rates = "methods.0.learning_rates=[1.0e+30, 0.01]"
+    run(study, out, rates)
+    assert read(out).height == 30
+    runs = pl.read_parquet(out / "runs.parquet").sort("stage", "seed")
+    rows = runs.select("stage", "seed", "learning_rate", "stop_reason").rows()
+    assert [row[:3] for row in rows[:2]] == [("final", seed, 0.01) for seed in (1, 2)]
+    assert rows[2:] == [("sweep", 1, 1e30, "diverged")]
     made = [*out.rglob("adapter_model.safetensors"), *out.glob("predictions/**/*.parquet")]
     then = {file: file.stat().st_mtime_ns for file in made}
-    run(study, out)
+    run(study, out, rates)
     assert lefts[0] > 0 == lefts[1]
     assert {file: file.stat().st_mtime_ns for file in made} == then
+
+
+def test_what_draws_nothing_is_counted_once_its_runs_are_written_down(
+    study: Path, tmp_path: Path
+) -> None:
+    run(study, tmp_path / "out", "methods=[{kind: zero_shot, read: likelihood}]")
+    assert read(tmp_path / "out").height == 30
 
 
 def test_bits_that_repeat_are_those_of_any_cpu_and_leave_torch_as_it_was(
@@ -74,14 +78,14 @@ def test_bits_that_repeat_are_those_of_any_cpu_and_leave_torch_as_it_was(
 ) -> None:
     plain, repeated = tmp_path / "plain", tmp_path / "repeated"
     before = deterministic.settings()
-    run(study, plain, address="none")
-    run(study, repeated, "resources.deterministic=true", address="none")
+    run(study, plain, "resources.deterministic=false", address="none")
+    run(study, repeated, address="none")
     assert deterministic.settings() == before
     assert read(plain).equals(read(repeated))
     for out, said in ((plain, False), (repeated, True)):
         tuned = [json.loads(f.read_text()) for f in out.glob("adapters/*/raybias.json")]
         readers = [json.loads(f.read_text()) for f in out.glob("readers/*.json")]
-        assert [each["computed"]["deterministic"] for each in tuned] == [said] * 3
+        assert [each["computed"]["deterministic"] for each in tuned] == [said] * 2
         assert {each["deterministic"] for each in readers} == {said}
 
 
@@ -97,39 +101,19 @@ def test_what_is_planned_to_take_long_goes_to_ray(
 def test_what_takes_longer_than_planned_goes_to_ray_with_what_is_done(
     study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    steps = ("methods.0.max_steps=100000", "methods.0.early_stop.after_step=100000")
-    monkeypatch.setattr(StudyRun, "left", lambda self: 0.1)
-    monkeypatch.setattr(running, "_STARTING_S", 0.5)
+    steps = ("methods.0.max_steps=300", "methods.0.early_stop.after_step=300")
     out = tmp_path / "out"
+    monkeypatch.setattr(StudyRun, "left", lambda self: 0.0)
+    monkeypatch.setattr(running, "_STARTING_S", 0.5)
     with pytest.raises(_Connected):
         run(study, out, *steps)
-    assert "tiny: takes longer than planned, and goes on with Ray" in capfd.readouterr().err
-    assert len([*out.glob("train/*/*.safetensors")]) == 3, "states that other workers go on from"
+    assert "methods: takes longer than planned, and goes on with Ray" in capfd.readouterr().err
+    assert len([*out.glob("train/*/*.safetensors")]) == 2, "states that other workers go on from"
+    run(study, out, *steps, address="none")
+    assert "2 runs resumed" in capfd.readouterr().err
 
 
 def test_what_several_processes_must_share_is_refused(study: Path, tmp_path: Path) -> None:
     shared = ("resources.shard=zero3", "resources.train_workers=2")
     with pytest.raises(PlanError, match="leave out --address none"):
         run(study, tmp_path / "out", *shared, address="none")
-
-
-def test_a_signal_is_one_line_and_the_same_study_goes_on(
-    study: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    out, said = tmp_path / "out", tmp_path / "said"
-    steps = ("methods.0.max_steps=200", "methods.0.early_stop.after_step=200")
-    words = [sys.executable, "-c", MAIN, "run", str(study), "--out", str(out), "--address", "none"]
-    words += [word for change in steps for word in ("--set", change)]
-    with said.open("w") as stream:
-        driver = subprocess.Popen(words, stderr=stream)
-    ends = time.monotonic() + 120
-    while not [*out.glob("train/*/*.safetensors")]:
-        assert driver.poll() is None, said.read_text()
-        assert time.monotonic() < ends, said.read_text()
-        time.sleep(0.02)
-    driver.send_signal(signal.SIGINT)
-    assert driver.wait(30) == 128 + signal.SIGINT
-    assert said.read_text().endswith(STOPPED)
-    assert not (out / "lease.json").exists()
-    run(study, out, *steps, address="none")
-    assert "3 runs resumed" in capfd.readouterr().err

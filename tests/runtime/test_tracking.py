@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -59,19 +60,6 @@ def test_tracking_makes_no_other_study() -> None:
     assert one.hash == make_record(study_of(mlflow="http://here"), {}, command="").hash
 
 
-class Held:
-    """A run of Weights & Biases."""
-
-    def __init__(self, step: int) -> None:
-        self.step, self.logged, self.finished = step, list[tuple[Any, Any]](), False
-
-    def log(self, numbers: Any, step: int | None = None) -> None:
-        self.logged.append((numbers, step))
-
-    def finish(self) -> None:
-        self.finished = True
-
-
 def test_wandb_gets_runs_once_and_the_tables(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -80,11 +68,12 @@ def test_wandb_gets_runs_once_and_the_tables(
     fake = ModuleType("wandb")
     fake.Table = lambda columns, data: (columns, data)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    begun: dict[str, tuple[dict[str, Any], Held]] = {}
+    begun: dict[str, tuple[dict[str, Any], Mock]] = {}
 
-    def setup(**given: Any) -> Held:
-        begun[given["trial_name"]] = (given, Held(120 if given["trial_name"] == "run2" else 0))
-        return begun[given["trial_name"]][1]
+    def setup(**given: Any) -> Mock:
+        run = Mock(step=120 if given["trial_name"] == "run2" else 0)
+        begun[given["trial_name"]] = (given, run)
+        return run
 
     monkeypatch.setattr(integration, "setup_wandb", setup)
     study = study_of(wandb="project")
@@ -92,12 +81,13 @@ def test_wandb_gets_runs_once_and_the_tables(
     track_runs(study, rows_of(study), mark="m", reporter=reporter)
     given, held = begun["run1"]
     assert (given["project"], given["config"]["learning_rate"]) == ("project", 0.001)
-    assert [step for _, step in held.logged] == [0, 50, 100, 120]
-    assert held.logged[1][0] == {"eval_accuracy": 0.75}
-    assert held.finished
-    assert begun["run2"][1].logged == []
+    assert [call.kwargs["step"] for call in held.log.call_args_list] == [0, 50, 100, 120]
+    assert held.log.call_args_list[1].args == ({"eval_accuracy": 0.75},)
+    held.finish.assert_called_once()
+    begun["run2"][1].log.assert_not_called()
     track_tables(study, filled(tmp_path, study), reporter=reporter)
-    assert begun["tables"][1].logged == [({"tables/gaps.csv": (["group", "gap"], [["a, b", "0.5"]])}, None)]  # fmt: skip # noqa: E501
+    table = (["group", "gap"], [["a, b", "0.5"]])
+    assert begun["tables"][1].log.call_args.args == ({"tables/gaps.csv": table},)
 
 
 def test_a_tracker_that_fails_is_one_note(monkeypatch: pytest.MonkeyPatch) -> None:

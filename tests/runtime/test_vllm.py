@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
 import yaml
-from transformers import LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 
 from raybias.config import Backbone, parse_study
 from raybias.engine.answering import EngineAnswers
@@ -32,8 +33,8 @@ from raybias.planning.prepared import PreparedStudy, fit_methods
 from raybias.providers.vllm import VLLM, VLLMAnswers, engine_options
 from raybias.schema import LABELS
 from support import prompting
-from support.studies import NO_RAY, run
-from support.vllm_stand_in import install, pretend, widen_heads
+from support.studies import MINE, NO_RAY, run, write_probe
+from support.vllm_stand_in import install, pretend
 from support.words import word_tokenizer
 
 #: vLLM's own warnings are its own affair.
@@ -54,7 +55,14 @@ def version(patch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return widen_heads(prompting.save_chat("llama", tmp_path_factory.mktemp("model") / "tiny"))
+    """With heads of 32 dimensions, the fewest that vLLM reads on a CPU."""
+    folder = prompting.save_chat("llama", tmp_path_factory.mktemp("model") / "tiny")
+    config = AutoConfig.from_pretrained(folder, head_dim=32)
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(config)
+    model.generation_config.update(do_sample=True, top_k=20)
+    model.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -111,15 +119,7 @@ def test_a_prompt_that_is_too_long_is_one_line(answers: VLLMAnswers) -> None:
 
 
 def study(folder: Path, **backbone: object) -> dict[str, Any]:
-    pl.DataFrame(
-        {
-            "text": prompting.texts(12),
-            "label": [n // 4 for n in range(12)],
-            "attribute": "colour",
-            "group": [("red", "blue", "green")[n % 3] for n in range(12)],
-            "template_id": [f"t{n // 3}" for n in range(12)],
-        }
-    ).write_csv(folder / "probe.csv")
+    write_probe(folder)
     return {
         "name": "engines",
         "backbones": [{"api": "vllm", "id": "tiny", "dtype": "float32", **backbone}],
@@ -127,7 +127,8 @@ def study(folder: Path, **backbone: object) -> dict[str, Any]:
             {"kind": "zero_shot", "temperature": 0, "seeds": [1]},
             {"kind": "cot", "temperature": 0, "seeds": [1], "reasoning_tokens": 5},
         ],
-        "probes": [{"source": "file", "name": "mine", "data": "probe.csv"}],
+        "probes": [dict(MINE)],
+        "limit": 12,
         "resources": {"gpus_per_worker": 0, "rows_per_shard": 6},
     }
 

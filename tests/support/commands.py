@@ -1,6 +1,8 @@
-"""Run commands in this process."""
+"""Run commands in this process, and find ports for those in others."""
 
 from __future__ import annotations
+
+import socket
 
 import pytest
 
@@ -21,3 +23,9 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     assert captured.out == ""
     (line,) = captured.err.splitlines()
     return line
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])

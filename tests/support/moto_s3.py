@@ -22,6 +22,8 @@ from typing import Literal
 import pyarrow.fs as pafs
 import pytest
 
+from support.commands import free_port
+
 BUCKET = "bucket"
 Mode = Literal["open", "busy", "gone"]
 _BUSY = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -89,17 +91,6 @@ class S3:
         """Answer ("open"), answer 503 ("busy"), or nothing ("gone") from now on."""
         self.relay.mode = mode
 
-    def empty(self) -> None:
-        """Forget every bucket."""
-        request = urllib.request.Request(f"{self.endpoint}/moto-api/reset", method="POST")
-        urllib.request.urlopen(request, timeout=30).close()
-
-    def make_bucket(self) -> None:
-        pafs.S3FileSystem(
-            endpoint_override=self.endpoint, access_key="testing", secret_key="testing",
-            allow_bucket_creation=True, region="us-east-1",
-        ).create_dir(BUCKET)  # fmt: skip
-
 
 @contextmanager
 def served() -> Iterator[S3]:
@@ -107,9 +98,7 @@ def served() -> Iterator[S3]:
     program = os.environ.get("RAYBIAS_MOTO") or shutil.which("moto_server")
     if program is None:
         pytest.skip("moto_server is not on PATH; `make slow` installs it, or set RAYBIAS_MOTO")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen(
         [program, "-H", "127.0.0.1", "-p", str(port)],
         stdout=subprocess.DEVNULL,
@@ -122,7 +111,10 @@ def served() -> Iterator[S3]:
             relay.upstream = port
             threading.Thread(target=relay.serve_forever, daemon=True).start()
             s3 = S3(relay)
-            s3.make_bucket()
+            pafs.S3FileSystem(
+                endpoint_override=s3.endpoint, access_key="testing", secret_key="testing",
+                allow_bucket_creation=True, region="us-east-1",
+            ).create_dir(BUCKET)  # fmt: skip
             yield s3
             relay.shutdown()
     finally:

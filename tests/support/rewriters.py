@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import torch
 import transformers
 from tokenizers import processors
 
+from raybias.config import Study, parse_study
+from support import prompting
 from support.words import word_tokenizer
 
 WORDS = ["<pad>", "</s>", "<unk>", *(f"w{n}" for n in range(90))]
@@ -87,3 +91,30 @@ def save_pairs(folder: Path) -> Path:
         }
     ).write_csv(folder / "pairs.csv")
     return folder / "pairs.csv"
+
+
+def save(folder: Path) -> Path:
+    """What `study` names, in `folder`: a backbone, a T5, a judge and pairs."""
+    prompting.save("gpt2", folder / "tiny")
+    save_t5(folder / "t5")
+    save_judge(folder / "judge")
+    save_pairs(folder)
+    return folder
+
+
+def study(folder: Path, sections: Mapping[str, Any], **change: Any) -> Study:
+    """A study whose style `formal` the T5 makes; `change` is of how it makes it."""
+    made = {
+        "model": str(folder / "t5"), "instruction": "", "candidates": 5, "max_length": 24,
+        "adequacy": {"model": str(folder / "judge"), "threshold": 0.05}, **change,
+    }  # fmt: skip
+    return parse_study(
+        {
+            "name": "styled",
+            "backbones": [{"id": str(folder / "tiny"), "dtype": "float32", "bos": "prepend"}],
+            "methods": [{"kind": "pair_score", "scores": ["prepend"]}],
+            "pairs": [{"source": "pairs", "name": "mine", "data": str(folder / "pairs.csv")}],
+            "styles": {"names": ["formal", "original"], "rewriting": {"formal": made}, "seed": 3},
+            **sections,
+        }
+    )

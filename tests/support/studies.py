@@ -177,7 +177,7 @@ def questions(folder: Path) -> Path:
 NO_RAY = ("--address", "none")
 
 
-def run(study: Path, out: Path, *options: str) -> str:
+def run(study: Path, out: Path | str, *options: str) -> str:
     """What `raybias run` prints on standard output; its error is raised."""
     result = CliRunner().invoke(app, ["run", str(study), "--out", str(out), *options])
     if result.exception is not None:

@@ -1,18 +1,25 @@
-"""A random OPT of 60 words, and a study of it that real Ray runs in seconds."""
+"""A random OPT of 60 words."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import torch
-import yaml
 from transformers import OPTConfig, OPTForCausalLM
 
+from raybias.config import Backbone
+from raybias.engine.adapters.soft_prompt import save_soft_prompt
+from raybias.engine.backbone import load_backbone
+from raybias.engine.scoring.causal import LabelScorer
+from raybias.engine.verbalizer import verbalizer_ids
 from raybias.schema import LABELS
+from raybias.storage import Store
 from support.words import word_tokenizer
 
+#: Logits [N, K] by run.
+Logits = dict[str, np.ndarray]
 WORDS = [f"w{i}" for i in range(60)]
 
 
@@ -47,42 +54,13 @@ def texts(count: int, *, seed: int, longest: int = 40) -> list[str]:
     return [" ".join(random.choice(WORDS, random.integers(2, longest))) for _ in range(count)]
 
 
-def save_study(folder: Path, *, items: int = 240, longest: int = 12) -> Path:
-    """A study file with its model, training set and probe, all in `folder`."""
-    save_model(folder / "tiny")
-    sentences = folder / "sentences"
-    sentences.mkdir()
-    for seed, (split, count) in enumerate({"train": 48, "validation": 24}.items()):
-        pl.DataFrame(
-            {"text": texts(count, seed=seed, longest=8), "label": [i % 3 for i in range(count)]}
-        ).write_csv(sentences / f"{split}.csv")
-    pl.DataFrame(
-        {
-            "text": texts(items, seed=9, longest=longest),
-            "label": [i % 3 for i in range(items)],
-            "attribute": "colour",
-            "group": [("red", "blue", "green")[i // 3 % 3] for i in range(items)],
-            "template_id": [f"t{i // 9}" for i in range(items)],
-        }
-    ).write_csv(folder / "probe.csv")
-    study = {
-        "name": "tiny",
-        "backbones": [{"id": "tiny", "dtype": "float32", "bos": "prepend"}],
-        "training": [{"source": "file", "name": "sentences", "data": "sentences"}],
-        "methods": [
-            {
-                "prompt_length": 4,
-                "learning_rates": [0.01],
-                "seeds": [1, 2, 3],
-                "keep": 2,
-                "max_steps": 10,
-                "eval_every": 5,
-                "early_stop": {"after_step": 5},
-            }
-        ],
-        "probes": [{"source": "file", "name": "mine", "data": "probe.csv"}],
-        "resources": {"rows_per_shard": 16, "train_workers": 1, "replicas_max": 1},
-    }
-    path = folder / "tiny.yaml"
-    path.write_text(yaml.safe_dump(study))
-    return path
+def save_prompts(store: Store, spec: Backbone, runs: Sequence[str], texts: Sequence[str]) -> Logits:
+    """Random soft prompts of runs in an OUT; returns what the engine makes of texts, one by one."""
+    backbone, found = load_backbone(spec), {}
+    scorer = LabelScorer(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
+    rows = [backbone.encoder.encode([text]) for text in texts]
+    for seed, run_id in enumerate(runs, start=1):
+        prompt_PD = torch.randn(4, 32, generator=torch.Generator().manual_seed(seed))
+        save_soft_prompt(store, f"adapters/{run_id}", prompt_PD, spec=spec, record={})
+        found[run_id] = np.concatenate([scorer.score(row, prompt_PD).numpy() for row in rows])
+    return found

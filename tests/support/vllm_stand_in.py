@@ -1,4 +1,4 @@
-"""What raybias uses of vLLM 0.32, computed by transformers; and models whose heads vLLM reads.
+"""What raybias uses of vLLM 0.32, computed by transformers.
 
 `SamplingParams`, `LLM.generate` and what it returns have the names and meanings that vLLM
 publishes. Where vLLM is installed, tests take it instead.
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,9 +19,6 @@ import torch
 import transformers
 
 from raybias.providers import vllm as provider
-
-#: Widths of a head that vLLM reads on a CPU begin here.
-HEAD = 32
 
 
 @dataclass
@@ -124,40 +120,3 @@ def pretend(patch: pytest.MonkeyPatch, name: str, version: str) -> None:
     patch.setattr(provider, "find_spec", lambda module: ModuleSpec(module, None))
     patch.setattr(provider, "packages_distributions", lambda: {"vllm": [name]})
     patch.setattr(provider, "version", lambda distribution: version)
-
-
-def widen_heads(folder: Path) -> Path:
-    """Give a LLaMA model heads of 32 dimensions, with zeros; it computes what it did.
-
-    Rotary frequency j of a narrow head is frequency j * widening of a wide one, and queries make up
-    for the scale of products.
-    """
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    config = model.config
-    narrow = config.hidden_size // config.num_attention_heads
-    times, half = HEAD // narrow, narrow // 2
-    places_D = torch.tensor(
-        [pair * times + side * HEAD // 2 for side in (0, 1) for pair in range(half)]
-    )
-    config.head_dim = HEAD
-    wide = transformers.AutoModelForCausalLM.from_config(config)
-
-    def widened(name: str, tensor: torch.Tensor) -> torch.Tensor:
-        part = name.rsplit(".", 2)[-2]
-        if part in ("q_proj", "k_proj", "v_proj"):
-            rows = tensor.reshape(-1, narrow, tensor.shape[1])
-            filled = torch.zeros(len(rows), HEAD, tensor.shape[1])
-            filled[:, places_D] = rows * (times**0.5 if part == "q_proj" else 1.0)
-            return filled.reshape(-1, tensor.shape[1])
-        if part == "o_proj":
-            columns = tensor.reshape(len(tensor), -1, narrow)
-            filled = torch.zeros(*columns.shape[:2], HEAD)
-            filled[:, :, places_D] = columns
-            return filled.reshape(len(tensor), -1)
-        return tensor
-
-    state = {name: widened(name, tensor) for name, tensor in model.state_dict().items()}
-    wide.load_state_dict(state)
-    wide.generation_config = model.generation_config
-    wide.save_pretrained(folder)
-    return folder
