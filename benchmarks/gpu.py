@@ -303,7 +303,7 @@ def zero_rank(
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("gloo" if kind == "cpu" else "nccl", rank=rank, world_size=world)
-    from raybias.runtime.zero3 import Zero3
+    from raybias.runtime.worker_group import Zero3
 
     sharding = Zero3(dtype, device)
     spec = Backbone.model_validate({"id": folder, "dtype": dtype})

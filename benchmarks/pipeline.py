@@ -41,9 +41,9 @@ from raybias.planning.stage_plans import ScorePlan
 from raybias.planning.tasks import Task
 from raybias.planning.workload import shards_of
 from raybias.runtime.graph import Grant
-from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.stream import Replicas
 from raybias.runtime.predict.worker import ShardWorker
+from raybias.runtime.progress import Meter
 from raybias.runtime.ray_session import connected
 from raybias.runtime.workers import Reading
 from raybias.schema import ITEMS, LABELS, PREDICTIONS, OutputSpec

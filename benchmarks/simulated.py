@@ -27,7 +27,7 @@ from raybias.errors import PlanError
 from raybias.planning.bounds import Forecast
 from raybias.planning.inventory import Inventory, Node, assumed
 from raybias.planning.layout import LayoutPlanner
-from raybias.planning.machine import Layout, Speed
+from raybias.planning.machine import Layout, Machine, Speed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.stage_plans import Plan, TunePlan
@@ -466,7 +466,7 @@ def stages_of(prepared: PreparedStudy, made: Plan) -> list[list[TunePlan]]:
         method = next(each for each in made.methods(backbone) if each.name == stage.method)
         training = next(each for each in made.decided.training if each.name == stage.training)
         shape = made.shapes[backbone.name]
-        planner = LayoutPlanner(made.decided.resources, made.inventory, backbone, shape)
+        planner = LayoutPlanner(made.decided.resources, made.inventory, backbone, shape, Machine())
         work = made.works.tuning[backbone.name, training.name, method.name]
         found.append(planner.tunings(training, method, work))
     return found

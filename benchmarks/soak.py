@@ -62,8 +62,8 @@ from raybias.planning.tasks import Task
 from raybias.planning.workload import shards_of
 from raybias.runtime.graph import Grant
 from raybias.runtime.inventory import read_inventory
-from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.stream import Replicas
+from raybias.runtime.progress import Meter
 from raybias.runtime.ray_session import connected
 from raybias.runtime.workers import Reading
 from raybias.storage import Store

@@ -56,9 +56,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     def add(self, name: str, entry: Entry, *, origin: tuple[str, str]) -> None:
         """Register an entry of the code at `origin`, a module and a name in it.
 
-        Raises
-        ------
-        ConfigError: other code has registered the name.
+        Raises ConfigError: other code has registered the name.
         """
         known = self._origins.setdefault(name, origin)
         if known != origin:

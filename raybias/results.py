@@ -1,7 +1,4 @@
-"""Open a finished study's OUT: its tables, runs and predictions as Polars frames.
-
-Nothing is computed here; what is read was written by `raybias run` or `raybias report`.
-"""
+"""Open a finished study's OUT: its tables, runs and predictions as Polars frames."""
 
 from __future__ import annotations
 
@@ -11,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from raybias.config import Study
 from raybias.errors import OutputError
-from raybias.schema import KEYS as _KEYS
+from raybias.schema import KEYS, PREDICTIONS
 from raybias.storage import Store
+from raybias.study_record import read_record, read_runs
 from raybias.table_files import read_frame
 
 if TYPE_CHECKING:
-    from raybias.config import Study
     from raybias.report.rendering import Shown
 
 
@@ -51,7 +49,6 @@ class Results:
     """
 
     def __init__(self, out: str | Path) -> None:
-        from raybias.study_record import read_record
 
         self.store = Store(out)
         self._record = read_record(self.store)
@@ -113,7 +110,7 @@ class Results:
         rates = self._of_probes().filter(
             pl.col("model") != "all", pl.col("group") != "all", statistic="rate"
         )
-        keys = (*_KEYS, "attribute", "group", "score")
+        keys = (*KEYS, "attribute", "group", "score")
         return rates.unique(keys, keep="first", maintain_order=True).select(*keys, "value")
 
     @property
@@ -122,10 +119,10 @@ class Results:
 
         Groups that are not in the mean are left out.
         """
-        keys = (*_KEYS, "attribute", "group", "score")
+        keys = (*KEYS, "attribute", "group", "score")
         inside = self.gaps.filter(condition="").select(keys)
         by = self.by_group.join(inside, on=keys, nulls_equal=True, maintain_order="left").group_by(
-            *_KEYS, "attribute", "score", maintain_order=True
+            *KEYS, "attribute", "score", maintain_order=True
         )
         return by.agg(pl.col("value").mean())
 
@@ -139,7 +136,7 @@ class Results:
         spans = self._of_probes().filter(
             ~pl.col("score").str.ends_with("_less_noise"), group="all", statistic="difference"
         )
-        return spans.select(*_KEYS, "attribute", "score", "value", "reason")
+        return spans.select(*KEYS, "attribute", "score", "value", "reason")
 
     def _of_probes(self) -> pl.LazyFrame:
         if not self.study.probes:
@@ -158,8 +155,6 @@ class Results:
     @property
     def runs(self) -> pl.LazyFrame:
         """Read one row per run (`schema.RUNS`): steps, losses, accuracies, whether it was kept."""
-        from raybias.study_record import read_runs
-
         return read_runs(self.store).lazy()
 
     @property
@@ -167,15 +162,11 @@ class Results:
         """Scan the predictions of every run on every item (`schema.PREDICTIONS`)."""
         import pyarrow.dataset as pads
 
-        from raybias import schema
-
         names = self.store.files("predictions", suffix=".parquet", recursive=True)
         if not names:
             raise OutputError("holds no predictions", where=self.out, cure="run its study")
         paths = [self.store.path(name) for name in names]
-        found = pads.dataset(
-            paths, filesystem=self.store.fs, schema=schema.PREDICTIONS, format="parquet"
-        )
+        found = pads.dataset(paths, filesystem=self.store.fs, schema=PREDICTIONS, format="parquet")
         return pl.scan_pyarrow_dataset(found)
 
     def __repr__(self) -> str:

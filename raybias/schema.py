@@ -1,8 +1,4 @@
-"""The tables that pass between stages: column names, order and types.
-
-Probes write items, models write runs and answers, statistics read answers and write cells, gaps
-and estimates.
-"""
+"""The tables that pass between stages: column names, order and types."""
 
 from __future__ import annotations
 

@@ -67,10 +67,8 @@ def _patient(options: dict[str, Any]) -> PatientS3:
 class Store:
     """One folder, local or remote, addressed by relative paths.
 
-    Parameters
-    ----------
-    uri: a local path or a URI that `pyarrow.fs.FileSystem.from_uri` reads, options such as
-        `?endpoint_override=` included.
+    `uri`: a local path or a URI that `pyarrow.fs.FileSystem.from_uri` reads, options such as
+    `?endpoint_override=` included.
 
     Raises
     ------
@@ -202,9 +200,8 @@ class Store:
     def read_table(self, name: str, *, schema: pa.Schema | None = None) -> pa.Table:
         """Read one Parquet file without its metadata: all columns, or those of a schema.
 
-        Raises
-        ------
-        DataError: not a whole Parquet file, or one without a column of the schema and its type.
+        Raises DataError: not a whole Parquet file, or one without a column of the schema and its
+        type.
         """
         with self.reading(name, "as a Parquet table"):
             file = pq.ParquetFile(self.path(name), filesystem=self.fs)
@@ -260,9 +257,7 @@ class Store:
     def reading(self, name: str, form: str = "") -> Iterator[None]:
         """Raise whatever a library says of a file's content as one `DataError` that names it.
 
-        Parameters
-        ----------
-        form: completes "cannot be read".
+        `form`: completes "cannot be read".
         """
         try:
             with self.translating_errors("read", name):

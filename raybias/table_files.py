@@ -36,9 +36,7 @@ _ESCAPED: Final = r"^'('*[=+\-@\t\r\n])"
 def unzipped(data: bytes, name: str, where: str) -> bytes:
     """Unpack a file's content if its name ends in .gz.
 
-    Raises
-    ------
-    DataError: not a whole gzip file, nothing in it, or more than memory holds.
+    Raises DataError: not a whole gzip file, nothing in it, or more than memory holds.
     """
     if name.endswith(".gz"):
         try:
@@ -58,9 +56,7 @@ def unzipped(data: bytes, name: str, where: str) -> bytes:
 def read_frame(store: Store, name: str) -> pl.DataFrame:
     """Read one CSV or TSV (every column as text), JSON Lines or Parquet file, by suffix.
 
-    Raises
-    ------
-    DataError: another suffix, no such file, or content that is not what the suffix says.
+    Raises DataError: another suffix, no such file, or content that is not what the suffix says.
     """
     if name.endswith(".parquet"):
         table = store.read_table(name)

@@ -34,21 +34,12 @@ def inputs(
 def one_shard(
     method: Method, backbone: Backbone, items: pl.DataFrame, out: str, run: Any = None
 ) -> pl.DataFrame:
-    """Check a method as a study does, and have it read items as one shard of a study.
+    """Check a method as a study does, and have it read one probe's items; return the file's rows.
 
     Parameters
     ----------
-    items: of one probe, as the method reads it.
     out: of a study, which holds what its runs need.
     run: what `Reader.load` gives; loaded by the first run that the method lists, by default.
-
-    Returns
-    -------
-    The rows of the shard's file.
-
-    Raises
-    ------
-    RaybiasError: as the method says.
     """
     given, store = inputs(backbone, items), Store(out)
     method.check(given)

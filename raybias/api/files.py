@@ -1,7 +1,4 @@
-"""Judge files and items, wherever they come from: no model and no Ray.
-
-Each function imports what it needs when it is called.
-"""
+"""Judge files and items, wherever they come from: no model and no Ray."""
 
 from __future__ import annotations
 
@@ -9,14 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raybias.config import Interval, PairProbe, Profile, Scope, StyleOptions
+import polars as pl
+
+from raybias.api.studies import write_report
+from raybias.config import Interval, PairProbe, Profile, QuestionProbe, Scope, StyleOptions
+from raybias.results import Results
 from raybias.storage import Store
+from raybias.study_record import read_record
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from raybias.report.compare import Comparison
-    from raybias.results import Results
 
 #: One file, folder or URI, or several.
 Paths = str | Path | Iterable[str | Path]
@@ -89,9 +88,6 @@ def measure(
         differently.
     OutputError: `out` holds a study, or cannot be written.
     """
-    import polars as pl
-
-    from raybias.config import QuestionProbe
     from raybias.measures import measure_all, read
     from raybias.measures.reading import parted
     from raybias.probes import question_items
@@ -139,8 +135,6 @@ def measure(
 
 def _tables(given: Given) -> list[str | Path | pl.DataFrame]:
     """Return paths as they are, and tables as frames of Polars."""
-    import polars as pl
-
     if isinstance(given, str | Path | pl.DataFrame):
         return [given]
     if isinstance(given, Mapping) or hasattr(given, "__arrow_c_stream__"):
@@ -249,7 +243,6 @@ def judge_sheet(
     OutputError: no OUT of a study, no judge in it, or labels that it has already.
     """
     from raybias.report.judges import draw_sheet
-    from raybias.study_record import read_record
 
     store = Store(study)
     return draw_sheet(store, read_record(store).study, str(out), of_group=of_group, seed=seed)
@@ -268,7 +261,6 @@ def judge_labels(study: str | Path, sheet: str | Path) -> Results:
     OutputError: no OUT of a study, or no sheet was drawn of it.
     DataError: a row that was not drawn, is missing or there twice, or has no label.
     """
-    from raybias.api.studies import write_report
     from raybias.report.judges import add_labels
 
     add_labels(Store(study), str(sheet))

@@ -10,14 +10,19 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raybias.config import Profile, Study, load_study
+from raybias.errors import ConfigError
+from raybias.probes.checks import choose
+from raybias.probes.registries import probes
+from raybias.probes.sources import download_data
 from raybias.results import Results
 from raybias.storage import Store
+from raybias.study_record import read_record
 
 if TYPE_CHECKING:
     from raybias.engine.conversion import Converted
@@ -129,7 +134,6 @@ def plan(
     BadInput: what `run` would refuse before any work.
     PlanError: the machine or cluster cannot hold it.
     """
-    from raybias.errors import ConfigError
     from raybias.planning.bounds import Forecast
     from raybias.planning.costs import StudyPlan, costs_of
     from raybias.planning.inventory import assumed, with_autoscaled_nodes
@@ -197,9 +201,6 @@ def audit(
     """
     tell(f"{model}: looking at the model")
     from raybias.planning import audit as audits
-    from raybias.probes.checks import choose
-    from raybias.probes.registries import probes
-    from raybias.probes.sources import download_data
     from raybias.runtime.progress import Reporter
     from raybias.runtime.study import run_study
 
@@ -222,7 +223,8 @@ def audit(
         if (asked := question.pilot(Store(pilot))) is not None:
             tell(f"asking it for the labels of {audits.PILOT} training sentences")
             run_study(asked, pilot, address=address, command=command, reporter=Reporter())
-            question = question.piloted(Results(pilot).predictions.collect())
+            ways = audits.ways_of(Results(pilot).predictions.collect())
+            question = replace(question, ways=ways)
             tell("\n".join(f"  {way}" for way in question.best_ways))
 
         def estimate(study: Study) -> float:
@@ -285,7 +287,6 @@ def write_report(
     from raybias import seal
     from raybias.report import page
     from raybias.report.outs import restated
-    from raybias.study_record import read_record
 
     store = Store(out)
     if verify:

@@ -14,10 +14,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from raybias.cli import data, judge, probes, start
 from raybias.errors import RaybiasError, WorkFailed, of_library
@@ -28,25 +27,13 @@ from raybias.runtime.ending import ending_on_signals
 _GROUPS: Final = {
     "Start": (start.demo, start.audit, start.run, start.plan),
     "Judge": (judge.measure, judge.compare, judge.report),
-    "Data": (probes.app, data.app, probes.annotate),
     "Operate": (start.serve, start.doctor),
+    "Data": (probes.app, data.app, probes.annotate),
 }
-
-
-class _InOrder(TyperGroup):
-    """Lists the commands in the order of their groups, and not those with commands last."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        commands = [command for group in _GROUPS.values() for command in group]
-        return [
-            str(each.info.name if isinstance(each, typer.Typer) else each.__name__)
-            for each in commands
-        ]
 
 
 app = typer.Typer(
     name="raybias",
-    cls=_InOrder,
     help="Measure social bias of language models, on a laptop or a Ray cluster.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -93,9 +80,7 @@ def program(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; an error becomes one line and an exit code.
 
-    Parameters
-    ----------
-    arguments: what follows the program's name; `sys.argv[1:]` by default.
+    `arguments`: what follows the program's name; `sys.argv[1:]` by default.
     """
     # Looking for cycles among all that torch made takes an ending process two seconds.
     atexit.register(gc.freeze)

@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import polars as pl
 import typer
+from tabulate import tabulate
 
 from raybias.api import studies
 from raybias.cli.options import documented_by
+from raybias.config import Backbone
+from raybias.errors import DataError
+from raybias.probes import sources as catalogue
 
 app = typer.Typer(
     name="data",
@@ -20,11 +25,6 @@ app = typer.Typer(
 @app.command("list")
 def list_() -> None:
     """List the data sets that raybias reads, with licence, pinned revision and source."""
-    import polars as pl
-    from tabulate import tabulate
-
-    from raybias.probes import sources as catalogue
-
     sets = catalogue.data_sets().with_columns(
         pl.col("part") + pl.when("optional").then(pl.lit(" (optional)")).otherwise(pl.lit(""))
     )
@@ -44,11 +44,6 @@ def check(
 
     Exits with 2 if anything differs.
     """
-    from tabulate import tabulate
-
-    from raybias.errors import DataError
-    from raybias.probes import sources as catalogue
-
     found = catalogue.check_data(folder, name)
     rows = found.select("file", "rows", "finding").rows()
     headers = (f"{found['name'][0]} file", "rows", "finding")
@@ -75,7 +70,6 @@ def download(
     Files that are already there and right are not fetched again; a file whose
     sha256 is not the published one is refused.
     """
-    from raybias.probes import sources as catalogue
     from raybias.runtime.progress import Reporter
 
     count = int(catalogue.data_sets().filter(name=name)["files"].sum())
@@ -95,8 +89,6 @@ def convert(
     become float32, and the name of the backbone says its quantisation. torch's unpickler of
     weights alone reads a pickle; a file that holds anything else is refused.
     """
-    from raybias.config import Backbone
-
     done = studies.convert(model, out, revision=revision)
     print(f"{done.folder}: {done.tensors} tensors as safetensors; give it as the backbone's id")
     if done.quantisation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -13,9 +13,10 @@ from raybias.api import studies
 from raybias.cli.options import ProfileOption, command_line, documented_by, printed_warnings
 from raybias.config import Interval, Profile, Scope
 from raybias.errors import ConfigError
-
-if TYPE_CHECKING:
-    from raybias.results import Results
+from raybias.results import Results
+from raybias.seal import ChangedWarning
+from raybias.storage import Store
+from raybias.table_files import standard_input
 
 ScopeOption = Annotated[
     Scope | None,
@@ -109,8 +110,6 @@ def measure(
     from raybias.report.files import design_of_files
     from raybias.report.table import markdown
     from raybias.stats.metric_table import listed_metrics
-    from raybias.storage import Store
-    from raybias.table_files import standard_input
 
     if listed:
         print(markdown(listed_metrics()), end="")
@@ -187,7 +186,6 @@ def compare(
     probe, style and sentence, and by seed where both have the same seeds, arms are matched.
     """
     from raybias import stats
-    from raybias.storage import Store
 
     with printed_warnings(stats.StatisticsWarning):
         found = api.compare(
@@ -243,8 +241,6 @@ def report(
     Prints the gaps with their intervals. In CSV, text that a spreadsheet would take for a formula
     has an apostrophe before it.
     """
-    from raybias.seal import ChangedWarning
-
     if samples is not None:
         print(*api.samples(out, samples), sep="\n")
         return

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import polars as pl
 import typer
+from tabulate import tabulate
 
+from raybias.api import files as api
 from raybias.cli.options import printed_warnings
-from raybias.errors import ConfigError
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from raybias.config import Probe
+from raybias.config import Probe, StyleOptions
+from raybias.errors import ConfigError, DataError
+from raybias.probes import in_styles, pair_items, probe_forms, probe_items
+from raybias.probes.cards import commented_card
+from raybias.probes.design import check_probe
+from raybias.probes.published.crows_pairs import PairWarning
+from raybias.probes.registries import pair_probes, probes, question_probes
+from raybias.probes.styles.written import export_annotation, import_annotation
+from raybias.schema import ITEMS, PAIRS
+from raybias.storage import Store, split_uri
+from raybias.table_files import output_suffix, write_frame
 
 Name = Annotated[str, typer.Argument(help="A probe of `raybias probes list`, or your file.")]
 Data = Annotated[str | None, typer.Option(help="Folder with the published files, or your file.")]
@@ -54,20 +62,15 @@ annotate = typer.Typer(
 @app.command("list")
 def list_() -> None:
     """List the probes with their attributes and data, then those in pairs, then questions."""
-    from tabulate import tabulate
-
-    from raybias.probes.registries import pair_probes, probes, question_probes
-
-    rows = [
-        (name, source.about, ", ".join(source.kinds) or "as in the data", source.data)
-        for name, source in probes.items()
-    ]
-    print(tabulate(rows, headers=("name", "what", "attributes", "data")), end="\n\n")
-    pairs = [
-        (name, each.about, ", ".join(each.kinds) or "as in the data", each.data)
-        for name, each in pair_probes.items()
-    ]
-    print(tabulate(pairs, headers=("name", "pairs", "types", "data")), end="\n\n")
+    for what, kinds, sources in (
+        ("what", "attributes", probes),
+        ("pairs", "types", pair_probes),
+    ):
+        rows = [
+            (name, each.about, ", ".join(each.kinds) or "as in the data", each.data)
+            for name, each in sources.items()
+        ]
+        print(tabulate(rows, headers=("name", what, kinds, "data")), end="\n\n")
     questions = [(name, each.about, each.data) for name, each in question_probes.items()]
     print(tabulate(questions, headers=("name", "questions", "data")))
 
@@ -84,9 +87,6 @@ def new(
 
     A card says which columns of your file are what, what is measured, and who is harmed how.
     """
-    from raybias.probes.cards import commented_card
-    from raybias.storage import split_uri
-
     text = commented_card(kind)
     if out is None:
         print(text, end="")
@@ -103,8 +103,6 @@ def check(
     card: Annotated[str, typer.Argument(metavar="CARD", help="The card of a probe.")],
 ) -> None:
     """Say what the design of a probe of your own can and cannot show, before anything runs."""
-    from raybias.probes.design import check_probe
-
     print(check_probe(card))
 
 
@@ -138,13 +136,6 @@ def write(
     spreadsheet would take for a formula has an apostrophe before it, which is taken away again
     where raybias reads the file.
     """
-    from tabulate import tabulate
-
-    from raybias.probes import probe_items
-    from raybias.probes.registries import pair_probes
-    from raybias.schema import ITEMS
-    from raybias.table_files import output_suffix, write_frame
-
     output_suffix(out)
     in_pairs = name in pair_probes
     if unmarked if in_pairs else style or styled:
@@ -174,11 +165,6 @@ def unmarked(name: Name, data: Data = None, attribute: Attribute = None) -> None
 
     A study adds them as extra groups with `unmarked: true`.
     """
-    import polars as pl
-    from tabulate import tabulate
-
-    from raybias.probes import probe_forms
-
     forms = probe_forms(chosen_probe(name, data, attribute))
     made = forms.filter(pl.col("left_out").is_null())
     left = forms.filter(pl.col("left_out").is_not_null())
@@ -193,10 +179,6 @@ def chosen_probe(
     name: str, data: str | None, attributes: list[str] | None, *, unmarked: bool = False
 ) -> Probe:
     """Build the probe that a command names; `DataError` where there is no such probe."""
-    from raybias.config import Probe
-    from raybias.errors import DataError
-    from raybias.probes.registries import probes
-
     source = name
     if name.endswith((".csv", ".tsv", ".jsonl", ".parquet")) and data is None:
         source, data = "file", name
@@ -222,10 +204,6 @@ def chosen_pairs(
     seed: int,
 ) -> pl.DataFrame:
     """Read the pairs that a command names, style after style, and print warnings."""
-    from raybias.config import StyleOptions
-    from raybias.probes import in_styles, pair_items
-    from raybias.probes.published.crows_pairs import PairWarning
-
     options = StyleOptions(evidential=evidential, question=question)
     with printed_warnings(PairWarning):
         items = pair_items(name, data, kinds=kinds or None)
@@ -265,12 +243,6 @@ def export(
     `label` of a copy that bears the annotator's name. Of a study, texts of each group are drawn at
     random, without the judge's verdicts; a person fills in `label`: negative, neutral or positive.
     """
-    from raybias.api import files as api
-    from raybias.probes.registries import pair_probes
-    from raybias.probes.styles.written import export_annotation
-    from raybias.schema import PAIRS
-    from raybias.storage import Store
-
     if Store(what).exists("study.yaml"):
         rows = api.judge_sheet(what, out, of_group=of_group, seed=seed)
         print(f"{rows.height} texts to label are in {Store(out).uri}")
@@ -314,12 +286,7 @@ def import_(
     call the same, and rewrite.csv, whose sentences are to be mended before both are given as
     --styled. Of a study, OUT/tables/judged.csv and the page are written again.
     """
-    from tabulate import tabulate
-
-    from raybias.api import files as api
-    from raybias.probes.styles.written import import_annotation
     from raybias.report.judges import judged_text
-    from raybias.storage import Store
 
     if Store(what).exists("study.yaml"):
         if len(files) != 1:

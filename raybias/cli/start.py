@@ -12,17 +12,18 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Annotated
 
+import polars as pl
 import typer
 
 from raybias.api import studies
 from raybias.cli.judge import show
 from raybias.cli.options import ProfileOption, command_line, documented_by
-from raybias.config import load_study
-from raybias.errors import ConfigError, WorkFailed
+from raybias.config import load_study, study_schema, to_yaml
+from raybias.errors import ConfigError, OutputError, WorkFailed
+from raybias.probes.checks import choose
+from raybias.probes.registries import probes
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from raybias.probes.published.planted import Plant
 
 StudyFile = Annotated[str, typer.Argument(metavar="STUDY.yaml", help="The study file.")]
@@ -136,7 +137,6 @@ def audit(
     Says what is chosen and how small a gap it can show before it starts. The study stands in
     OUT/study.yaml, and the same command goes on where it was cut off.
     """
-
     if write is not None:
         _write_study(model, probe, write)
         return
@@ -148,12 +148,7 @@ def audit(
 
 
 def _write_study(model: str, probe: str, file: Path) -> None:
-    """Write a commented study file for a model."""
-    from raybias.config import to_yaml
-    from raybias.errors import OutputError
     from raybias.planning.audit import short_name, suited_methods
-    from raybias.probes.checks import choose
-    from raybias.probes.registries import probes
 
     if file.exists():
         raise OutputError("is there already", where=str(file), cure="give another --write")
@@ -188,7 +183,6 @@ def run(
     Prints the gaps with their intervals. Running the same command again goes on
     where it was cut off.
     """
-
     chosen = load_study(study, overrides=tuple(overrides or ()), profile=profile, limit=limit)
     place = out or f"out/{chosen.name}"
     show(
@@ -201,10 +195,8 @@ def run(
 def run_beside(script: str) -> None:
     """Run SCRIPT's .yaml twin with the options of `raybias run` that the job was given.
 
-    Parameters
-    ----------
-    script: the `__file__` of the job. Without `--out`, results go to ~/raybias-out/<its name>,
-        since a job's working folder is deleted after it.
+    `script`: the `__file__` of the job. Without `--out`, results go to ~/raybias-out/<its name>,
+    since a job's working folder is deleted after it.
     """
     from raybias.cli import main
 
@@ -225,10 +217,7 @@ def plan(
     overrides: Overrides = None,
     limit: Limit = None,
     profile: ProfileOption = None,
-    address: Annotated[
-        str | None,
-        typer.Option(help="Address of a Ray cluster; by default this machine is planned for."),
-    ] = None,
+    address: str | None = None,
     assume: Annotated[
         list[str] | None,
         typer.Option(metavar="nodes=4,cpus=32,memory=256GiB,gpus=8,gpu_memory=80GiB,gpu=A100"),
@@ -254,8 +243,6 @@ def plan(
 
     Exits with 2 and one line for what `raybias run` would refuse before any work.
     """
-    from raybias.config import study_schema
-
     if schema:
         print(json.dumps(study_schema(), indent=2))
         return

@@ -1,8 +1,4 @@
-"""The study file: what is measured, on which models, with which rules.
-
-Every field has a line of documentation; every class checks itself where it is
-built. It knows nothing of torch, Ray or the data itself.
-"""
+"""The study file: what is measured, on which models, with which rules."""
 
 from raybias.config.parts import (
     Adequacy,

@@ -1,9 +1,8 @@
 """Define the columns of a user's own tables, and the card that maps a file's columns to them.
 
-A card also states what its probe measures and about whom.
-
-Validity fields follow Goldfarb-Tarrant et al. (2023), who ask of a bias test what it is about
-(conceptualisation) and how it gets at it (operationalisation).
+A card also states what its probe measures and about whom. Validity fields follow Goldfarb-Tarrant
+et al. (2023), who ask of a bias test what it is about (conceptualisation) and how it gets at it
+(operationalisation).
 """
 
 from __future__ import annotations

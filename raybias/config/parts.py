@@ -233,6 +233,8 @@ class _Sourced(Section):
     name: Name = ""
     """Short name in tables and file names; the source by default."""
     data: Location | None = None
+    """The published file or folder of them, your own file, or a card that says what its columns
+    are (`raybias probes new`)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -265,9 +267,6 @@ class Probe(_Sourced):
 
     source: Annotated[str, Registered("probe")]
     """Which probe, or `file` for your own CSV or Parquet (text, label, attribute, group)."""
-    data: Location | None = None
-    """Folder with the published files, your own file, or a card that says what its columns are
-    (`raybias probes new`)."""
     attributes: tuple[str, ...] | None = Field(None, min_length=1)
     """Which protected attributes; all by default."""
     reference_groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -285,9 +284,6 @@ class PairProbe(_Sourced):
     source: Annotated[str, Registered("pair probe")]
     """Which probe, or your own file: `pairs` (sent_more, sent_less, bias_type) for pair_score,
     `coreferences` (pair_id, condition, text, pronoun, referent) for coreference."""
-    data: Location | None = None
-    """Folder with the published files, your own file, or a card that says what its columns are
-    (`raybias probes new`)."""
     kinds: tuple[str, ...] | None = Field(None, min_length=1)
     """Bias types (or WinoBias types); all by default."""
 
@@ -297,9 +293,6 @@ class QuestionProbe(_Sourced):
 
     source: Annotated[str, Registered("question probe")]
     """Which probe, or your own: `options`, `triples` or `decisions`."""
-    data: Location | None = None
-    """The published file or folder of them, your own file, or a card that says what its columns
-    are (`raybias probes new`)."""
 
 
 class Verbalizer(Section):

@@ -1,7 +1,4 @@
-"""Read YAML, check it against a section, and put `--set key=value` into it first.
-
-Whatever is wrong is one line.
-"""
+"""Read YAML, put `--set key=value` into it, and check it against a section."""
 
 from __future__ import annotations
 

@@ -163,8 +163,20 @@ class Section(BaseModel):
         if not isinstance(data, dict):
             return data
         for name, value in data.items():
-            cls.check_key(name)
-            _check_public(name, value)
+            if name not in cls.model_fields:
+                meant = cls._meant(str(name))
+                known = f"known keys: {', '.join(cls.model_fields)}"
+                hint = f"did you mean {meant!r}?" if meant else known
+                raise ValueError(f"unknown key {name!r}; {hint}")
+            # A study is written to OUT, shown in its page and sent to trackers.
+            texts = value if isinstance(value, list | tuple) else [value]
+            if any(isinstance(text, str) and holds_secret(text) for text in texts):
+                raise ValueError(
+                    f"{name} holds a password or token, or an option of a URL that can be one,"
+                    " which would be printed and written down; set it in the environment, such as"
+                    " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or"
+                    " AWS_SECRET_ACCESS_KEY"
+                )
         return {
             name: listed(cls.model_fields[name].annotation, _given(value))
             for name, value in data.items()
@@ -185,15 +197,6 @@ class Section(BaseModel):
         """Return the section with what a profile decides as that profile has it."""
         kept = {n: v for n, v in dict(self).items() if not self._left_to_profile(n)}
         return type(self).under(profile, **kept)
-
-    @classmethod
-    def check_key(cls, name: object) -> None:
-        """Refuse an unknown key; `ValueError` names the key that was meant, or all there are."""
-        if name not in cls.model_fields:
-            meant = cls._meant(str(name))
-            known = f"known keys: {', '.join(cls.model_fields)}"
-            hint = f"did you mean {meant!r}?" if meant else known
-            raise ValueError(f"unknown key {name!r}; {hint}")
 
     @classmethod
     def _meant(cls, name: str) -> str | None:
@@ -244,13 +247,11 @@ class Registered:
 
 @dataclass(frozen=True)
 class Choices:
-    """A note on a type: the sections of a registry that it can be, and how to tell which.
+    """A note on a type: the sections of the registry `kind` that it can be, and how to tell which.
 
     Attributes
     ----------
-    kind: of the registry.
-    key: the field that tells sections apart.
-    default: the value of that field where the data leave it out.
+    key: the field that tells sections apart; `default` is its value where the data leave it out.
     unknown: the message for a value of no section; `%s` stands for the known values.
     others: sections that are not registered, by their value of the field.
     """
@@ -316,14 +317,3 @@ def _parts(annotation: Any, place: str) -> Iterator[tuple[type[Section], str]]:
             yield from _parts(get_args(kind)[0], f"{place}.0")
         elif isclass(kind) and issubclass(kind, Section):
             yield kind, place
-
-
-def _check_public(name: str, value: Any) -> None:
-    """Refuse a password: a study is written to OUT, shown in its page and sent to trackers."""
-    texts = value if isinstance(value, list | tuple) else [value]
-    if any(isinstance(text, str) and holds_secret(text) for text in texts):
-        raise ValueError(
-            f"{name} holds a password or token, or an option of a URL that can be one, which would"
-            " be printed and written down; set it in the environment, such as"
-            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or AWS_SECRET_ACCESS_KEY"
-        )

@@ -309,7 +309,6 @@ def _refuse_repeated(part: str, sections: Sequence[Any], where: str = "") -> Non
 
 
 def _claim(names: dict[str, str], name: str, who: str) -> None:
-    """Refuse a joined name that another has."""
     if (other := names.setdefault(name, who)) != who:
         raise ValueError(_ambiguous(other, who, name))
 

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -154,8 +154,8 @@ class Question:
     ----------
     attribute: of the Amazon templates, such as race or age.
     kind: of the method; None chooses by the model and the budget.
-    data: local folder that holds, or will hold, the public data sets.
-    ways: prompt formats and readings by the pilot, the best first.
+    data: local folder of the public data sets, which are fetched there.
+    ways: of the pilot, the best first.
     """
 
     model: str
@@ -178,7 +178,7 @@ class Question:
 
     @property
     def name(self) -> str:
-        """Names its study and OUT: by model, probe, and the method that is asked for."""
+        """Name of its study and OUT."""
         return short_name(self.model, self.attribute, *([self.kind] if self.kind else []))
 
     def check(self, study: Study, *, where: str) -> None:
@@ -229,10 +229,6 @@ class Question:
                 method.check(prepared.inputs(method, backbone))
                 fitting.append(method)
         return study.model_copy(update={"methods": tuple(fitting)}) if fitting else None
-
-    def piloted(self, predictions: pl.DataFrame) -> Question:
-        """Return the question with the ways that the pilot's predictions tell of."""
-        return replace(self, ways=ways_of(predictions))
 
     def designs(self) -> Iterator[Study]:
         """Yield studies, those that tell most first."""

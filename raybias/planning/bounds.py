@@ -9,17 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tabulate import tabulate
 
+from raybias.planning.inventory import Inventory
 from raybias.planning.machine import ResourceRequest, places
+from raybias.planning.prepared import PreparedStudy
+from raybias.planning.stage_plans import Plan, TunePlan
 from raybias.planning.tasks import Task, duration, remaining, tasks_of, tuning_tasks
-
-if TYPE_CHECKING:
-    from raybias.planning.inventory import Inventory
-    from raybias.planning.prepared import PreparedStudy
-    from raybias.planning.stage_plans import Plan, TunePlan
 
 #: Times that the search over packs tries.
 _TRIED: Final = 24

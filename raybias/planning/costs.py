@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
 from raybias.engine.memory import MemoryTerm, product, total
+from raybias.engine.model_shape import ModelShape
 from raybias.methods.work import Work
 from raybias.planning.bounds import Forecast, scale_table
 from raybias.planning.inventory import size
@@ -31,9 +31,6 @@ from raybias.planning.stage_plans import (
 )
 from raybias.planning.tasks import Task, tasks_of
 from raybias.planning.workload import TuningWork
-
-if TYPE_CHECKING:
-    from raybias.engine.model_shape import ModelShape
 
 #: A step of the arithmetic: what is counted, how, and the result.
 Line = tuple[str, str, str]
@@ -96,7 +93,6 @@ def _hours(tasks: Iterable[Task]) -> dict[tuple[str, str, str], float]:
 def _tuning_cost(
     stage: TunePlan, work: TuningWork, shape: ModelShape, hours: float, planned: float
 ) -> Cost:
-    """Count the cost if all runs go to their last step."""
     steps = work.last or 0
     runs, checks = work.sweep + work.final, 1 + math.ceil(steps / work.every)
     tuned, tuned_on = product(
@@ -164,7 +160,6 @@ def _scoring_cost(stage: ScorePlan, work: Work, shape: ModelShape, hours: float)
 
 
 def _asking_cost(stage: AskPlan) -> Cost:
-    """Count the requests to an endpoint; prompts are counted roughly."""
     lines = [
         ("requests", stage.counted, f"{stage.calls:,.0f}"),
         ("tokens of prompts", "one for each four bytes", _short(stage.read)),
@@ -207,12 +202,7 @@ def _short(number: float, unit: str = "") -> str:
 class StudyPlan:
     """Tasks of a study, their workers, memory and cost; `print` shows them.
 
-    Attributes
-    ----------
-    plan: its stages, with workers and memory.
-    costs: tokens, FLOPs and device-hours of each stage.
-    forecast: bounds of its wall time.
-    scales: bounds for so many times the nodes.
+    `scales` are bounds of the wall time for so many times the nodes.
     """
 
     plan: Plan
@@ -234,21 +224,16 @@ def describe(plan: Plan, costs: Costs) -> str:
     parts = [f"{plan.study} on {plan.inventory}"]
     if plan.precision is not None:
         parts.append(str(plan.precision))
-    stages: list[RewritePlan | TunePlan | ScorePlan] = [
-        *plan.rewriting,
-        *plan.tuning,
-        *plan.scoring,
-    ]
+    stages: tuple[TunePlan | ScorePlan, ...] = (*plan.rewriting, *plan.tuning, *plan.scoring)
     for stage in stages:
         lines = _described(stage)
         if not isinstance(stage, AskPlan):
             lines += _memory(stage.memory, f"of {size(stage.device_memory)}")
             if stage.host:
                 lines += ["  and of its node's memory", *_memory(stage.host, "")]
-        if not isinstance(stage, RewritePlan):
-            training = stage.training if isinstance(stage, TunePlan) else ""
-            if cost := costs.stages.get((stage.backbone, stage.method, training)):
-                lines += ["  costs at most", *_arithmetic(cost.lines)]
+        training = stage.training if isinstance(stage, TunePlan) else ""
+        if cost := costs.stages.get((stage.backbone, stage.method, training)):
+            lines += ["  costs at most", *_arithmetic(cost.lines)]
         parts.append("\n".join(lines))
     computed = [scored.speed for scored in plan.scoring if not isinstance(scored, AskPlan)]
     parts += dict.fromkeys(f"speed of {speed}" for speed in computed)
@@ -258,19 +243,19 @@ def describe(plan: Plan, costs: Costs) -> str:
     return "\n\n".join(parts)
 
 
-def _described(plan: RewritePlan | TunePlan | ScorePlan) -> list[str]:
+def _described(plan: TunePlan | ScorePlan) -> list[str]:
     each = _count(plan.need.cpus, "CPU") + (f" and {_count(plan.gpus, 'GPU')}" if plan.gpus else "")
     if selector := plan.requests.get("label_selector"):
         each += f" {next(iter(selector.values()))}"
     if plan.pending:
         each += f", {_count(plan.pending, 'node')} of them yet to come"
     if isinstance(plan, RewritePlan):
-        probes = ", ".join(f"{name} {_count(rows, 'pair')}" for name, rows in plan.pairs.items())
+        probes = ", ".join(f"{name} {_count(rows, 'pair')}" for name, rows in plan.items.items())
         return [
             f"rewrite as {plan.style} with {plan.backbone}, judged by {plan.judge} ({plan.paired}):"
             f" {probes}",
             f"  {_count(plan.replicas_max, 'replica')}, each {each};"
-            f" {_count(plan.chunks, 'chunk')}, {plan.layout.tokens} tokens at a time",
+            f" {_count(plan.shards, 'chunk')}, {plan.layout.tokens} tokens at a time",
         ]
     if isinstance(plan, TunePlan):
         runs = f"{plan.final_units} runs"

@@ -13,6 +13,7 @@ from typing import Final
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from raybias.config import NodeKind, Resources, Study
+from raybias.engine.model_files import quantisation
 from raybias.errors import ConfigError
 
 #: Kinds of GPU, as Ray names them, from before bfloat16 (compute capability below 8.0).
@@ -45,8 +46,6 @@ def decide_dtypes(study: Study, inventory: Inventory) -> tuple[Study, Precision 
     """
     if not study.undecided:
         return study, None
-    from raybias.engine.model_files import quantisation
-
     chosen = choose(inventory, gpus=inventory.gpus_of_worker(study.resources) > 0)
     loaded = [each for each in study.backbones if each.is_checkpoint]
     own = {each.name: quantisation(each) for each in loaded}
@@ -95,11 +94,9 @@ class Node:
     """One machine, as Ray would schedule on it."""
 
     cpus: float
-    """CPUs."""
     memory: int
     """Bytes that workers may use, Ray's own share taken off."""
     gpus: int = 0
-    """GPUs."""
     gpu_memory: int | None = None
     """Bytes of one GPU; None where it is not known."""
     address: str | None = None

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from raybias.config import Backbone, MethodFields, Resources, TrainingSet
 from raybias.engine.memory import MemoryTerm, total
+from raybias.engine.model_shape import ModelShape
 from raybias.errors import PlanError
 from raybias.methods.work import Work
 from raybias.planning.inventory import Inventory, Node, parse_size, size
@@ -30,9 +31,6 @@ from raybias.planning.machine import (
 )
 from raybias.planning.stage_plans import ScorePlan, TunePlan
 from raybias.planning.workload import ReadingWork, TuningWork
-
-if TYPE_CHECKING:
-    from raybias.engine.model_shape import ModelShape
 
 # A replica computes on all its CPUs but asks Ray for this part of them: the rest
 # lets Ray Data's readers and callers, which mostly wait, be scheduled beside it.
@@ -54,10 +52,10 @@ class LayoutPlanner:
         inventory: Inventory,
         backbone: Backbone,
         shape: ModelShape,
-        machine: Machine | None = None,
+        machine: Machine,
     ) -> None:
         self.resources, self.inventory, self.shape = asked, inventory, shape
-        self.machine, self.backbone = machine or Machine(), backbone
+        self.machine, self.backbone = machine, backbone
         self.cpus, self.gpus = asked.cpus_per_worker, inventory.gpus_of_worker(asked)
         self.on = "gpu" if self.gpus else "cpu"
         self.nodes, self.device_memory = self._devices()
@@ -98,23 +96,23 @@ class LayoutPlanner:
 
         The last plan, where possible, has all GPUs share one pack. PlanError as in `scoring`.
         """
-        asked, trials = self._train_workers(), max(work.sweep, work.final)
+        asked, trials = self.resources.train_workers, max(work.sweep, work.final)
         wanted = [min(asked, trials)] if asked else list(range(1, trials + 1))
         made: list[TunePlan] = []
-        error: PlanError | None = None
+        errors: list[PlanError] = []
         for pack in sorted({math.ceil(trials / packs) for packs in wanted}, reverse=True):
             try:
-                made.append(self._tuning(training, method, work, pack, asked))
-            except PlanError as raised:
-                error = error or raised
+                made.append(self._tuning(training, method, work, pack))
+            except PlanError as error:
+                errors.append(error)
                 continue
             if made[-1].sharded:
                 break
-        if error is not None and not made:
-            raise error
+        if not made:
+            raise errors[0]
         if self.gpus and asked is None and not made[-1].sharded:
             with suppress(PlanError):
-                made.append(self._tuning(training, method, work, 1, asked, shared=True))
+                made.append(self._tuning(training, method, work, 1, shared=True))
         return made
 
     def _tuning(
@@ -123,11 +121,9 @@ class LayoutPlanner:
         method: MethodFields,
         work: TuningWork,
         pack: int,
-        asked: int | None,
         *,
         shared: bool = False,
     ) -> TunePlan:
-        """Plan one method on one training set at one pack size, or with sharded weights."""
         trials = max(work.sweep, work.final)
         packs = math.ceil(trials / pack)
 
@@ -142,7 +138,7 @@ class LayoutPlanner:
             return parts * work.pack_seconds(fit.speed, fit.layout, work.stops(trials)[::parts])
 
         load = Load(terms, self.shape, work.whole.weight_bytes(self.shape), self.on)
-        fit = self._fit(method, work.whole, load, packs, seconds, asked=asked, shared=shared)
+        fit = self._fit(method, work.whole, load, packs, seconds, shared=shared)
         size = trials if fit.layout.sharded else pack
         return TunePlan(
             training=training.name,
@@ -177,7 +173,7 @@ class LayoutPlanner:
 
         item = work.whole.weight_bytes(self.shape)
         load = Load(terms, self.shape, item, self.on, self.backbone.gpu_share)
-        fit = self._fit(method, work.whole, load, None, seconds, asked=self._train_workers())
+        fit = self._fit(method, work.whole, load, None, seconds)
         sharded = fit.layout.sharded
         least, most = (fit.workers,) * 2 if sharded else self._replicas(fit.workers)
         fit = replace(fit, workers=most)
@@ -212,23 +208,6 @@ class LayoutPlanner:
             "deterministic": self.resources.deterministic,
         }
 
-    def _train_workers(self) -> int | None:
-        """Return the workers that the study sets, if the nodes have room, memory aside."""
-        asked, slots = self.resources.train_workers, self._slots()
-        if asked is not None and asked > slots:
-            problem = f"resources.train_workers is {asked}, but {slots} of {self.each} fit"
-            raise self._refused(problem, f"set it to {slots} or less, or add nodes")
-        return asked
-
-    def _slots(self) -> int:
-        """Count the workers that all nodes hold, memory aside."""
-        share = max(1, self.inventory.devices(self.resources) // (self.gpus or self.cpus))
-        room = places(self.nodes, ResourceRequest(cpus=self.cpus, gpus=self.gpus)).count
-        if not room:
-            cure = "lower resources.cpus_per_worker or add nodes"
-            raise self._refused(f"no node has {self.each} for a worker", cure)
-        return min(room, share)
-
     def _replicas(self, slots: int) -> tuple[int, int]:
         asked = self.resources
         most = asked.replicas_max or max(slots, asked.replicas_min)
@@ -254,7 +233,6 @@ class LayoutPlanner:
         packs: int | None,
         seconds: Callable[[Fit], float],
         *,
-        asked: int | None,
         shared: bool = False,
     ) -> Fit:
         """Choose the fastest layout, of equals that with the longest passes; or raise PlanError.
@@ -263,10 +241,17 @@ class LayoutPlanner:
         ----------
         packs: parts of the work that workers share; None where any number do, on any device.
         seconds: of all of the work on one worker, or on all that share the backbone.
-        asked: workers that the study sets.
         shared: only layouts in which workers share every weight.
         """
-        slots = self._slots()
+        room = places(self.nodes, ResourceRequest(cpus=self.cpus, gpus=self.gpus)).count
+        if not room:
+            cure = "lower resources.cpus_per_worker or add nodes"
+            raise self._refused(f"no node has {self.each} for a worker", cure)
+        share = max(1, self.inventory.devices(self.resources) // (self.gpus or self.cpus))
+        asked, slots = self.resources.train_workers, min(room, share)
+        if asked is not None and asked > slots:
+            problem = f"resources.train_workers is {asked}, but {slots} of {self.each} fit"
+            raise self._refused(problem, f"set it to {slots} or less, or add nodes")
         wanted = slots if packs is None else min(asked or slots, packs)
         found: list[Fit] = []
         if self.resources.shard != "zero3" and not shared:

@@ -12,13 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from raybias.engine.memory import MemoryTerm, host_memory, with_headroom, within_share
+from raybias.engine.model_shape import ModelShape
 from raybias.planning.inventory import GPU_LABEL, Node
-
-if TYPE_CHECKING:
-    from raybias.engine.model_shape import ModelShape
 
 
 @dataclass(frozen=True, kw_only=True)

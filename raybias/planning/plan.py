@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from importlib.util import find_spec
+from typing import Final
 
 from raybias.config import Rewriting
 from raybias.engine.memory import (
@@ -23,7 +24,8 @@ from raybias.engine.memory import (
     total,
     weights,
 )
-from raybias.errors import OutputError, PlanError
+from raybias.engine.model_shape import ModelShape, model_shape
+from raybias.errors import ConfigError, OutputError, PlanError
 from raybias.methods.base import methods_of
 from raybias.planning.bounds import Forecast, choose_packs
 from raybias.planning.inventory import Inventory, decide_dtypes, size
@@ -31,13 +33,10 @@ from raybias.planning.layout import LayoutPlanner
 from raybias.planning.machine import Layout, Load, Machine, halved
 from raybias.planning.prepared import PreparedStudy, in_style
 from raybias.planning.stage_plans import Plan, RewritePlan, ScorePlan, TunePlan, asking_plan
-from raybias.planning.workload import CHUNK_ROWS, Works, works_of
+from raybias.planning.workload import CHUNK_ROWS, REWRITING, Works, works_of
 from raybias.providers.base import Provider
 from raybias.storage import Store
 from raybias.study_record import recorded_dtypes
-
-if TYPE_CHECKING:
-    from raybias.engine.model_shape import ModelShape
 
 # Tokens of the shortest sentence, with its instruction, that rewriting reckons with.
 _SHORTEST_REWRITTEN: Final = 8
@@ -61,12 +60,8 @@ def plan(
 ) -> Plan:
     """Decide what runs where.
 
-    Parameters
-    ----------
-    out: where results will go; a dtype that it was begun with stays.
-    machine: the speed of its devices, where their kinds do not say.
-    skip_unfit: leave out the backbones and methods that the inventory has no room for.
-    works: of another plan of this study.
+    A dtype that `out` was begun with stays. `works` are those of another plan of the study, and
+    parameters else as of `raybias.plan`.
 
     Raises
     ------
@@ -74,8 +69,6 @@ def plan(
     OutputError: a local `out` with more than one machine.
     ModelError, DataError: a backbone's configuration or a probe cannot be read.
     """
-    from raybias.engine.model_shape import model_shape
-
     study = prepared.study
     if out is not None:
         check_place(Store(out), inventory)
@@ -196,13 +189,13 @@ def _gathering(stage: TunePlan, works: Works) -> str:
 def _rewriting(
     prepared: PreparedStudy, inventory: Inventory, style: str, options: Rewriting
 ) -> RewritePlan:
-    """Choose replicas and chunks for all probes in one style."""
+    # With transformers, which other studies may do without.
     from raybias.engine.rewriter import check_rewriter
 
     shape, judge = check_rewriter(options, style=style)
     originals = in_style(prepared.study, style, prepared.data.items)
     pairs = {name: frame.height for name, frame in originals.items()}
-    planner = LayoutPlanner(prepared.study.resources, inventory, options.spec(), shape)
+    planner = LayoutPlanner(prepared.study.resources, inventory, options.spec(), shape, Machine())
 
     def terms(shape: ModelShape, tokens: int, partitions: int) -> tuple[MemoryTerm, ...]:
         return _rewriting_memory(shape, judge, options, tokens=tokens, device=planner.on)
@@ -225,10 +218,15 @@ def _rewriting(
         style=style,
         judge=options.adequacy.spec().name,
         paired=options.paired,
-        replica_cpus=planner.cpus,
+        method=REWRITING,
+        replicas_min=1,
         replicas_max=replicas,
-        pairs=pairs,
-        chunks=chunks,
+        replica_cpus=planner.cpus,
+        data_cpus=0,
+        rows_per_shard=CHUNK_ROWS,
+        items=pairs,
+        runs=1,
+        shards=chunks,
         **planner.stage(replace(fit, workers=replicas), load),
     )
 
@@ -257,7 +255,6 @@ def _rewriting_memory(
 
 
 def _together(errors: list[PlanError]) -> PlanError:
-    """Merge the errors of stages."""
     texts = list(dict.fromkeys(error.problem for error in errors))
     if len(texts) == 1:
         return errors[0]
@@ -275,4 +272,17 @@ def check_place(store: Store, inventory: Inventory) -> None:
             f"a local folder cannot be shared by the {inventory.machines} nodes of this cluster",
             where=store.uri,
             cure="give a URI that all nodes reach, such as s3:// or gs://",
+        )
+
+
+def check_libraries(planned: Plan) -> None:
+    """Refuse a plan that needs a package which is not installed, or not for its devices."""
+    backbones = {each.name: each for each in planned.decided.backbones}
+    for stage in planned.scoring:
+        backbones[stage.backbone].check_device(stage.gpus)
+    sharded = [each.backbone for each in (*planned.tuning, *planned.scoring) if each.sharded]
+    if sharded and find_spec("deepspeed") is None:
+        raise ConfigError(
+            f"{sharded[0]} is shared among workers with ZeRO-3, which needs deepspeed",
+            cure="`pip install 'raybias[zero]'` on every node, or choose `resources.shard: never`",
         )

@@ -1,23 +1,40 @@
-"""A study and the text that it reads: data, tokenizers and token counts, each read once."""
+"""A study and what it reads, each once: data, tokenizers, token counts; refuse what cannot work.
+
+Of models, tokenizers, configurations and the headers of weights are read. A hub model is pinned to
+its commit, the files of a local one are hashed, and the version of another engine is fixed.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 import polars as pl
+from safetensors import SafetensorError, safe_open
 
 from raybias.config import Backbone, MethodFields, PairProbe, QuestionProbe, Study
 from raybias.config.parts import Ability
-from raybias.errors import ConfigError
-from raybias.methods.base import Inputs, methods
+from raybias.engine.checkpoint import (
+    file_hashes,
+    folder_of,
+    has_safetensors,
+    locate,
+    refuse_pickled,
+)
+from raybias.engine.encoder import load_tokenizer
+from raybias.errors import ConfigError, ModelError
+from raybias.methods.base import Inputs, methods, methods_of
 from raybias.methods.work import TokenCounts
 from raybias.probes import in_styles, pair_items, probe_items, question_items, training_sentences
 from raybias.probes.registries import Source, pair_probes, question_probes
 from raybias.probes.sampling import sample_items, sample_pairs
-from raybias.study_record import Record, fingerprint, make_record
+from raybias.stats import check_metrics, check_reference_groups
+from raybias.storage import Store
+from raybias.study_record import Record, fingerprint, make_record, refuse_other
 
 Items = Mapping[str, pl.DataFrame]
 #: What backbones can do, in words.
@@ -49,8 +66,6 @@ class StudyData:
     @cached_property
     def tokens(self) -> dict[str, TokenCounts]:
         """By backbone, its tokenizer with the counts of what it tokenised."""
-        from raybias.engine.encoder import load_tokenizer
-
         return {each.name: TokenCounts(load_tokenizer(each)) for each in self.study.backbones}
 
     def fingerprints(self) -> dict[str, str]:
@@ -96,6 +111,29 @@ class PreparedStudy:
             sentences=self.data.sentences,
         )
 
+    def check(self) -> None:
+        """Refuse what no run of the study could work with.
+
+        Raises
+        ------
+        ModelError: a model or tokenizer that a method cannot use, label words that share a token,
+            LoRA targets that match nothing, or texts longer than the context.
+        DataError: a training set without the splits that a method needs, or too few shots.
+        ConfigError: label words without an answer, an unknown metric or unknown reference groups.
+        """
+        check_metrics(self.study.statistics.metrics)
+        check_references(self.study, self.data.items)
+        for backbone in self.study.backbones:
+            for method in methods_of(self.study, backbone):
+                method.check(self.inputs(method, backbone))
+
+    def check_rewritten(self, items: Items) -> None:
+        """Refuse rewritten pairs, by probe, that are too long for a backbone that scores them."""
+        for backbone in self.study.backbones:
+            for method in methods_of(self.study, backbone):
+                if method.reads == "pairs":
+                    method.check(self.inputs(method, backbone, items))
+
     def rows_per_shard(self, backbone: Backbone, method: MethodFields) -> int | None:
         """Return the items of a shard that the study or its OUT names; None where a plan may."""
         kept = self.record.rows_per_shard.get(backbone.name, {})
@@ -108,6 +146,17 @@ def in_style(
     """Return, by probe, the items in a style; only of the probes that have it."""
     names = [p.name for p in study.pairs if style in pair_probes[p.source].styles]
     return {name: items[name].filter(pl.col("style") == style) for name in names}
+
+
+def with_styles(items: Items, made: Mapping[str, Items]) -> dict[str, pl.DataFrame]:
+    """Put rewritten pairs, by style and probe, into the places of their originals."""
+    whole = dict(items)
+    for style, frames in made.items():
+        for name, frame in frames.items():
+            # Styles stand one after another.
+            parts = whole[name].partition_by("style", maintain_order=True)
+            whole[name] = pl.concat(frame if p["style"][0] == style else p for p in parts)
+    return whole
 
 
 def read_items(study: Study) -> dict[str, pl.DataFrame]:
@@ -213,3 +262,84 @@ def check_abilities(method: MethodFields, backbone: Backbone) -> None:
         else f"use {', '.join(able)}, name what it offers in `offers`, or give a backbone with"
         " weights",
     )
+
+
+def check_references(study: Study, items: Items) -> None:
+    """Refuse reference groups that a probe's items, by probe, do not have."""
+    for probe in study.probes:
+        check_reference_groups(
+            items[probe.name],
+            probe.reference_groups,
+            where=f"probe {probe.name}, reference_groups",
+        )
+
+
+def resolve_models(study: Study) -> tuple[Study, dict[str, dict[str, str]]]:
+    """Pin hub models to commits; return the study, and local files' sha256 by model and file.
+
+    Raises ModelError: a missing, closed or pickled model; ConfigError: an engine that is missing or
+    in another version.
+    """
+    revisions: dict[str, str | None] = {}
+    models = {}
+    for name, spec in study.checkpoints.items():
+        folder = folder_of(spec.id)
+        if folder is None:
+            revisions[name] = locate(spec.id, spec.revision).commit
+        else:
+            refuse_pickled(folder, spec.id)
+            revisions[name] = spec.revision
+            models[name] = file_hashes(folder)
+    installed = tuple(each.as_installed() for each in study.backbones)
+    return study.model_copy(update={"backbones": installed}).pinned(revisions), models
+
+
+def check_models(store: Store, record: Record, names: Sequence[str]) -> None:
+    """Refuse local models whose files are not those that an OUT was made with, if it names any."""
+    for name in names:
+        held = record.models.get(name)
+        folder = folder_of(record.study.checkpoints[name].id)
+        if held is not None and folder is not None:
+            found = file_hashes(folder)
+            refuse_other(store, {"models": {name: held}}, {"models": {name: found}})
+
+
+def check_weights(study: Study) -> None:
+    """Refuse a local model without weights, or with some that are missing or cut off."""
+    for spec in study.checkpoints.values():
+        folder = folder_of(spec.id)
+        if folder is None:
+            continue
+        if not has_safetensors(folder):
+            raise ModelError(
+                "holds no weights (*.safetensors)",
+                where=spec.id,
+                cure="copy or download them into the folder, then run this again",
+            )
+        for index in sorted(folder.glob("*.safetensors.index.json")):
+            if missing := sorted(name for name in _parts(index) if not (folder / name).is_file()):
+                more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+                raise ModelError(
+                    f"lacks {missing[0]}{more}, which {index.name} names",
+                    where=spec.id,
+                    cure="fetch what is missing",
+                )
+        for path in sorted(folder.glob("*.safetensors")):
+            try:
+                with safe_open(path, framework="numpy"):
+                    pass
+            except (SafetensorError, OSError) as error:
+                raise ModelError(
+                    f"{path.name} is no whole file of safetensors ({error})",
+                    where=spec.id,
+                    cure="fetch it again",
+                ) from error
+
+
+def _parts(index: Path) -> set[str]:
+    """Return the files that an index of weights names; one that is malformed names none."""
+    try:
+        content = json.loads(index.read_bytes())
+        return {str(name) for name in content["weight_map"].values()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return set()

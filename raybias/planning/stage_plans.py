@@ -6,10 +6,13 @@ import json
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from raybias.config import Backbone, MethodFields, Study
+from raybias.engine.backbone import ModelContext
+from raybias.engine.context import Execution
 from raybias.engine.memory import MemoryTerm, process
+from raybias.engine.model_shape import ModelShape
 from raybias.methods.base import Method, methods_of
 from raybias.methods.work import Work
 from raybias.planning.inventory import Inventory, Precision
@@ -18,11 +21,6 @@ from raybias.planning.prepared import PreparedStudy
 from raybias.planning.workload import Works, rows_in
 from raybias.providers.base import Provider
 
-if TYPE_CHECKING:
-    from raybias.config import Backbone
-    from raybias.engine.backbone import ModelContext
-    from raybias.engine.model_shape import ModelShape
-
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
@@ -30,9 +28,8 @@ class Stage:
 
     backbone: str
     need: ResourceRequest
-    """What one worker or replica asks of a node; it computes on so many CPUs."""
+    """Of one worker or replica; it computes on so many CPUs."""
     layout: Layout
-    """How it holds the backbone, and in passes of how many tokens."""
     memory: tuple[MemoryTerm, ...]
     """Arithmetic of one of a worker's devices."""
     device_memory: int
@@ -64,9 +61,6 @@ class Stage:
         self, spec: Backbone, words: Sequence[str] = (), *, memory: str = ""
     ) -> ModelContext:
         """Return what one worker or replica computes with; `memory` is a URI of answers."""
-        from raybias.engine.backbone import ModelContext
-        from raybias.engine.context import Execution
-
         execution = Execution(
             self.layout.tokens,
             "cuda" if self.gpus else "cpu",
@@ -76,25 +70,6 @@ class Stage:
             deterministic=self.deterministic,
         )
         return ModelContext(spec, tuple(words), execution, memory)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RewritePlan(Stage):
-    """Rewriting of the probes' pairs in one style with a checkpoint."""
-
-    style: str
-    judge: str
-    paired: Literal["separate", "mirror"]
-    """Whether both sides of a pair are rewritten, or one and the edit is carried over."""
-    replica_cpus: float
-    """CPUs that one replica asks Ray for."""
-    replicas_max: int
-    """Ray Serve replicas, each with the checkpoint and its judge."""
-    replicas_min: int = 1
-    pairs: Mapping[str, int]
-    """Pairs of each probe."""
-    chunks: int
-    """Files: probes x ranges of pairs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +123,16 @@ class ScorePlan(Stage):
         counts = (self.replicas_min, self.replicas_max)
         each = (self.need.cpus, self.replica_cpus, self.gpus, self.layout.tokens)
         return (*counts, *each, json.dumps(self.requests, sort_keys=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewritePlan(ScorePlan):
+    """Rewriting of the probes' pairs in one style with a checkpoint, in shards of pairs."""
+
+    style: str
+    judge: str
+    paired: Literal["separate", "mirror"]
+    """Whether both sides of a pair are rewritten, or one and the edit is carried over."""
 
 
 #: Seconds of a request, for the schedule; nobody knows them before.
@@ -249,14 +234,6 @@ class Plan:
         """List the methods of a backbone that the inventory has room for."""
         methods = methods_of(self.decided, backbone)
         return [each for each in methods if (backbone.name, each.name) not in self.unfit]
-
-    @property
-    def rows_per_shard(self) -> dict[str, dict[str, int]]:
-        """Return the items of a shard, by backbone and method."""
-        rows: dict[str, dict[str, int]] = {}
-        for stage in self.scoring:
-            rows.setdefault(stage.backbone, {})[stage.method] = stage.rows_per_shard
-        return rows
 
     def rewrite(self, style: str) -> RewritePlan:
         """Return the plan of a style that a model makes."""

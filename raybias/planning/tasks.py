@@ -9,18 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from raybias.config import Backbone
+from raybias.engine.checkpoint import folder_of
 from raybias.engine.memory import total
 from raybias.methods.base import Method
 from raybias.planning.machine import ResourceRequest
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.stage_plans import AskPlan
+from raybias.planning.stage_plans import AskPlan, Plan, RewritePlan, TunePlan
 from raybias.planning.workload import CHUNK_ROWS
-
-if TYPE_CHECKING:
-    from raybias.planning.stage_plans import Plan, RewritePlan, TunePlan
 
 #: Bytes/s at which a node takes weights from the hub.
 _HUB: Final = 100e6
@@ -147,8 +145,6 @@ def tasks_of(prepared: PreparedStudy, plan: Plan, *, early: bool = True) -> list
 
 def fetched_models(prepared: PreparedStudy, plan: Plan) -> dict[str, tuple[Backbone, int]]:
     """Return the models of the hub that workers load, by their task, and their weights' bytes."""
-    from raybias.engine.checkpoint import folder_of
-
     study = prepared.study
     found = {
         f"fetch/{each.name}": (each, plan.shapes[each.name].weight_bytes)
@@ -177,7 +173,6 @@ def tuning_tasks(
     load = stage.speed.load(work.passes.all_bytes / stage.layout.ranks)
 
     def seconds(stops: Sequence[int], packs: int) -> list[float]:
-        """Return the seconds of each of so many packs of runs that end at these steps."""
         each = (stops[pack::packs] for pack in range(packs))
         return [work.pack_seconds(stage.speed, stage.layout, own) for own in each]
 
@@ -262,7 +257,7 @@ def _reading(
 def _rewriting(prepared: PreparedStudy, stage: RewritePlan, after: tuple[str, ...]) -> Task:
     """Return the rewriting of pairs in one style; every new token of a batch reads all weights."""
     rows = max(1, stage.layout.tokens // _SENTENCE)
-    batches = stage.chunks * math.ceil(2 * CHUNK_ROWS / rows)
+    batches = stage.shards * math.ceil(2 * CHUNK_ROWS / rows)
     length = prepared.study.styles.rewriting[stage.style].max_length
     return Task(
         key=f"rewrite/{stage.style}",

@@ -9,16 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from raybias.engine.model_shape import ModelShape
 from raybias.methods.base import Shard, methods_of
 from raybias.methods.work import Tuning, Work
 from raybias.planning.machine import Layout, Speed
 from raybias.planning.prepared import PreparedStudy
 from raybias.schema import PAIRS, REWRITTEN_PAIRS, OutputSpec
-
-if TYPE_CHECKING:
-    from raybias.engine.model_shape import ModelShape
 
 #: Most items of a shard, and the seconds that one takes on a replica, from least to most.
 ROWS: Final = 8_192

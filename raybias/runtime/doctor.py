@@ -1,7 +1,6 @@
 """Examine a machine or cluster for what would go wrong in a study, with cures.
 
-Each check is a small function that yields findings. None changes anything, and only the last,
-which never fails, needs the network.
+None of the checks changes anything, and only the last, which never fails, needs the network.
 """
 
 from __future__ import annotations
@@ -49,13 +48,7 @@ _NAMED: Final = 3
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check, in one line.
-
-    Attributes
-    ----------
-    state: fail where something that is needed is broken.
-    cure: for the user to do.
-    """
+    """The result of one check, in one line; it fails where something that is needed is broken."""
 
     state: Literal["ok", "warn", "fail"]
     what: str
@@ -93,7 +86,6 @@ def examine(
 
 
 def _packages() -> Iterator[Finding]:
-    """Compare Python and every requirement of raybias with what is installed."""
     python, needed = platform.python_version(), metadata("raybias")["Requires-Python"]
     yield Finding.of(
         Requirement(f"python{needed}").specifier.contains(python, prereleases=True),

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import lru_cache, partial
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
@@ -89,25 +89,22 @@ class Places(Protocol):
 class Logbook:
     """Numbers the devices that tasks hold as they run, and keeps which held what and when.
 
-    Attributes
-    ----------
-    spans: rows of `schema.SCHEDULE`, but for `devices`, of devices that are held no more.
+    `spans`: rows of `schema.SCHEDULE`, but for `devices`, of devices that are held no more.
     """
 
     def __init__(self) -> None:
         self.devices = 0
         self.spans: list[dict[str, Any]] = []
         self._free: list[int] = []
-        self._held: dict[str, list[tuple[int, float]]] = {}
-        self._tasks: dict[str, Task] = {}
+        self._held: dict[str, tuple[Task, list[tuple[int, float]]]] = {}
 
     def hold(self, held: Mapping[str, tuple[Task, int]], devices: int, now: float) -> None:
         """Note how many devices each running task holds from `now` on, of so many."""
         for number in range(self.devices, devices):
             heappush(self._free, number)
         self.devices = max(self.devices, devices)
-        for key, own in self._held.items():
-            task, count = self._tasks[key], held[key][1] if key in held else 0
+        for key, (task, own) in self._held.items():
+            count = held[key][1] if key in held else 0
             while len(own) > count:
                 worker, start = own.pop()
                 heappush(self._free, worker)
@@ -115,13 +112,12 @@ class Logbook:
                 times = {"worker": worker, "start": start, "end": now}
                 self.spans.append({"task": key, **names, **times})
         for key, (task, count) in held.items():
-            self._tasks[key] = task
-            own = self._held.setdefault(key, [])
+            _, own = self._held.setdefault(key, (task, []))
             while len(own) < count and self._free:
                 own.append((heappop(self._free), now))
 
 
-@cache
+@lru_cache(4096)
 def _capacity(node: Node, need: ResourceRequest) -> int:
     return places([node], need).count
 
@@ -131,25 +127,14 @@ class _Room:
 
     def __init__(self, inventory: Inventory, resources: Resources) -> None:
         self.nodes = {node.name or f"node {n}": node for n, node in enumerate(inventory.nodes)}
-        self.cpus = {name: node.cpus for name, node in self.nodes.items()}
-        self.gpus = {name: node.gpus for name, node in self.nodes.items()}
-        self.memory = {name: node.memory for name, node in self.nodes.items()}
+        self.free = self.nodes.copy()
         self.devices = self.left = inventory.devices(resources)
         self.share = resources.share
         self.reserved: dict[str, set[str]] = {}
 
     @property
     def closed(self) -> frozenset[str]:
-        """The nodes that are reserved."""
         return frozenset().union(*self.reserved.values())
-
-    def of(self, name: str, need: ResourceRequest) -> int:
-        """Count the workers that fit in what is free of a node."""
-        node = self.nodes[name]
-        count = min(_capacity(node, need), self.cpus[name] // need.cpus)
-        if need.gpus:
-            count = min(count, self.gpus[name] // need.gpus)
-        return int(min(count, self.memory[name] // need.host) if need.host else count)
 
     def take(self, task: Task, nodes: Mapping[str, int]) -> None:
         """Count so many workers on each node as held; all is, where a task has none to itself."""
@@ -158,10 +143,13 @@ class _Room:
             return
         self.left = self.left - sum(nodes.values()) * need.devices if nodes else 0
         for name, workers in nodes.items():
-            if name in self.nodes:
-                self.cpus[name] -= workers * need.cpus
-                self.gpus[name] -= workers * need.gpus
-                self.memory[name] -= workers * need.host
+            if node := self.free.get(name):
+                self.free[name] = replace(
+                    node,
+                    cpus=node.cpus - workers * need.cpus,
+                    gpus=node.gpus - workers * need.gpus,
+                    memory=node.memory - workers * need.host,
+                )
 
     def find(self, task: Task, workers: int, *, least: int) -> dict[str, int]:
         """Find nodes for up to so many workers; none where fewer than `least` have room.
@@ -172,7 +160,7 @@ class _Room:
         if need is None or closed >= self.nodes.keys():
             return {}
         workers = min(workers, self.left // need.devices)
-        rooms = {name: self.of(name, need) for name in self.nodes if name not in closed}
+        rooms = {n: _capacity(node, need) for n, node in self.free.items() if n not in closed}
         found: dict[str, int] = {}
         for name in sorted(rooms, key=rooms.__getitem__, reverse=workers > 1):
             if (more := min(rooms[name], workers - sum(found.values()))) > 0:
@@ -190,7 +178,8 @@ class _Room:
             return
         own = self.reserved.setdefault(task.key, set())
         able = {n: _capacity(node, need) for n, node in self.nodes.items() if n not in closed}
-        for name in sorted(able, key=lambda name: (name not in before, -self.of(name, need))):
+        room = {name: _capacity(self.free[name], need) for name in able}
+        for name in sorted(able, key=lambda name: (name not in before, -room[name])):
             if missing > 0 and able[name]:
                 own.add(name)
                 missing -= able[name]
@@ -270,9 +259,12 @@ class Graph:
     def _begin(self, room: _Room) -> None:
         """Begin what is ready and has room, the widest first, then by the longest path."""
         known = self._running.keys() | self._done
-        ready = (t for t in self._tasks.values() if t.key not in known)
+        ready = (
+            task
+            for task in self._tasks.values()
+            if task.key not in known and self._done.issuperset(task.after)
+        )
         waiting = list[Task]()
-        ready = (t for t in ready if self._done.issuperset(t.after))
         for task in sorted(self._ordered(ready), key=lambda t: -t.devices * t.least):
             if task.need is None:
                 self._start(task, {}, frozenset())
@@ -295,7 +287,6 @@ class Graph:
         threading.Thread(target=self._do, args=(grant,), daemon=True, name=name).start()
 
     def _share(self, room: _Room) -> None:
-        """Give the devices that nobody waits for to tasks that can use more."""
         for task in self._ordered(grant.task for grant in self._running.values()):
             grant = self._running[task.key]
             wanted = max(0, min(task.most, grant.enough) - task.least)
@@ -311,8 +302,10 @@ class Graph:
         return bool(nodes)
 
     def _note(self, devices: int) -> None:
-        running = ((key, grant) for key, grant in self._running.items())
-        held = {key: (each.task, each.slots * each.task.devices) for key, each in running}
+        held = {
+            key: (grant.task, grant.slots * grant.task.devices)
+            for key, grant in self._running.items()
+        }
         self.log.hold(held, devices, time.monotonic() - self._begun)
 
     def _do(self, grant: Grant) -> None:

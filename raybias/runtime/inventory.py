@@ -44,9 +44,7 @@ def read_inventory(address: str | None = None, *, dtypes: bool = False) -> Inven
         "none" read this machine and start no Ray. A connected Ray is read whatever it says.
     dtypes: whether to ask each node's CPU if it multiplies in bfloat16 (a second or two).
 
-    Raises
-    ------
-    PlanError: no cluster answers at `address`.
+    Raises PlanError: no cluster answers at `address`.
     """
     import ray
 
@@ -114,7 +112,6 @@ def nodes_now(planned: Inventory) -> Inventory:
 
 
 def _node(node: Mapping[str, Any]) -> Node:
-    """Return what Ray's table says of a node."""
     return Node(
         cpus=node["Resources"].get("CPU", 0.0),
         memory=int(node["Resources"].get("memory", 0)),
@@ -147,7 +144,7 @@ def sick_gpus() -> dict[str, str]:
     import ray
 
     nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
-    asked = [name for name, node in nodes.items() if node["Resources"].get("GPU", 0)]
+    asked = (name for name, node in nodes.items() if _gpus(node))
     said = ask(asked, multiply_on_gpu, num_gpus=0.01)
     return {nodes[name]["NodeManagerAddress"]: wrong for name, wrong in said.items() if wrong}
 

@@ -74,11 +74,6 @@ class Lease(BaseModel):
             return self.holder not in _HOLDING
         return not is_alive(self.pid)
 
-    @property
-    def is_fresh(self) -> bool:
-        """Tell whether the heartbeat is recent by this machine's clock."""
-        return abs(time.time() - self.heartbeat) < EXPIRES_S
-
 
 @contextmanager
 def leased(store: Store) -> Iterator[None]:
@@ -86,9 +81,7 @@ def leased(store: Store) -> Iterator[None]:
 
     A holder that finds another in its place, as after hours asleep, interrupts the main thread.
 
-    Raises
-    ------
-    OutputError: another driver holds it, or OUT cannot be written.
+    Raises OutputError: another driver holds it, or OUT cannot be written.
     """
     made = store.is_local and not Path(store.root).exists()
     mine, ended = Lease(), threading.Event()
@@ -123,14 +116,13 @@ def leased(store: Store) -> Iterator[None]:
 
 @before_work()
 def _take(store: Store, mine: Lease) -> None:
-    """Take the lease of an OUT, or refuse."""
     try:
         found = _read(store)
         lease = _parsed(found)
         if found is not None and not (lease is not None and lease.is_dead):
-            if lease is not None and lease.is_fresh:
+            if lease is not None and abs(time.time() - lease.heartbeat) < EXPIRES_S:
                 raise _held(store, lease)
-            # Its heartbeat is old by a clock that may be wrong.
+            # Its heartbeat is old by this machine's clock, which may be wrong.
             time.sleep(2 * _BEATS_S)
         with _locked(store) as alone:
             again = _read(store)

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -25,14 +25,11 @@ from raybias.engine.adapters.tuning import PackedTuner, Run, TokenSet, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.errors import RaybiasError
 from raybias.methods import Tuned
-from raybias.runtime.metrics import Meter
-from raybias.runtime.progress import Evaluated, WorkerReport
-from raybias.runtime.worker_group import within_memory
+from raybias.runtime.progress import Meter, WorkerReport
+from raybias.runtime.ray_internals import leaving_nodes
+from raybias.runtime.worker_group import Zero3, within_memory
 from raybias.runtime.workers import device_name, keep_ways
 from raybias.storage import Store
-
-if TYPE_CHECKING:
-    from ray.util.queue import Queue
 
 RECORD: Final = "raybias.json"
 #: States that are not small are kept once so many times what that took has passed.
@@ -41,15 +38,22 @@ _KEPT_EVERY: Final = 20
 _ASK_EVERY_S: Final = 5.0
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """The training set in tokens."""
+
+    train: TokenSet
+    validation: TokenSet
+    test: TokenSet | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class TuneTask:
     """What all packs of a stage have in common.
 
     Attributes
     ----------
-    dataset: name of the training set.
-    out: URI of the study's OUT.
-    folder: where the stage's states are in it.
+    folder: of the stage's states in OUT.
     fingerprint: hash of all that decides a trial's result except what differs between trials.
     sharded: whether the workers share the backbone, and every step's rows.
     """
@@ -62,15 +66,7 @@ class TuneTask:
     fingerprint: str
     sharded: bool
     meter: Meter
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """The training set in tokens."""
-
-    train: TokenSet
-    validation: TokenSet
-    test: TokenSet | None
+    tokens: Tokens
 
 
 def record_of(store: Store, run_id: str, fingerprint: str) -> dict[str, Any] | None:
@@ -88,23 +84,21 @@ class PackWorker:
     It keeps states and ends when it is `leaving`: by default, when its node is taken away.
     """
 
-    def __init__(self, task: TuneTask, leaving: Callable[[], bool] | None = None) -> None:
-        self.leaving = leaving or _NodeLeaves()
-        self.context, self.method = task.context, task.method
+    def __init__(self, context: ModelContext, leaving: Callable[[], bool] | None = None) -> None:
+        self.leaving = leaving or self._node_leaves
+        self._asked, self._leaves = time.monotonic(), False
+        self.context = context
         self.trainer: AdapterTrainer | None = None
         self.pack: WorkerPack | None = None
 
-    def tune(
-        self, work: tuple[TuneTask, Tokens], trials: Sequence[Trial]
-    ) -> Iterator[WorkerReport]:
+    def tune(self, task: TuneTask, trials: Sequence[Trial]) -> Iterator[WorkerReport]:
         """Tune trials to their end, or until this worker is `leaving`."""
-        task, tokens = work
         # The threads of torch are those of the thread that asks, which is not the constructor's.
         context = self.context.here()
         if self.trainer is None:
             self.trainer = task.method.trainer(context)
             keep_ways(Store(task.out), context)
-        self.pack = WorkerPack(task, tokens, trials, self.trainer)
+        self.pack = WorkerPack(task, trials, self.trainer)
         yield from self.pack.reports(self.leaving)
 
     def give(self, run_ids: Sequence[str]) -> None:
@@ -112,22 +106,14 @@ class PackWorker:
         if self.pack is not None:
             self.pack.asked = tuple(run_ids)
 
-
-class _NodeLeaves:
-    """Whether Ray announced that this node will be taken away."""
-
-    def __init__(self) -> None:
-        self.asked, self.leaves = time.monotonic(), False
-
-    def __call__(self) -> bool:
+    def _node_leaves(self) -> bool:
+        """Ask Ray, now and then, whether this node will be taken away."""
         import ray
 
-        from raybias.runtime.ray_internals import leaving_nodes
-
-        if time.monotonic() - self.asked >= _ASK_EVERY_S:
-            self.asked = time.monotonic()
-            self.leaves |= ray.get_runtime_context().get_node_id() in leaving_nodes()
-        return self.leaves
+        if time.monotonic() - self._asked >= _ASK_EVERY_S:
+            self._asked = time.monotonic()
+            self._leaves |= ray.get_runtime_context().get_node_id() in leaving_nodes()
+        return self._leaves
 
 
 def tune_together(config: dict[str, Any]) -> None:
@@ -139,16 +125,14 @@ def tune_together(config: dict[str, Any]) -> None:
     import ray.train
     from ray.train.torch import get_device
 
-    from raybias.runtime.zero3 import Zero3
-
-    (task, tokens), trials = ray.get(config["work"])
+    task, trials = ray.get(config["work"])
     rank, device = ray.train.get_context().get_world_rank(), get_device()
-    progress: Queue = config["progress"]
+    progress = config["progress"]
     with within_memory(task.context, Store(task.out), task.folder) as halved:
         context = halved.here(device, Zero3(task.context.spec.dtype, device))
         try:
             trainer = task.method.trainer(context)
-            pack, error = WorkerPack(task, tokens, trials, trainer, writes=rank == 0), None
+            pack, error = WorkerPack(task, trials, trainer, writes=rank == 0), None
         except RaybiasError as raised:
             pack, error = None, raised
         # Every rank learns of the error here, so that none waits for another for ever.
@@ -171,13 +155,12 @@ class WorkerPack:
     def __init__(
         self,
         task: TuneTask,
-        tokens: Tokens,
         trials: Sequence[Trial],
         trainer: AdapterTrainer,
         *,
         writes: bool = True,
     ) -> None:
-        self.task, self.tokens, self.trainer = task, tokens, trainer
+        self.task, self.trainer = task, trainer
         self.store, self.writes = Store(task.out), writes
         self.name = trials[0].run_id
         self.active = [
@@ -193,8 +176,8 @@ class WorkerPack:
             trainer,
             task.method.recipe,
             [trial for trial in trials if trial.run_id in self.active],
-            train=tokens.train,
-            validation=tokens.validation,
+            train=task.tokens.train,
+            validation=task.tokens.validation,
         )
 
     def reports(self, leaving: Callable[[], bool] = lambda: False) -> Iterator[WorkerReport]:
@@ -239,7 +222,6 @@ class WorkerPack:
         return f"{self.task.folder}/{name}.safetensors"
 
     def _kept_states(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Read the states of the trials that have one."""
         states: dict[str, dict[str, torch.Tensor]] = {}
         for owner in [self.name] if self.task.sharded else self.active:
             if not self.store.exists(file := self._state(owner)):
@@ -250,7 +232,6 @@ class WorkerPack:
         return states
 
     def _reached(self) -> dict[str, int]:
-        """Return the last step that each trial was evaluated at by earlier workers."""
         reached: dict[str, int] = {}
         for name in self.store.files(f"{self.task.folder}/reached", suffix=".json"):
             for run_id, step in json.loads(self.store.read_text(name)).items():
@@ -283,10 +264,7 @@ class WorkerPack:
         self.asked = ()
         return WorkerReport(
             pack=self.name,
-            evaluated=tuple(
-                Evaluated(e.run_id, e.step, e.accuracy, stopped=e.stop_reason is not None)
-                for e in evaluations
-            ),
+            evaluated=tuple(evaluations),
             given=given,
             steps=self.tuner.steps - steps,
             tokens=self.tuner.tokens - tokens,
@@ -298,10 +276,12 @@ class WorkerPack:
         if self.writes:
             states = {run_id: self.tuner.state(run_id) for run_id in self.active}
             if self.task.sharded:
-                each = (
-                    (run, name, t) for run, state in states.items() for name, t in state.items()
-                )
-                states = {self.name: {f"{run}:{name}": tensor for run, name, tensor in each}}
+                joined = {
+                    f"{run_id}:{name}": tensor
+                    for run_id, state in states.items()
+                    for name, tensor in state.items()
+                }
+                states = {self.name: joined}
             for name, state in states.items():
                 if state:
                     self.store.write_bytes(self._state(name), save(state))
@@ -313,9 +293,12 @@ class WorkerPack:
         self.active.remove(run_id)
 
     def _save(self, result: Run) -> None:
-        """Save the adapter and its row; of a diverged trial the row alone."""
         diverged = result.stop_reason == "diverged"
-        accuracy = None if diverged else self._test_accuracy(result)
+        accuracy, test = None, self.task.tokens.test
+        if test is not None and not diverged:
+            sequences = self.trainer.prepare(test.rows)
+            (logits_NL,) = self.trainer.logits([result.weights], [sequences])
+            accuracy = float((logits_NL.argmax(1) == torch.tensor(test.labels)).double().mean())
         if not self.writes:
             return
         folder = f"adapters/{result.trial.run_id}"
@@ -333,14 +316,6 @@ class WorkerPack:
             self.store.write_text(f"{folder}/{RECORD}", json.dumps(record))
         else:
             self.trainer.save(self.store, folder, result.weights, record)
-
-    def _test_accuracy(self, result: Run) -> float | None:
-        test = self.tokens.test
-        if test is None:
-            return None
-        sequences = self.trainer.prepare(test.rows)
-        (logits_NL,) = self.trainer.logits([result.weights], [sequences])
-        return float((logits_NL.argmax(1) == torch.tensor(test.labels)).double().mean())
 
     def _row(self, result: Run, test_accuracy: float | None, adapter: str | None) -> dict[str, Any]:
         at = result.kept

@@ -1,27 +1,32 @@
 """Progress with rates: bars on a terminal, and in a notebook with ipywidgets; elsewhere lines.
 
-Workers that tune report plain values, which are summed here for progress and metrics.
+Workers that tune report plain values, which are summed here. Prometheus metrics go through
+`ray.util.metrics`: every process counts its own work under the same names, tagged by study, stage
+and model, and Ray's agents export them with the prefix `ray_`. Work that is lost and done again is
+counted twice, and in `raybias_repeated_total`.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from raybias.redaction import redact
-from raybias.runtime.metrics import Meter
 
 if TYPE_CHECKING:
+    from raybias.engine.adapters.tuning import Evaluation
     from raybias.methods.base import Shard
 
 _LINE_EVERY_S: Final = 5.0
@@ -31,16 +36,7 @@ _WINDOW_S: Final = 60.0
 
 @dataclass(frozen=True)
 class Done:
-    """Work that was finished.
-
-    Attributes
-    ----------
-    rows: items that were read.
-    tokens: that a model read or wrote.
-    steps: optimiser steps, one for each seed of a pack.
-    retries: requests or worker groups that were begun again for it.
-    shard: whose file is now in OUT.
-    """
+    """Work that was finished; `steps` are one for each seed of a pack, `shard` is now in OUT."""
 
     rows: int = 0
     tokens: int = 0
@@ -67,11 +63,7 @@ class Advance(Protocol):
 class Stage:
     """How far a stage is, and at what pace: rates and time left are of the last minute.
 
-    Attributes
-    ----------
-    finished: of the total.
-    reached: the same with the parts of what is not finished.
-    beside: shown beside it: time left, a note, rates.
+    `reached` is `finished` with the parts of what is not; `beside` is shown beside it.
     """
 
     def __init__(self, total: int, starting: str, clock: Callable[[], float] | None = None) -> None:
@@ -86,7 +78,7 @@ class Stage:
     def advance(
         self, count: int = 1, *, part: float = 0.0, note: str = "", done: Done | None = None
     ) -> None:
-        """Advance as `Advance` says, and show it."""
+        """See `Advance`."""
         self.finished += count
         self.reached = min(float(self.total), self.finished + part)
         if done is None:
@@ -132,13 +124,9 @@ class Reporter:
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self._shown = Progress(
-            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
-            BarColumn(bar_width=12, table_column=Column(no_wrap=True)),
-            TextColumn(
-                "{task.fields[over]}/{task.total:g}",
-                markup=False,
-                table_column=Column(no_wrap=True),
-            ),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=12),
+            TextColumn("{task.fields[over]}/{task.total:g}", markup=False),
             TimeElapsedColumn(table_column=Column(no_wrap=True)),
             # The one that gives way on a narrow terminal.
             TextColumn(
@@ -200,48 +188,101 @@ class Reporter:
             self.say(f"{title}: {stage.finished}/{stage.total}")
 
 
-@dataclass(frozen=True)
-class Evaluated:
-    """One evaluation of one trial."""
+Counted = Literal[
+    "raybias_rows_total",
+    "raybias_tokens_total",
+    "raybias_seed_steps_total",
+    "raybias_retries_total",
+    "raybias_repeated_total",
+    "raybias_busy_seconds_total",
+]
+Measured = Literal["raybias_queue_depth"]
 
-    run_id: str
-    step: int
-    accuracy: float
-    stopped: bool
+_WHAT: Final[dict[Counted | Measured, str]] = {
+    "raybias_rows_total": "Items or texts that were read.",
+    "raybias_tokens_total": "Tokens that a model read or wrote, soft prompts aside.",
+    "raybias_seed_steps_total": "Optimiser steps, one for each seed of a pack.",
+    "raybias_retries_total": "Requests and worker groups that were begun again.",
+    "raybias_repeated_total": "Rows (scoring) or seed steps (tuning) that were done again.",
+    "raybias_busy_seconds_total": "Seconds that a replica or worker computed; its rate is a share.",
+    "raybias_queue_depth": "Shards, seeds or requests that wait or are under way.",
+}
+_TAGS: Final = ("study", "stage", "model")
+
+
+class Meter:
+    """The metrics of one process; `stage` is `rewrite`, `tune`, `score` or `serve`."""
+
+    def __init__(self, *, study: str, stage: str, model: str) -> None:
+        self.tags = {"study": study, "stage": stage, "model": model}
+
+    def add(self, name: Counted, count: float) -> None:
+        """Increase a counter."""
+        if count > 0 and _exporting():
+            _metric("Counter", name).inc(count, tags=self.tags)
+
+    def set(self, name: Measured, value: float) -> None:
+        """Set a gauge."""
+        if _exporting():
+            _metric("Gauge", name).set(value, tags=self.tags)
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Count the seconds of the body as computing."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add("raybias_busy_seconds_total", time.monotonic() - begun)
+
+
+def _exporting() -> bool:
+    """Tell whether this process is one of a Ray cluster, whose agents export."""
+    return "ray" in sys.modules and sys.modules["ray"].is_initialized()
+
+
+@cache
+def _metric(kind: str, name: Counted | Measured) -> Any:
+    import ray.util.metrics
+
+    return getattr(ray.util.metrics, kind)(name, description=_WHAT[name], tag_keys=_TAGS)
 
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """Progress of one pack since its last report."""
+    """Progress of one pack since its last report; the first one has what earlier workers did.
+
+    Attributes
+    ----------
+    first: whether the pack begins with it, or begins again.
+    finished, resumed: trials that had ended, and those that go on from a state.
+    repeated: steps that these repeat since their state was kept.
+    given: trials that the pack gave up, for another to take up.
+    steps: one for each seed; `tokens` are of their batches.
+    """
 
     pack: str
     first: bool = False
-    """Whether the pack begins with it, or begins again."""
-    evaluated: tuple[Evaluated, ...] = ()
+    evaluated: tuple[Evaluation, ...] = ()
     finished: tuple[str, ...] = ()
-    """Trials that an earlier worker finished; only in the first report."""
     resumed: tuple[str, ...] = ()
-    """Trials that resume from a state; only in the first report."""
     repeated: int = 0
-    """Steps that these repeat since their state was kept."""
     given: tuple[str, ...] = ()
-    """Trials that the pack gave up, for another to take up."""
     steps: int = 0
-    """Optimiser steps, one for each seed."""
     tokens: int = 0
-    """Tokens of those steps' batches."""
 
 
 @dataclass
 class ProgressAggregator:
-    """Sums of all reports of a stage, which come from several threads."""
+    """Sums of all reports of a stage, which come from several threads.
+
+    `left` are trials that have not stopped; `end` is the last step that one can take, if known.
+    """
 
     advance: Advance
     meter: Meter
     left: set[str]
-    """Trials of the stage that have not stopped."""
     end: int | None = None
-    """The step after which a trial ends at the latest, where something says so."""
     resumed: int = 0
     repeated: int = 0
     best: float = 0.0
@@ -252,32 +293,30 @@ class ProgressAggregator:
     def add(self, report: WorkerReport) -> None:
         """Add one report of one pack."""
         with self._lock:
-            self._add(report)
-
-    def _add(self, report: WorkerReport) -> None:
-        if report.first and report.pack in self._begun:
-            self.meter.add("raybias_retries_total", 1)
-            self.advance(0, done=Done(retries=1))
-        self._begun.add(report.pack)
-        self.resumed += len(report.resumed)
-        self.repeated += report.repeated
-        self.meter.add("raybias_repeated_total", report.repeated)
-        over = self.left & {*report.finished, *(e.run_id for e in report.evaluated if e.stopped)}
-        self.left -= over
-        if report.evaluated:
-            known = (e.accuracy for e in report.evaluated if e.accuracy >= 0)
-            self.best = max(self.best, *known, 0.0)
-            step = max(e.step for e in report.evaluated)
-            self._steps |= {e.run_id: e.step for e in report.evaluated}
-            part = sum(self._steps.get(run, 0) for run in self.left) / self.end if self.end else 0.0
-            most = f" of at most {self.end:,}" if self.end else ""
-            self.advance(
-                len(over),
-                part=part,
-                note=f"step {step:,}{most}, best validation accuracy {self.best:.3f}",
-                done=Done(tokens=report.tokens, steps=report.steps),
-            )
-        elif over or report.steps:
-            done = Done(tokens=report.tokens, steps=report.steps) if report.steps else None
-            self.advance(len(over), done=done)
-        self.meter.set("raybias_queue_depth", len(self.left))
+            if report.first and report.pack in self._begun:
+                self.meter.add("raybias_retries_total", 1)
+                self.advance(0, done=Done(retries=1))
+            self._begun.add(report.pack)
+            self.resumed += len(report.resumed)
+            self.repeated += report.repeated
+            self.meter.add("raybias_repeated_total", report.repeated)
+            stopped = (each.run_id for each in report.evaluated if each.stop_reason)
+            over = self.left & {*report.finished, *stopped}
+            self.left -= over
+            if report.evaluated:
+                known = (e.accuracy for e in report.evaluated if e.accuracy >= 0)
+                self.best = max(self.best, *known, 0.0)
+                step = max(e.step for e in report.evaluated)
+                self._steps |= {e.run_id: e.step for e in report.evaluated}
+                part = sum(self._steps.get(run, 0) for run in self.left) / (self.end or math.inf)
+                most = f" of at most {self.end:,}" if self.end else ""
+                self.advance(
+                    len(over),
+                    part=part,
+                    note=f"step {step:,}{most}, best validation accuracy {self.best:.3f}",
+                    done=Done(tokens=report.tokens, steps=report.steps),
+                )
+            elif over or report.steps:
+                done = Done(tokens=report.tokens, steps=report.steps) if report.steps else None
+                self.advance(len(over), done=done)
+            self.meter.set("raybias_queue_depth", len(self.left))

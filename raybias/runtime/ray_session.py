@@ -36,13 +36,9 @@ def connected(address: str | None = None) -> Iterator[bool]:
     A connection that exists is used and kept. A process can be connected to one cluster only, so
     another `address` is refused.
 
-    Parameters
-    ----------
-    address: of a cluster; None takes RAY_ADDRESS, or else starts Ray on this machine.
+    `address`: of a cluster; None takes RAY_ADDRESS, or else starts Ray on this machine.
 
-    Raises
-    ------
-    PlanError: no cluster answers at `address`, or the process is connected to another one.
+    Raises PlanError: no cluster answers at `address`, or the process is connected to another one.
     """
     # Ray 2.60 else shows all GPUs to workers that ask for none.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
@@ -223,11 +219,9 @@ def _quiet() -> None:
     for name in ("ray.serve", "ray.train", "ray.tune"):
         logging.getLogger(name).setLevel(logging.ERROR)
     # What Serve's handle leaves of its question to a replica that was lost meanwhile.
-    logging.getLogger("asyncio").addFilter(_not_a_lost_replica)
-
-
-def _not_a_lost_replica(record: logging.LogRecord) -> bool:
-    return "RunningReplica.get_queue_len" not in record.getMessage()
+    logging.getLogger("asyncio").addFilter(
+        lambda record: "RunningReplica.get_queue_len" not in record.getMessage()
+    )
 
 
 def is_loopback(host: str) -> bool:

@@ -14,6 +14,11 @@ from functools import partial
 from threading import Lock, Timer
 from typing import Any, Final
 
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.util import placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
 from raybias.config import Backbone, Resources
 from raybias.engine.adapters.tuning import Trial
 from raybias.engine.checkpoint import fetched
@@ -26,6 +31,7 @@ from raybias.runtime.inventory import NODE_LABEL, ask, nodes_now
 from raybias.runtime.owners import app_name
 from raybias.runtime.pack_worker import PackWorker, tune_together
 from raybias.runtime.predict.stream import Replicas
+from raybias.runtime.predict.worker import read_on_rank
 from raybias.runtime.progress import Advance
 from raybias.runtime.ray_internals import leaving_nodes
 from raybias.runtime.tuning import TuningStage
@@ -51,8 +57,6 @@ class _Seat:
     @classmethod
     def ask(cls, key: str, plan: TunePlan, avoid: Collection[str]) -> _Seat:
         """Ask for a place on one node; Ray gives them in the order in which they are asked for."""
-        from ray.util.placement_group import placement_group
-
         asked = dict(plan.requests)
         selector = dict(asked.pop("label_selector", {}))
         if avoid:
@@ -66,10 +70,6 @@ class _Seat:
         return cls(key, group)
 
     def start(self, stage: TuningStage) -> None:
-        """Start the worker, which waits for its place."""
-        import ray
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
         plan = stage.plan
         # The second thread hears what the pack is asked while the first tunes it.
         actor = ray.remote(PackWorker).options(
@@ -79,21 +79,15 @@ class _Seat:
             max_concurrency=2,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self.group),
         )
-        self.worker = actor.remote(stage.work[0])
+        self.worker = actor.remote(stage.task.context)
 
     @property
     def node(self) -> str:
         """The id of the node that holds it; empty as long as none does."""
-        from ray.util import placement_group_table
-
         nodes: dict[int, str] = placement_group_table(self.group)["bundles_to_node_id"]
         return nodes.get(0, "")
 
     def end(self) -> None:
-        """End the worker and give the place back."""
-        import ray
-        from ray.util import remove_placement_group
-
         if self.worker is not None:
             ray.kill(self.worker)
         remove_placement_group(self.group)
@@ -101,13 +95,7 @@ class _Seat:
 
 @dataclass(eq=False)
 class _Running:
-    """A worker that tunes a pack.
-
-    Attributes
-    ----------
-    left: trials that have not stopped.
-    begun: when it first told of itself, or gave trials up.
-    """
+    """A worker that tunes a pack; `left` have not stopped, `begun` is its first report or split."""
 
     task: Task
     worker: Any
@@ -117,17 +105,11 @@ class _Running:
 
     @property
     def seconds(self) -> float:
-        """Planned seconds of what is left."""
         return self.task.seconds * len(self.left) / max(1, self.task.runs)
 
 
 class RayWorkers:
-    """The workers of a study in the connected cluster.
-
-    Parameters
-    ----------
-    app: prefix of the names of this OUT's Serve applications.
-    """
+    """The workers of a study in the connected cluster; `app` is a prefix of Serve applications."""
 
     starting = "starting workers, some 20 s; longer for a large model"
 
@@ -153,8 +135,6 @@ class RayWorkers:
     @property
     def full(self) -> bool:
         """Whether other work holds all GPUs, or CPUs without them, that are there."""
-        import ray
-
         kind = "GPU" if self._gpus else "CPU"
         return bool(
             ray.available_resources().get(kind, 0) < 1 <= ray.cluster_resources().get(kind, 0)
@@ -162,9 +142,6 @@ class RayWorkers:
 
     def fetch(self, backbone: Backbone) -> None:
         """Bring a model to every machine that has workers, so that none waits on its device."""
-        import ray
-        from ray.exceptions import RayError, RayTaskError
-
         alive = [node for node in ray.nodes() if node["Alive"]]
         able = [node for node in alive if node["Resources"].get("GPU") or not self._gpus]
         machines = {node["NodeManagerAddress"]: node["NodeID"] for node in able}
@@ -178,8 +155,6 @@ class RayWorkers:
 
     def tune(self, stage: TuningStage, trials: Sequence[Trial], grant: Grant) -> None:
         """Tune a pack on an actor, and on another when that is lost, or on a worker group."""
-        from ray.exceptions import RayActorError, RayError
-
         if stage.plan.sharded:
             run_group(
                 stage.name,
@@ -187,7 +162,7 @@ class RayWorkers:
                 stage.plan.workers,
                 self.resources,
                 work=tune_together,
-                task=(stage.work, trials),
+                task=(stage.task, trials),
                 store=stage.job.store,
                 add=stage.progress.add,
             )
@@ -211,8 +186,6 @@ class RayWorkers:
 
     def _tune_on_one(self, stage: TuningStage, left: dict[str, Trial], grant: Grant) -> None:
         """Tune on one worker, and take what it is done with out of `left`."""
-        import ray
-
         seat = self._take(stage, grant)
         grant.on_stop(seat.end)
         try:
@@ -225,7 +198,7 @@ class RayWorkers:
                 if report.given:
                     stage.split(tuple(left.pop(run_id) for run_id in report.given), grant)
                     running.asked, running.begun = False, time.monotonic()
-                stopped = [each.run_id for each in report.evaluated if each.stopped]
+                stopped = [each.run_id for each in report.evaluated if each.stop_reason]
                 for run_id in (*report.finished, *stopped):
                     left.pop(run_id)
                 stage.progress.add(report)
@@ -242,9 +215,19 @@ class RayWorkers:
     def read(self, reading: Reading, grant: Grant, advance: Advance) -> None:
         """Compute shards on replicas, or on a worker group that shares the backbone."""
         if reading.plan.sharded:
-            from raybias.runtime.predict.worker import read_together
-
-            read_together(f"{self.app}-{reading.name}", reading, self.resources, advance)
+            name = f"{self.app}-{reading.name}"
+            run_group(
+                name,
+                reading.plan,
+                reading.plan.replicas_max,
+                self.resources,
+                work=read_on_rank,
+                task=reading,
+                store=reading.store,
+                add=lambda done: advance(done=done),
+            )
+            if reading.store.exists(f"train/{name}"):
+                reading.store.delete_folder(f"train/{name}")
             return
         with self._lock:
             name = app_name(self.app, reading.name)
@@ -267,12 +250,9 @@ class RayWorkers:
                 each.worker.give.remote(trials[len(trials) // 2 :])
 
     def _work(self, stage: TuningStage) -> Any:
-        """Return a reference to what all packs of a stage are sent."""
-        import ray
-
         with self._lock:
             if stage.name not in self._sent:
-                self._sent[stage.name] = ray.put(stage.work)
+                self._sent[stage.name] = ray.put(stage.task)
             return self._sent[stage.name]
 
     def _take(self, stage: TuningStage, grant: Grant) -> _Seat:
@@ -298,7 +278,6 @@ class RayWorkers:
         return seat
 
     def _keep(self, seat: _Seat) -> None:
-        """Keep an idle worker for a moment."""
         with self._lock:
             self._idle.append(seat)
 

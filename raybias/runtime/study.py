@@ -1,7 +1,6 @@
 """Run a study from its data to its predictions, and resume it where it was interrupted.
 
-Everything that a user could have got wrong is checked before any work: data, label
-words, lengths, the output place and the plan. Tables and reports are made elsewhere,
+What a user could have got wrong is checked before any work. Tables and reports are made elsewhere,
 from the files that this leaves.
 """
 
@@ -12,14 +11,13 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from raybias.config import Study
 from raybias.errors import ModelError, PlanError
 from raybias.planning.inventory import Inventory, with_autoscaled_nodes
-from raybias.planning.plan import plan
-from raybias.planning.preflight import check_inputs, check_libraries, check_weights, resolve_models
-from raybias.planning.prepared import PreparedStudy
+from raybias.planning.plan import check_libraries, plan
+from raybias.planning.prepared import PreparedStudy, check_weights, resolve_models
 from raybias.planning.stage_plans import Plan
 from raybias.planning.workload import Works
 from raybias.runtime.ending import undoing
@@ -33,14 +31,11 @@ from raybias.runtime.ray_session import (
     translating_errors,
 )
 from raybias.runtime.tracking import check_tracking
-from raybias.runtime.workers import slow_ways
+from raybias.runtime.work import StudyRun
+from raybias.runtime.workers import Workers, slow_ways
 from raybias.seeding import key
 from raybias.storage import Store
 from raybias.study_record import begin, make_record, resumed
-
-if TYPE_CHECKING:
-    from raybias.runtime.work import StudyRun
-    from raybias.runtime.workers import Workers
 
 #: Seconds that Ray, an actor that tunes and a replica that reads take to start on two cores.
 _STARTING_S: Final = 30.0
@@ -57,22 +52,10 @@ def run_study(
     reporter: Reporter | None = None,
     skip_unfit: bool = False,
 ) -> None:
-    """Compute what OUT lacks of a study, up to its predictions.
+    """Compute what OUT lacks of a study, up to its predictions; parameters as of `raybias.run`.
 
     Where nothing names a cluster, and the plan takes less time than Ray needs to start, this
     process does it by itself; it starts Ray after all when it has taken twice that.
-
-    Parameters
-    ----------
-    out: folder or URI.
-    address: of a Ray cluster; "local" starts Ray on this machine, "none" does without.
-    command: what the user typed, for the record.
-    skip_unfit: leave out backbones and methods that the cluster has no room for.
-
-    Raises
-    ------
-    BadInput: before any work, for what the user can mend.
-    WorkFailed: the work was begun and failed; running again resumes it.
     """
     reporter = reporter or Reporter()
     store = Store(out)
@@ -118,12 +101,7 @@ class _Start:
     _works: Works | None = None
 
     def in_this_process(self, *, whatever_it_takes: bool) -> bool:
-        """Do a study without Ray; returns whether it was done.
-
-        Parameters
-        ----------
-        whatever_it_takes: else only a small study is done, for as long as Ray would need to start.
-        """
+        """Do a study without Ray, if it is small or `whatever_it_takes`; returns whether it was."""
         from raybias.runtime.this_process import ThisProcess
 
         planned = self.plan(this_machine(dtypes=self.prepared.study.undecided))
@@ -151,7 +129,6 @@ class _Start:
         return True
 
     def plan(self, inventory: Inventory) -> Plan:
-        """Plan the study on the nodes that are there and those that an autoscaler brings."""
         self.store.sweep()
         there = with_autoscaled_nodes(inventory, self.prepared.study.resources.nodes)
         planned = plan(
@@ -166,14 +143,12 @@ class _Start:
 
     def work(self, planned: Plan, workers: Workers) -> StudyRun:
         """Write OUT/study.yaml, and return what runs the study."""
-        from raybias.runtime.work import StudyRun
-
         check_libraries(planned)
         parameters = {name: shape.parameters for name, shape in planned.shapes.items()}
         record = self.prepared.record.with_study(planned.decided)
-        rows = dict(record.rows_per_shard)
-        for name, each in planned.rows_per_shard.items():
-            rows[name] = {**rows.get(name, {}), **each}
+        rows = {name: dict(each) for name, each in record.rows_per_shard.items()}
+        for stage in planned.scoring:
+            rows.setdefault(stage.backbone, {})[stage.method] = stage.rows_per_shard
         begins: dict[str, list[str]] = {}
         for name, shape in planned.shapes.items():
             # A tokenizer with neither BOS nor EOS has no such token.
@@ -187,32 +162,21 @@ class _Start:
         return StudyRun(self.prepared, planned, self.store, self.reporter, workers)
 
     def say(self, planned: Plan) -> None:
-        """Say what the plan decided, and what it leaves out."""
         for error in planned.unfit.values():
             self.reporter.say(f"{planned.study}: left out: {error}")
         if planned.precision is not None:
             self.reporter.say(f"{planned.study}: {planned.precision}")
 
     def warn(self) -> None:
-        """Warn of what ran slowly."""
         for warning in slow_ways(self.store):
             self.reporter.say(f"{self.prepared.study.name}: {warning}")
 
 
 def prepare(study: Study, store: Store | None, *, command: str = "") -> PreparedStudy:
-    """Read a study's data and refuse what cannot be run, before it is planned or begun.
+    """Read a study's data and refuse by BadInput what cannot be run; loads no weights or Ray.
 
-    No weights are loaded, Ray is not needed, and nothing is written. Where OUT is known, local
-    models are hashed and the headers of their files read.
-
-    Parameters
-    ----------
-    store: the study's OUT, which must not hold another study; None where it is not known yet.
-    command: what the user typed, for the record.
-
-    Raises
-    ------
-    BadInput: wrong data, models, label words, lengths or trackers, or the OUT of another study.
+    Where OUT is given, it must not hold another study, local models are hashed, and the headers of
+    their files read. Nothing is written.
     """
     prepared, models = PreparedStudy.of(study), None
     study, marks = prepared.study, prepared.data.fingerprints()
@@ -223,7 +187,7 @@ def prepare(study: Study, store: Store | None, *, command: str = "") -> Prepared
         record = resumed(store, record)
     check_tracking(study)
     prepared = replace(prepared, record=record)
-    check_inputs(prepared)
+    prepared.check()
     if store is not None:
         check_weights(record.study)
     return prepared

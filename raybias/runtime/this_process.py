@@ -53,9 +53,9 @@ class ThisProcess:
         with self._turn, as_found():
             worker = self._holding(
                 f"tune/{plan.backbone}/{plan.method}",
-                lambda: PackWorker(stage.work[0], leaving=leaving),
+                lambda: PackWorker(stage.task.context, leaving=leaving),
             )
-            for report in worker.tune(stage.work, tuple(trials)):
+            for report in worker.tune(stage.task, tuple(trials)):
                 stage.progress.add(report)
         _check(grant)
 

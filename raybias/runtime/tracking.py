@@ -1,8 +1,7 @@
 """Log a study to MLflow and Weights & Biases, through Ray's integrations.
 
-Each run of a study becomes one of theirs, with its parameters and evaluations, and the final
-tables one more. The driver logs them, so no worker needs the network, and a study that is run
-again adds only what is missing.
+Each run of a study becomes one of theirs, and the final tables one more. The driver logs them, so
+no worker needs the network, and a study that is run again adds only what is missing.
 """
 
 from __future__ import annotations
@@ -162,7 +161,6 @@ def _wandb(place: str, study: str, mark: str) -> Callable[[_Log], None]:
 
 
 def _course(row: Row, every: int) -> list[tuple[int, dict[str, float]]]:
-    """List a run's evaluations by their steps, and what it ended with."""
     points = []
     evaluations = zip(row["eval_losses"] or (), row["eval_accuracies"] or (), strict=True)
     for number, (loss, accuracy) in enumerate(evaluations):

@@ -1,8 +1,4 @@
-"""Tune the runs of one method on one training set: packs on actors, each by itself.
-
-Which runs are tuned, which are done and which are kept is decided here; when a pack begins, and
-beside what, by the study's graph.
-"""
+"""Tune the runs of one method on one training set, in packs that the study's graph starts."""
 
 from __future__ import annotations
 
@@ -30,9 +26,8 @@ from raybias.methods.tuned import (
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.stage_plans import TunePlan
 from raybias.runtime.graph import Grant, Work
-from raybias.runtime.metrics import Meter
 from raybias.runtime.pack_worker import Tokens, TuneTask, record_of
-from raybias.runtime.progress import ProgressAggregator, Reporter
+from raybias.runtime.progress import Meter, ProgressAggregator, Reporter
 from raybias.runtime.ray_session import translating_errors
 from raybias.runtime.workers import Workers
 from raybias.seeding import key
@@ -92,7 +87,7 @@ class TuningJob:
 
     @property
     def title(self) -> str:
-        """Name the job for people."""
+        """The job in words."""
         return f"tune {self.backbone.name} on {self.training.name}, {self.method.name}"
 
     @cached_property
@@ -220,10 +215,10 @@ class TuningStage:
         self._shown = ExitStack()
 
     @cached_property
-    def work(self) -> tuple[TuneTask, Tokens]:
+    def task(self) -> TuneTask:
         """What every worker of the stage is sent."""
         job, study = self.job, self.job.prepared.study
-        task = TuneTask(
+        return TuneTask(
             context=job.plan.context(job.backbone, study.verbalizer.words()),
             dataset=job.training.name,
             method=job.method,
@@ -232,13 +227,13 @@ class TuningStage:
             fingerprint=job.fingerprint,
             sharded=job.plan.sharded,
             meter=Meter(study=study.name, stage="tune", model=job.backbone.name),
+            tokens=job.tokens,
         )
-        return task, job.tokens
 
     @cached_property
     def progress(self) -> ProgressAggregator:
         """The bar of the stage, from its first pack to its last."""
-        job, meter = self.job, self.work[0].meter
+        job, meter = self.job, self.task.meter
         shown = job.reporter.stage(self.title, len(self.missing), starting=job.workers.starting)
         advance = self._shown.enter_context(shown)
         end = job.method.recipe.last_step(len(job.tokens.train.rows))
@@ -266,8 +261,8 @@ class TuningStage:
                 f"{self.title}: {self.progress.resumed} runs resumed,"
                 f" {self.progress.repeated} steps done twice"
             )
-        self.job.store.delete_folder(self.work[0].folder)
+        self.job.store.delete_folder(self.task.folder)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of all runs of the stage."""
+        """Return the rows of all its runs."""
         return [self.job.row(trial) for trial in self.trials]

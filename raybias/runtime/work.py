@@ -15,25 +15,23 @@ import pyarrow as pa
 from raybias.config import Backbone, Study
 from raybias.methods import tuned_methods
 from raybias.methods.base import Method, Shard
-from raybias.planning.preflight import check_rewritten
-from raybias.planning.prepared import PreparedStudy
-from raybias.planning.stage_plans import Plan
+from raybias.planning.prepared import PreparedStudy, in_style, with_styles
+from raybias.planning.stage_plans import Plan, RewritePlan
 from raybias.planning.tasks import Task, fetched_models, tasks_of
-from raybias.planning.workload import shards_of
+from raybias.planning.workload import STYLED, chunks_of, shards_of
 from raybias.probes.cards import card_texts
 from raybias.probes.registries import pair_probes, question_probes
 from raybias.providers.base import Provider
 from raybias.providers.openai import read_asked
-from raybias.runtime.graph import Grant, Graph, Logbook
-from raybias.runtime.metrics import Meter
+from raybias.runtime.graph import Grant, Graph
 from raybias.runtime.predict.files import ShardFiles, delete_empty_parts
-from raybias.runtime.predict.rewriting import StyleRewriter, with_styles
-from raybias.runtime.progress import Advance, Reporter
+from raybias.runtime.predict.worker import StyleRewriting
+from raybias.runtime.progress import Advance, Meter, Reporter
 from raybias.runtime.ray_session import translating_errors
 from raybias.runtime.tracking import track_runs
 from raybias.runtime.tuning import TuningJob
 from raybias.runtime.workers import Reading, Workers
-from raybias.schema import ITEMS, RUNS, SCHEDULE, SCHEDULE_FILE
+from raybias.schema import ITEMS, PAIRS, RUNS, SCHEDULE, SCHEDULE_FILE
 from raybias.seal import seal, still_valid
 from raybias.storage import Store
 from raybias.study_record import read_runs
@@ -137,7 +135,10 @@ class StudyRun:
             graph.add(task, do[task.kind])
         try:
             graph.run(limit_s=limit_s)
-            self._write_schedule(graph.log)
+            log = graph.log
+            if max((span["end"] for span in log.spans), default=0.0) >= _WORTH_A_CHART_S:
+                rows = [span | {"devices": log.devices} for span in log.spans]
+                self.store.write_table(SCHEDULE_FILE, pa.Table.from_pylist(rows, schema=SCHEDULE))
             methods = (each for name in self.study.backbones for each in self.plan.methods(name))
             delete_empty_parts(self.store)
             seal(self.store, valid, {"items", *(each.output().folder for each in methods)})
@@ -157,8 +158,6 @@ class StudyRun:
         return {task.key: float(task.key in lacking) for task in self.tasks} | shares
 
     def _share(self, task: Task) -> float:
-        if task.kind == "rewrite":
-            return self._rewriter(task).left()
         if task.kind == "tune":
             return self._job(task).left(task.stage)
         before = (each for each in self.tasks if each.key in task.after and each.kind != "fetch")
@@ -170,12 +169,6 @@ class StudyRun:
             return 1.0
         self._listed[task.key] = files
         return files.lacking
-
-    def _write_schedule(self, log: Logbook) -> None:
-        """Keep which task held which devices, unless nothing was left to do."""
-        if max((span["end"] for span in log.spans), default=0.0) >= _WORTH_A_CHART_S:
-            rows = [span | {"devices": log.devices} for span in log.spans]
-            self.store.write_table(SCHEDULE_FILE, pa.Table.from_pylist(rows, schema=SCHEDULE))
 
     def _untrained(self, backbone: Backbone) -> Iterator[dict[str, Any]]:
         """Yield rows of schema.RUNS of the runs that tune nothing; write OUT/prompts."""
@@ -197,25 +190,28 @@ class StudyRun:
 
     @cached_property
     def _fetched(self) -> dict[str, tuple[Backbone, int]]:
-        """Return the models of the hub, by the task that fetches each."""
         return fetched_models(self.prepared, self.plan)
-
-    def _rewriter(self, task: Task) -> StyleRewriter:
-        style = task.key.partition("/")[2]
-        return StyleRewriter(
-            self.study, style, self.plan.rewrite(style), self.store, self.workers, self.reporter
-        )
 
     def _rewrite(self, grant: Grant) -> None:
         """Rewrite pairs in one style; the last one writes the items."""
-        rewriter = self._rewriter(grant.task)
-        made = rewriter.run(self.prepared.data.items, grant)
+        stage, items = self._rewriting(grant.task), self.prepared.data.items
+        title = f"rewrite as {stage.style} with {stage.backbone}"
+        self._complete(title, grant)
+        made = {}
+        for probe in stage.items:
+            name = f"{STYLED.folder}/{probe}/{stage.style}.parquet"
+            made[probe] = pl.DataFrame(self.store.read_table(name, schema=PAIRS))
+        kept = sum(int(frame["kept"].sum()) for frame in made.values())
+        self.reporter.say(
+            f"{title}: {kept:,} of {sum(stage.items.values()):,} pairs keep their original, for"
+            " which nothing adequate was drawn"
+        )
         with self._lock:
-            self._styled[rewriter.style] = made
+            self._styled[stage.style] = made
             if len(self._styled) < len(self.study.styles.rewriting):
                 return
-        whole = with_styles(self.prepared.data.items, self._styled)
-        check_rewritten(self.prepared, whole)
+        whole = with_styles(items, self._styled)
+        self.prepared.check_rewritten(whole)
         self._write_items(whole)
 
     def _write_items(self, items: Mapping[str, pl.DataFrame]) -> None:
@@ -254,18 +250,11 @@ class StudyRun:
                 self.table.put(job.rows(), task.backbone, task.training, task.method)
 
     def _read(self, grant: Grant) -> None:
-        """Read every probe with the kept runs of a backbone, method and training set."""
         task = grant.task
         several = task.training and len(self.study.training) > 1
         tuned_on = f", {task.training}" if several else ""
         title = f"score with {task.backbone}, {task.method}{tuned_on}"
-        # What was listed to know what is left need not be listed again.
-        files = self._listed.pop(task.key, None) or self._files(task)
-
-        def read(todo: Sequence[Shard], advance: Advance) -> None:
-            self.workers.read(self._reading(task, todo), grant, advance)
-
-        files.complete(title, read, self.reporter, starting=self.workers.starting)
+        files = self._complete(title, grant)
         if not files.todo:
             self.reporter.say(f"{title}: all {len(files.shards)} shards are there")
             return
@@ -273,8 +262,23 @@ class StudyRun:
             asked = read_asked(self.store, backbone.name)
             self.reporter.say(f"{title}: {asked.in_words(backbone.prices)}")
 
+    def _complete(self, title: str, grant: Grant) -> ShardFiles:
+        """Compute the shards of a task that OUT lacks; return them all."""
+        task = grant.task
+        # What was listed to know what is left need not be listed again.
+        files = self._listed.pop(task.key, None) or self._files(task)
+
+        def read(todo: Sequence[Shard], advance: Advance) -> None:
+            make = self._reading_of_pairs if task.kind == "rewrite" else self._reading
+            self.workers.read(make(task, tuple(todo)), grant, advance)
+
+        files.complete(title, read, self.reporter, starting=self.workers.starting)
+        return files
+
     def _files(self, task: Task) -> ShardFiles:
-        """List what a task reads, and what OUT lacks of it."""
+        if task.kind == "rewrite":
+            stage = self._rewriting(task)
+            return ShardFiles(self.store, chunks_of(stage.style, stage.items), STYLED)
         method = self._method(task)
         planned = self.plan.score(task.backbone, method.name)
         kept = self.table.kept(task.backbone, method.name, task.training)
@@ -282,11 +286,32 @@ class StudyRun:
         shards = shards_of(kept, planned.items, planned.rows_per_shard, stored)
         return ShardFiles(self.store, shards, stored)
 
+    def _rewriting(self, task: Task) -> RewritePlan:
+        return self.plan.rewrite(task.key.partition("/")[2])
+
+    def _reading_of_pairs(self, task: Task, todo: tuple[Shard, ...]) -> Reading:
+        stage, styles = self._rewriting(task), self.study.styles
+        options = styles.rewriting[stage.style]
+        work = StyleRewriting(
+            style=stage.style, options=options, paired=stage.paired, seed=styles.seed
+        )
+        originals = in_style(self.study, stage.style, self.prepared.data.items)
+        return Reading(
+            name=stage.style,
+            context=stage.context(options.spec()),
+            methods=(work,),
+            plan=stage,
+            store=self.store,
+            todo=todo,
+            meter=Meter(study=self.study.name, stage="rewrite", model=stage.backbone),
+            items={name: each.select(PAIRS.names).to_arrow() for name, each in originals.items()},
+        )
+
     def _method(self, task: Task) -> Method:
         methods = self.plan.methods(self.backbones[task.backbone])
         return next(method for method in methods if method.name == task.method)
 
-    def _reading(self, task: Task, todo: Sequence[Shard]) -> Reading:
+    def _reading(self, task: Task, todo: tuple[Shard, ...]) -> Reading:
         backbone, method = self.backbones[task.backbone], self._method(task)
         plan = self.plan.score(backbone.name, method.name)
         memory = Store(self.study.answers).uri if self.study.answers else ""
@@ -298,7 +323,7 @@ class StudyRun:
             methods=tuple(beside),
             plan=plan,
             store=self.store,
-            todo=tuple(todo),
+            todo=todo,
             meter=Meter(study=self.study.name, stage="score", model=backbone.name),
         )
 

@@ -1,15 +1,29 @@
-"""A worker group of Ray Train, whose ranks are started again together when one dies."""
+"""A worker group of Ray Train that shares a backbone with DeepSpeed ZeRO-3.
+
+Its ranks are started again together when one dies. Each holds a part of each weight and gathers a
+layer when it is needed, forward and backward. The weights are frozen, so there is no optimizer to
+shard: the prompts are small and equal on all ranks.
+
+Tuning shares each step's rows, so that all ranks pass through the model equally often. Readers do
+not: each answers shards of its own, and those that are done pass on with the others for as long as
+these need them.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
 from raybias.config import Resources
+from raybias.engine.backbone import ModelContext, blocks
 from raybias.errors import RaybiasError
 from raybias.planning.stage_plans import Stage
 from raybias.runtime.inventory import NODE_LABEL
@@ -19,8 +33,7 @@ from raybias.storage import Store
 if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
     from ray.util.queue import Queue
-
-    from raybias.engine.backbone import ModelContext
+    from transformers import PreTrainedModel
 
 #: The function that each rank runs, with the same argument.
 Work = Callable[[dict[str, Any]], None]
@@ -45,9 +58,7 @@ def within_memory(context: ModelContext, store: Store, folder: str) -> Iterator[
     A rank whose memory is used up cannot try again by itself, since the others wait for it within
     the pass. So it leaves half of the budget to the ranks that Ray Train starts in their place.
 
-    Parameters
-    ----------
-    folder: the worker group's, which is deleted with its work done.
+    `folder`: the worker group's, which is deleted with its work done.
     """
     from raybias.engine.batching import out_of_memory
 
@@ -77,16 +88,9 @@ def run_group(
     Parameters
     ----------
     name: of the folder in OUT/train that Ray Train keeps its own files in.
-    plan: what each of so many workers asks of a node.
-    resources: say how often the group is started again, after a rank has died or for a preempted
-        node.
     work: called on each rank with `work`, a reference to the task, `progress`, a queue of reports,
         and `folder`, the group's in OUT.
-    add: called with each report that is no error.
-
-    Raises
-    ------
-    RaybiasError: the first that a rank reported, which a restart would not mend.
+    add: called with each report that is no error; the first error is raised.
     """
     import ray
     from ray.util.queue import Queue
@@ -158,18 +162,16 @@ def _collecting(
     ended = threading.Event()
 
     def follow() -> None:
-        while True:
+        last = False
+        while not last:
             last = ended.is_set()
-            try:
+            with suppress(Empty):
                 while True:
                     report = progress.get(timeout=0.01 if last else _POLL_S)
                     if isinstance(report, RaybiasError):
                         errors.append(report)
                     else:
                         add(report)
-            except Empty:
-                if last:
-                    return
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
@@ -178,3 +180,143 @@ def _collecting(
     finally:
         ended.set()
         thread.join()
+
+
+class ProcessGroup:
+    """The engine's `Collective` over the process group that Ray Train has set up."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.rank = dist.get_rank()
+        self.world = dist.get_world_size()
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Sum over ranks, with the same bits on each of them."""
+        summed = tensor.detach().to(self.device, copy=True)
+        dist.all_reduce(summed)
+        return summed.to(tensor.device)
+
+
+class Zero3:
+    """The engine's `Sharding`: no rank ever holds all weights, not even while loading."""
+
+    def __init__(self, dtype: str, device: torch.device) -> None:
+        self.device = device
+        self.config = {
+            "train_micro_batch_size_per_gpu": 1,
+            "bf16": {"enabled": dtype == "bfloat16"},
+            "fp16": {"enabled": dtype == "float16"},
+            "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
+        }
+        self.group: ProcessGroup | None = ProcessGroup(device)
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Have `from_pretrained` shard what it reads while the context is open."""
+        tell_device(self.device)
+        import deepspeed
+        from transformers.integrations import HfDeepSpeedConfig
+
+        # Inference's shared-memory all-reduce, which nothing here calls, would be compiled
+        # for a minute, and needs a compiler.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        held = HfDeepSpeedConfig(self.config)  # in force for as long as this lives
+        yield
+        del held
+
+    def begin(self, model: PreTrainedModel, *, whole: bool) -> None:
+        """Have a loaded model gather each layer when it is needed."""
+        import deepspeed
+
+        engine, *_ = deepspeed.initialize(model=model, config=self.config)
+        if whole:
+            return
+        coordinator = engine.optimizer.get_param_coordinator()
+        # The label head bypasses the whole model's forward pass, where DeepSpeed would begin
+        # a new trace of modules; a trace that never ends is neither prefetched nor freed.
+        model.base_model.register_forward_pre_hook(
+            lambda *_: coordinator.reset_step(), prepend=True
+        )
+
+
+class ShardedInference(Zero3):
+    """The engine's `Sharding` for inference, whose ranks need not do the same.
+
+    A rank gathers each block for as long as it computes; embeddings and heads are whole on
+    all ranks, so that every pass gathers the same, whichever part of the model is called.
+    Until `begin_alone` all ranks must do the same.
+    """
+
+    def __init__(self, dtype: str, device: torch.device) -> None:
+        super().__init__(dtype, device)
+        # They share no batch.
+        self.ranks, self.group = ProcessGroup(device), None
+        self.model: PreTrainedModel | None = None
+        self._held: list[Any] = []
+        self._gathered: dict[torch.nn.Module, Any] = {}
+        self._alone = self._idle = self._inside = False
+
+    def begin(self, model: PreTrainedModel, *, whole: bool) -> None:
+        """Have a loaded model gather each block when it is needed, and hold the rest."""
+        self.model = model
+        inside = list(blocks(model))
+        sharded = {id(p) for block in inside for p in block.parameters()}
+        rest = [p for p in model.parameters() if id(p) not in sharded]
+        self._held.append(_gathering(rest))
+        self._held[-1].__enter__()
+        inside[0].register_forward_pre_hook(lambda *_: self._enter())
+        for block in inside:
+            block.register_forward_pre_hook(lambda block, *_: self._gather(block))
+            block.register_forward_hook(lambda block, *_: self._release(block), always_call=True)
+        inside[-1].register_forward_hook(lambda *_: self._leave())
+
+    def begin_alone(self) -> None:
+        """Let this rank run forward passes on its own from now on."""
+        self._alone = True
+
+    def end_alone(self) -> None:
+        """Join the other ranks' forward passes until all have called this."""
+        self._idle = True
+        while self.model is not None and self.ranks.sum(torch.zeros(1)) > 0:
+            token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
+            with torch.no_grad():
+                self.model.base_model(input_ids=token, use_cache=False)
+
+    def _enter(self) -> None:
+        """Tell the others that a pass begins."""
+        if not self._alone:
+            return
+        if self._inside:
+            raise BrokenPass("a pass through a sharded backbone broke off; the ranks differ")
+        self._inside = True
+        if not self._idle:
+            self.ranks.sum(torch.ones(1))
+
+    def _leave(self) -> None:
+        self._inside = False
+
+    def _gather(self, block: torch.nn.Module) -> None:
+        self._gathered[block] = _gathering(list(block.parameters()))
+        self._gathered[block].__enter__()
+
+    def _release(self, block: torch.nn.Module) -> None:
+        if (gathered := self._gathered.pop(block, None)) is not None:
+            gathered.__exit__(None, None, None)
+
+
+def _gathering(parameters: list[Any]) -> Any:
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters(parameters)
+
+
+def tell_device(device: torch.device) -> None:
+    """Tell DeepSpeed which device this rank computes on.
+
+    It takes GPU number LOCAL_RANK otherwise, which is another than Ray Train's on a node with more
+    than ten: there the GPUs that a process sees are in the order of their ids as text.
+    """
+    if device.type == "cpu":
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    elif device.index is not None:
+        os.environ["LOCAL_RANK"] = str(device.index)

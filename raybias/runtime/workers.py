@@ -11,58 +11,35 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
+import torch
 
 from raybias.config import Backbone
+from raybias.engine.adapters.tuning import Trial
 from raybias.engine.backbone import ModelContext
-from raybias.methods.base import Reader, Shard
-from raybias.planning.stage_plans import RewritePlan, ScorePlan
+from raybias.engine.model_files import quantisation
+from raybias.methods.base import Shard
+from raybias.planning.stage_plans import ScorePlan
 from raybias.runtime.graph import Grant, Places
-from raybias.runtime.metrics import Meter
-from raybias.runtime.progress import Advance
-from raybias.schema import OutputSpec
+from raybias.runtime.progress import Advance, Meter
 from raybias.storage import Store
 
 if TYPE_CHECKING:
-    import torch
-
-    from raybias.engine.adapters.tuning import Trial
-    from raybias.engine.backbone import ModelContext
+    from raybias.runtime.predict.worker import Served
     from raybias.runtime.tuning import TuningStage
-
-
-class Served(Protocol):
-    """What computes shards: a method of a study, or the rewriting of pairs."""
-
-    @property
-    def name(self) -> str:
-        """The name that shards give as their method."""
-
-    @property
-    def runs_per_replica(self) -> int:
-        """Runs that a replica keeps loaded."""
-
-    def output(self) -> OutputSpec:
-        """Say where the shards' files go and what they hold."""
-
-    def reader(self, context: ModelContext, store: Store) -> Reader:
-        """Load the model with what computes shards on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """Shards that one model must still compute.
 
-    Attributes
-    ----------
-    name: readings that have it in common can share replicas.
-    methods: whose shards such replicas are sent.
-    items: rows by probe; read from OUT/items by default.
+    Readings of one `name` can share replicas, which are sent shards of `methods`. `items` are rows
+    by probe, by default those of OUT/items.
     """
 
     name: str
     context: ModelContext
     methods: tuple[Served, ...]
-    plan: ScorePlan | RewritePlan
+    plan: ScorePlan
     store: Store
     todo: tuple[Shard, ...]
     meter: Meter
@@ -106,17 +83,11 @@ FOLDER: Final = "readers"
 
 def device_name(device: torch.device) -> str:
     """Return the kind of a GPU, as its maker names it, or what else a device is."""
-    import torch
-
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def keep_ways(store: Store, context: ModelContext) -> None:
     """Write how a model that is in use is read, where OUT does not have it yet."""
-    import torch
-
-    from raybias.engine.model_files import quantisation
-
     on = device_name(torch.device(context.execution.device))
     for purpose, way in context.execution.ways.items():
         name = f"{FOLDER}/{context.spec.name}.{purpose.replace(' ', '_')}.json"

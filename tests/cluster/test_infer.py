@@ -24,11 +24,10 @@ from raybias.planning.stage_plans import ScorePlan
 from raybias.planning.tasks import Task
 from raybias.planning.workload import shards_of
 from raybias.runtime.graph import Grant
-from raybias.runtime.metrics import Meter
 from raybias.runtime.predict import replica
 from raybias.runtime.predict.files import ShardFiles
 from raybias.runtime.predict.stream import Replicas
-from raybias.runtime.progress import Done, Reporter
+from raybias.runtime.progress import Done, Meter, Reporter
 from raybias.runtime.workers import Reading
 from raybias.schema import ITEMS, PREDICTIONS, OutputSpec
 from raybias.storage import Store

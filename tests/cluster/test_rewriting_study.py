@@ -11,7 +11,6 @@ from raybias.api import studies
 from raybias.config import Study
 from raybias.engine.rewriter import Rewriter
 from raybias.errors import ModelError
-from raybias.planning.preflight import check_rewritten
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.workload import STYLED, chunks_of
 from raybias.probes import pair_items
@@ -51,7 +50,7 @@ def test_a_style_that_a_model_makes_goes_to_the_tables_and_is_made_once(
     assert items.equals(pl.concat([wanted.select(PAIRS.names), originals]))
     longer = items.with_columns(pl.col("sent_more") + " w1" * 520)
     with pytest.raises(ModelError, match="texts are longer than"):
-        check_rewritten(PreparedStudy.of(study), {"mine": longer})
+        PreparedStudy.of(study).check_rewritten({"mine": longer})
     assert f"{kept} of 70 pairs keep their original" in capfd.readouterr().err
     found = pl.read_parquet(tmp_path / "tables/estimates.parquet")
     effects = found.filter(statistic="difference", condition="")

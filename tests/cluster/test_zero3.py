@@ -133,7 +133,7 @@ def _spawn(work: Callable[..., None], *arguments: Any) -> None:
 def _rank(rank: int, port: int, model: str, half: str, out: str) -> None:
     """Do on a sharded backbone all that the tests of two ranks look at."""
     _join(rank, port)
-    from raybias.runtime.zero3 import Zero3
+    from raybias.runtime.worker_group import Zero3
 
     sharding = Zero3("float32", torch.device("cpu"))
     with pytest.raises(ModelError, match="its checkpoint lacks") as refused:

@@ -16,7 +16,7 @@ import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from raybias.config import load_study
-from raybias.runtime.metrics import Counted, Measured
+from raybias.runtime.progress import Counted, Measured
 from support.documents import CLUSTER, KUBERAY, ROOT, documents, pins
 
 LAUNCHERS = ["aws.yaml", "gcp.yaml"]

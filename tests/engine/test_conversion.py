@@ -24,7 +24,7 @@ from raybias.config.study import load_study, parse_study
 from raybias.engine.backbone import load_backbone
 from raybias.engine.encoder import load_tokenizer
 from raybias.errors import BadInput
-from raybias.planning.preflight import resolve_models
+from raybias.planning.prepared import resolve_models
 from support import backbones
 
 TEXT = "the cat sat on the mat"

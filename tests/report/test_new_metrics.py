@@ -13,7 +13,6 @@ import raybias
 from raybias import schema, stats
 from raybias.errors import ConfigError
 from raybias.measures.prediction_rows import gap_rows
-from raybias.planning.preflight import check_inputs
 from raybias.planning.prepared import PreparedStudy
 from raybias.report.page import write_report
 from raybias.report.tables import write_tables
@@ -130,7 +129,7 @@ def test_other_metrics_change_no_number_of_the_two_rates(tmp_path: Path) -> None
 def test_a_metric_that_nobody_registered_is_refused_before_any_work(tmp_path: Path) -> None:
     study = make_study(statistics={"metrics": ["false_alarms"]})
     with pytest.raises(ConfigError, match="no metric 'false_alarms'; `raybias measure --list` has"):
-        check_inputs(PreparedStudy.of(study))
+        PreparedStudy.of(study).check()
     store = write_out(tmp_path, study)
     with pytest.raises(ConfigError, match="no metric"):
         write_tables(store, study)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import raybias
 from raybias.config import Study, load_study
 from raybias.errors import ConfigError, OutputError, PlanError
-from raybias.planning.audit import Question, choose, forecast, reached, said, seconds
+from raybias.planning.audit import Question, choose, forecast, reached, said, seconds, ways_of
 from raybias.storage import Store
 from support import prompting, stories
 from support.commands import exit_code, refused
@@ -68,9 +69,8 @@ def test_the_pilot_decides_how_a_model_is_asked(causal: str, shared: Path) -> No
     right = [[-1.0 if n % 3 == label else -2.0 for label in range(3)] for n in range(12)]
     biased = [[row[0], row[1] + 3.0 - 6.0, row[2] + 3.0 - 3.0] for row in right]
     flat = [[-1.0, -1.1, -1.2]] * 12
-    question = Question(causal, "age", None, shared / "data").piloted(
-        predictions(("zero_shot_chat", [0] * 12, biased), ("few_shot_raw", [None] * 12, flat))
-    )
+    piloted = predictions(("zero_shot_chat", [0] * 12, biased), ("few_shot_raw", [None] * 12, flat))
+    question = Question(causal, "age", None, shared / "data", ways_of(piloted))
     best, *_ = question.ways
     assert (best.options, best.read) == (
         {"kind": "zero_shot", "prompt_format": "chat"}, "calibrated",
@@ -86,7 +86,8 @@ def test_the_pilot_decides_how_a_model_is_asked(causal: str, shared: Path) -> No
     assert kinds == ["lora", "soft_prompt"] * 2 + ["zero_shot"] * 6
     method = designs[-1].methods[0]
     assert (method.prompt_format, method.read, method.n_runs) == ("chat", "calibrated", 1)
-    poor = question.piloted(predictions(("few_shot_raw", [None] * 12, flat)))
+    unread_alone = ways_of(predictions(("few_shot_raw", [None] * 12, flat)))
+    poor = replace(question, ways=unread_alone)
     kinds = [study.methods[0].kind for study in poor.designs()]
     assert kinds == ["lora", "soft_prompt"] * 4 + ["few_shot"] * 6
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from raybias.cli import app, main
 from raybias.config import Backbone, load_study
 from raybias.errors import ConfigError, PlanError
-from raybias.planning import preflight
+from raybias.planning import plan as planning
 from raybias.runtime import study as running
 from raybias.schema import LABELS
 from raybias.storage import Store
@@ -122,8 +122,8 @@ def test_a_sharded_study_without_deepspeed_is_refused(monkeypatch: pytest.Monkey
     stage = SimpleNamespace(backbone="opt-6.7b", sharded=True, gpus=0)
     decided = SimpleNamespace(backbones=[Backbone(id="opt-6.7b")])
     planned: Any = SimpleNamespace(decided=decided, tuning=[], scoring=[stage])
-    monkeypatch.setattr(preflight, "find_spec", lambda name: None)
+    monkeypatch.setattr(planning, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs deepspeed; `pip install 'raybias\[zero\]'`"):
-        preflight.check_libraries(planned)
+        planning.check_libraries(planned)
     stage.sharded = False
-    preflight.check_libraries(planned)
+    planning.check_libraries(planned)

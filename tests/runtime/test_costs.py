@@ -24,7 +24,6 @@ from raybias.planning.costs import Cost, costs_of
 from raybias.planning.inventory import assumed
 from raybias.planning.machine import Machine
 from raybias.planning.plan import plan
-from raybias.planning.preflight import check_inputs
 from raybias.planning.prepared import PreparedStudy
 from raybias.runtime.tuning import tokenise
 from support import imagined
@@ -91,7 +90,7 @@ def test_a_plan_tokenises_some_texts_and_tuning_each_once_for_all_methods(
     both = [{"name": name, "max_steps": 5, "seeds": [1], "keep": 1} for name in ("one", "two")]
     prepared = PreparedStudy.of(study(methods=both))
     monkeypatch.setattr("raybias.methods.work._SAMPLE", 3)
-    check_inputs(prepared)
+    prepared.check()
     costs_of(prepared, plan(prepared, assumed(GPUS)))
     # For means: every third of ten texts, every second of six and of eight.
     assert sorted(asked) == ["a b c"] * 7 + ["a b c d e"] * 4

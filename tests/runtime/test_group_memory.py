@@ -17,8 +17,7 @@ from ray.train.v2._internal.callbacks.accelerators import _get_visible_accelerat
 from raybias.config import Backbone, Resources
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
-from raybias.runtime.worker_group import BrokenPass, trainer_of, within_memory
-from raybias.runtime.zero3 import tell_device
+from raybias.runtime.worker_group import BrokenPass, tell_device, trainer_of, within_memory
 from raybias.storage import Store
 
 

@@ -18,7 +18,7 @@ import pytest
 from raybias.config import Study, parse_study
 from raybias.engine.checkpoint import file_hashes
 from raybias.errors import ModelError, OutputError
-from raybias.planning.preflight import check_weights, resolve_models
+from raybias.planning.prepared import check_weights, resolve_models
 from raybias.runtime.study import prepare
 from raybias.storage import Store
 from raybias.study_record import Record, begin, make_record, read_record, resumed

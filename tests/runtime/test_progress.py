@@ -10,10 +10,10 @@ from typing import Any
 
 from rich.console import Console
 
-from raybias.runtime.metrics import Meter
+from raybias.engine.adapters.tuning import Evaluation
 from raybias.runtime.progress import (
     Done,
-    Evaluated,
+    Meter,
     ProgressAggregator,
     Reporter,
     Stage,
@@ -80,8 +80,9 @@ class Told(Meter):
         self.waiting.append(value)
 
 
-def evaluated(run_id: str, *steps: int, stops: bool = False) -> tuple[Evaluated, ...]:
-    return tuple(Evaluated(run_id, n, 0.5, stopped=stops and n == steps[-1]) for n in steps)
+def evaluated(run_id: str, *steps: int, stops: bool = False) -> tuple[Evaluation, ...]:
+    ends = "early_stop" if stops else None
+    return tuple(Evaluation(run_id, n, 1.0, 0.5, ends if n == steps[-1] else None) for n in steps)
 
 
 def test_a_pack_that_begins_again_is_a_retry_and_evaluations_are_no_runs() -> None:

@@ -48,8 +48,8 @@ def planned(folder: Path, machine: str = SMALL, **change: Any) -> Plan:
 def test_a_plan_shows_the_stage_and_counts_its_pairs(folder: Path) -> None:
     made = planned(folder)
     stage = made.rewrite("formal")
-    assert (stage.chunks, stage.replicas_max, stage.need.cpus, stage.gpus) == (2, 2, 1, 0)
-    assert (stage.layout.tokens, stage.pairs) == (512, {"mine": 70})
+    assert (stage.shards, stage.replicas_max, stage.need.cpus, stage.gpus) == (2, 2, 1, 0)
+    assert (stage.layout.tokens, stage.items) == (512, {"mine": 70})
     assert made.items == {"mine": 140}
     shown = describe(made, costs_of(PreparedStudy.of(study(folder)), made))
     assert "rewrite as formal with t5, judged by judge (mirror): mine 70 pairs" in shown

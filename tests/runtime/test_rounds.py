@@ -17,9 +17,8 @@ from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
 from raybias.methods import Full, Lora, SoftPrompt
 from raybias.runtime import pack_worker as worker
-from raybias.runtime.metrics import Meter
 from raybias.runtime.pack_worker import WorkerPack
-from raybias.runtime.progress import WorkerReport
+from raybias.runtime.progress import Meter, WorkerReport
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import backbones, classifiers
@@ -102,9 +101,10 @@ def tuned(method: Any, folder: Path, out: Path, *, sharded: bool = False) -> Wor
     task: Any = SimpleNamespace(
         context=context, method=method, dataset="d", out=str(out), folder="train/x",
         fingerprint="f", sharded=sharded, meter=Meter(study="s", stage="tune", model="m"),
+        tokens=tokens,
     )  # fmt: skip
     trials = [Trial(f"r{n}", n, 1e-3, "final", 1e-2, 2) for n in method.seeds]
-    return WorkerPack(task, tokens, trials, method.trainer(context))
+    return WorkerPack(task, trials, method.trainer(context))
 
 
 def test_a_run_says_what_decides_how_a_gpu_would_have_rounded_it(tmp_path: Path) -> None:

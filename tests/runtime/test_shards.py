@@ -14,11 +14,10 @@ import pytest
 
 from raybias.methods.base import PARTS, Answered, Compute, Reader, Shard
 from raybias.planning.workload import shards_of
-from raybias.runtime.metrics import Meter
 from raybias.runtime.predict.files import ShardFiles, delete_empty_parts
 from raybias.runtime.predict.replica import Replica
 from raybias.runtime.predict.worker import ShardWorker
-from raybias.runtime.progress import Advance, Done, Reporter
+from raybias.runtime.progress import Advance, Done, Meter, Reporter
 from raybias.schema import OutputSpec
 from raybias.storage import Store
 

@@ -28,8 +28,7 @@ from raybias.errors import (
     WorkFailed,
 )
 from raybias.methods.base import Answered, Compute, Reader, Shard, predictions, shard_of
-from raybias.planning.preflight import check_inputs, check_references
-from raybias.planning.prepared import PreparedStudy
+from raybias.planning.prepared import PreparedStudy, check_references
 from raybias.planning.workload import shards_of
 from raybias.probes.published.planted import Plant
 from raybias.runtime.ray_session import root_error, translating_errors
@@ -213,7 +212,7 @@ def test_reference_groups_are_checked_before_any_work(
     monkeypatch.setattr("raybias.planning.prepared.read_items", lambda study: {"mine": items})
     # Neither a model nor a training sentence is there to be looked at.
     with pytest.raises(ConfigError, match=message):
-        check_inputs(PreparedStudy.of(study(probes=[{**mine, "reference_groups": chosen}])))
+        PreparedStudy.of(study(probes=[{**mine, "reference_groups": chosen}])).check()
 
 
 TRUTH = {"quixlan": 0.2, "other": 0.0}

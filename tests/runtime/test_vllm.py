@@ -27,8 +27,7 @@ from raybias.engine.context import Execution
 from raybias.engine.memory import MemoryTerm, total, within_share
 from raybias.errors import ConfigError, ModelError, OutputError
 from raybias.planning.inventory import assumed
-from raybias.planning.plan import plan
-from raybias.planning.preflight import check_libraries
+from raybias.planning.plan import check_libraries, plan
 from raybias.planning.prepared import PreparedStudy, fit_methods
 from raybias.providers.vllm import VLLM, VLLMAnswers, engine_options
 from raybias.schema import LABELS

@@ -15,24 +15,22 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import pyarrow as pa
 from ray import serve
+from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ApplicationStatus
 
 from raybias.errors import WorkFailed
-from raybias.methods.base import text_items
+from raybias.methods.base import Shard, text_items
 from raybias.runtime.graph import Stopped
-from raybias.runtime.metrics import Meter
 from raybias.runtime.owners import end_with_driver
-from raybias.runtime.workers import Served
+from raybias.runtime.progress import Meter
 from raybias.seeding import key
 from raybias.storage import Store
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from ray.serve.handle import DeploymentHandle
-
     from raybias.engine.backbone import ModelContext
-    from raybias.methods.base import Shard
+    from raybias.runtime.predict.worker import Served
 
 
 T = TypeVar("T")
@@ -56,12 +54,7 @@ _ENDED: Final = {
 
 
 class Replica:
-    """One model in one replica, for shards of `methods` that share its weights.
-
-    Parameters
-    ----------
-    out: URI of the study's OUT, which holds the runs' adapters or prompts.
-    """
+    """One model in one replica, for shards of `methods` that share its weights; `out` is a URI."""
 
     def __init__(
         self, context: ModelContext, methods: Sequence[Served], out: str, meter: Meter
@@ -143,8 +136,6 @@ def deployment(name: str, methods: Sequence[Served], **options: Any) -> serve.De
 
 @cache
 def _multiplexed(runs: int) -> type[Replica]:
-    """Return a class of replicas that keep `runs` runs loaded."""
-
     class MultiplexedReplica(Replica):
         @serve.multiplexed(max_num_models_per_replica=runs)  # type: ignore[untyped-decorator]
         async def run(self, model_id: str) -> Any:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import Event, Lock, Timer
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import ray
@@ -21,6 +21,7 @@ from ray.data import DataContext, TaskPoolStrategy
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 from ray.serve.config import AggregationFunction, AutoscalingConfig
 from ray.serve.exceptions import DeploymentUnavailableError
+from ray.serve.handle import DeploymentHandle
 
 from raybias.methods.base import Shard
 from raybias.runtime.graph import Grant, Stopped
@@ -34,9 +35,6 @@ from raybias.runtime.predict.replica import (
 )
 from raybias.runtime.progress import Advance, Done
 from raybias.runtime.workers import Reading
-
-if TYPE_CHECKING:
-    from ray.serve.handle import DeploymentHandle
 
 #: Shards whose rows Ray Data reads in one task, and tasks at one time: they only slice tables.
 _TOGETHER: Final = 16
@@ -100,9 +98,7 @@ class Replicas:
     def read(self, reading: Reading, grant: Grant, advance: Advance, *, max_failures: int) -> None:
         """Compute shards, after other readings: a replica keeps what one method needs.
 
-        Parameters
-        ----------
-        max_failures: how often one shard may lose its replica.
+        A shard may lose its replica `max_failures` times.
         """
         grant.enough = len(reading.todo)
         with self.held(grant) as handle, self._turn:
@@ -139,7 +135,6 @@ class Replicas:
                 stack.close()
 
     def _at_once(self) -> int:
-        """Return how many requests may be under way: those of the replicas that are granted."""
         granted = sum(grant.slots for grant in self._grants)
         plan = self.first.plan
         return REQUESTS_PER_REPLICA * max(plan.replicas_min, min(plan.replicas_max, granted))
@@ -200,7 +195,6 @@ class _Sender:
             rows.close()
 
     async def _step(self) -> None:
-        """Wait for a shard, or a moment."""
         ended, self.under_way = await asyncio.wait(
             self.under_way, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED
         )

@@ -8,40 +8,36 @@ work changes a result.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Literal
 
+import polars as pl
+import pyarrow as pa
 import torch
 
-from raybias.config import Resources
+from raybias.config import Rewriting
+from raybias.engine.backbone import ModelContext
 from raybias.errors import RaybiasError
-from raybias.methods.base import Compute, Shard, shard_of
+from raybias.methods.base import Answered, Compute, Method, Reader, Shard, shard_of
+from raybias.planning.workload import REWRITING, STYLED
+from raybias.probes.styles.rewriting import Rewrite, rewritten_pairs
 from raybias.runtime.predict.files import ShardFiles
-from raybias.runtime.progress import Advance, Done
-from raybias.runtime.worker_group import run_group, within_memory
-from raybias.runtime.workers import Reading, Served, keep_ways
+from raybias.runtime.progress import Done
+from raybias.runtime.worker_group import ShardedInference, within_memory
+from raybias.runtime.workers import Reading, keep_ways
+from raybias.schema import OutputSpec
 from raybias.storage import Store
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from ray.util.queue import Queue
-
-    from raybias.engine.backbone import ModelContext
 
 
 class ShardWorker:
     """One model that computes the shards of methods which share its weights.
 
-    It holds the reader of the method that was used last. A change of method frees what the last
-    one kept between shards (prefix caches); the weights stay loaded.
+    It holds the reader of the method that was used last, at first that of the first. A change of
+    method frees what the last one kept between shards (prefix caches); the weights stay loaded.
 
-    Parameters
-    ----------
-    context: of this process, as `ModelContext.here` gives it.
-    methods: whose shards may come; the first one's reader is loaded at once.
-    store: the study's OUT, which holds the runs' adapters or prompts.
+    `context` is of this process, as `ModelContext.here` gives it.
     """
 
     def __init__(self, context: ModelContext, methods: Sequence[Served], store: Store) -> None:
@@ -82,25 +78,50 @@ class ShardWorker:
         return Done(rows=shard.rows, tokens=result.tokens, shard=shard)
 
 
-def read_together(name: str, reading: Reading, resources: Resources, advance: Advance) -> None:
-    """Compute the shards of a reading by one method on a worker group, and commit their files.
+@dataclass(frozen=True, kw_only=True)
+class StyleRewriting:
+    """One style of a study, in a method's place; `seed` keys the draws of each pair."""
 
-    Raises
-    ------
-    ModelError, WorkFailed: the backbone cannot be loaded, or a shard cannot be computed.
-    """
-    run_group(
-        name,
-        reading.plan,
-        reading.plan.replicas_max,
-        resources,
-        work=read_on_rank,
-        task=reading,
-        store=reading.store,
-        add=lambda done: advance(done=done),
-    )
-    if reading.store.exists(f"train/{name}"):
-        reading.store.delete_folder(f"train/{name}")
+    style: str
+    options: Rewriting
+    paired: Literal["separate", "mirror"]
+    seed: int
+
+    name: ClassVar[str] = REWRITING
+    runs_per_replica: ClassVar[int] = 1
+
+    def output(self) -> OutputSpec:
+        """Say that rewritten pairs go to OUT/styled."""
+        return STYLED
+
+    def reader(self, context: ModelContext, store: Store) -> _PairRewriter:
+        """Load the checkpoint and its judge."""
+        from raybias.engine.rewriter import Rewriter
+
+        return _PairRewriter(self, Rewriter(self.options, context.execution, style=self.style))
+
+
+@dataclass(frozen=True)
+class _PairRewriter(Reader):
+    """Rewrites pairs (`schema.PAIRS`); tokens are not counted."""
+
+    work: StyleRewriting
+    rewrite: Rewrite
+
+    def prepare(self, run: None, items: pa.Table) -> Compute:
+        pairs, work = pl.DataFrame(items), self.work
+
+        def compute() -> Answered:
+            made = rewritten_pairs(
+                pairs, work.style, self.rewrite, paired=work.paired, seed=work.seed
+            )
+            return Answered(made.to_arrow(), tokens=0)
+
+        return compute
+
+
+#: What computes shards.
+Served = Method | StyleRewriting
 
 
 def read_on_rank(config: Mapping[str, Any]) -> None:
@@ -108,14 +129,13 @@ def read_on_rank(config: Mapping[str, Any]) -> None:
     import ray
     from ray.train.torch import get_device
 
-    progress: Queue = config["progress"]
     reading: Reading = ray.get(config["work"])
     with within_memory(reading.context, reading.store, config["folder"]) as context:
         for report in read_mine(replace(reading, context=context), get_device()):
             if isinstance(report, Done):
                 reading.meter.add("raybias_rows_total", report.rows)
                 reading.meter.add("raybias_tokens_total", report.tokens)
-            progress.put(report)
+            config["progress"].put(report)
 
 
 def read_mine(reading: Reading, device: torch.device) -> Iterator[Done | RaybiasError]:
@@ -124,8 +144,6 @@ def read_mine(reading: Reading, device: torch.device) -> Iterator[Done | Raybias
     All ranks of the process group must call it. Yields what was done as files are committed, and
     at the end the error, if any, that stopped this rank.
     """
-    from raybias.runtime.zero3 import ShardedInference
-
     (method,) = reading.methods
     sharing = ShardedInference(reading.context.spec.dtype, device)
     # Loading waits for all ranks, so they all look before any of them writes.

@@ -39,9 +39,9 @@ from scipy.special import softmax
 from raybias.config import Backbone, Study
 from raybias.errors import ConfigError, OutputError, WorkFailed
 from raybias.methods.base import Method, methods_of
-from raybias.planning.preflight import check_models
-from raybias.runtime.metrics import Meter
+from raybias.planning.prepared import check_models
 from raybias.runtime.predict.replica import deployment, model_id
+from raybias.runtime.progress import Meter
 from raybias.runtime.ray_session import root_error
 from raybias.runtime.serve.http import RETRY_AFTER_S, Limits, Overloaded, token_digest, web
 from raybias.schema import LABELS
@@ -81,13 +81,7 @@ class Serving(BaseModel):
 
 @dataclass(frozen=True)
 class Offer:
-    """What is served of a study, and to whom.
-
-    Attributes
-    ----------
-    facts: by run, its model, method, data set and seed.
-    digest: of the bearer token, as for `http.web`; None where anyone may ask.
-    """
+    """What is served of a study, and to whom; `facts` describe each run, `digest` as for `web`."""
 
     args: Serving
     study: Study
@@ -155,7 +149,6 @@ class Ingress:
         self.seen: dict[str, int] = {}
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        """Build what Serve's replica calls for each request."""
         return web(self, self.offer.args.limits, self.offer.digest)
 
     def runs(self) -> list[dict[str, Any]]:

@@ -165,7 +165,6 @@ def proxy_middlewares() -> list[Middleware]:
 
 
 async def _body(request: Request, limits: Limits) -> bytes:
-    """Read a body within the limits of size and time."""
     body = bytearray()
     try:
         async with asyncio.timeout(min(_BODY_S, limits.timeout_s)):
