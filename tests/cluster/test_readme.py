@@ -81,19 +81,16 @@ def test_every_study_is_taken(place: Path) -> None:
     content: dict[str, Any] = {}
     for number, block in enumerate(STUDIES):
         content |= yaml.safe_load(block.text)
-        (place / f"{number}.yaml").write_text(yaml.safe_dump(with_named(content)))
+        # With the backbones that its methods are limited to.
+        named = [name for each in content.get("methods", ()) for name in each.get("backbones", ())]
+        whole = content | {"backbones": [*content["backbones"], *named]}
+        (place / f"{number}.yaml").write_text(yaml.safe_dump(whole))
         load_study(place / f"{number}.yaml")
     overrides = re.findall(r"`--set (\S+)`", "".join(page.read_text("utf-8") for page in PAGES))
     assert overrides
     (place / "whole.yaml").write_text(STUDIES[0].text)
     study = load_study(place / "whole.yaml", overrides=tuple(overrides))
     assert study.methods[0].max_steps == 20_000
-
-
-def with_named(content: dict[str, Any]) -> dict[str, Any]:
-    """The study with the backbones that its methods are limited to."""
-    named = [name for each in content.get("methods", ()) for name in each.get("backbones", ())]
-    return content | {"backbones": [*content["backbones"], *named]}
 
 
 def test_the_commands_make_a_study_and_python_goes_on_with_it(

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,7 +21,7 @@ from raybias.engine.context import Execution
 from raybias.errors import ModelError
 from raybias.methods import Lora, SoftPrompt
 from raybias.schema import LABELS
-from support import prompting, studies
+from support import prompting, question_data, studies
 from support.commands import free_port
 from support.tiny import save_model
 
@@ -94,11 +93,8 @@ def test_ranks_that_share_a_backbone_answer_as_whole_ones_do(tmp_path: Path, kin
     studies.run(study, shared, *options)
     folders = {"labels": ["predictions"], "pairs": ["pair_scores", "coreference"]}[kind]
     for folder in folders:
-        files = sorted((whole / folder).rglob("*.parquet"))
-        assert files
-        for file in files:
-            found = pl.read_parquet(shared / file.relative_to(whole))
-            assert_frame_equal(found, pl.read_parquet(file), abs_tol=1e-3, rel_tol=0)
+        found, expected = (question_data.answers(out, folder) for out in (shared, whole))
+        assert_frame_equal(found, expected, abs_tol=1e-6, rel_tol=1e-4)
 
 
 def _factors(model: Path | str, sharding: Any) -> dict[str, torch.Tensor]:

@@ -153,5 +153,5 @@ def answers(out: Path, folder: str) -> pl.DataFrame:
     """The rows of a folder of OUT, in an order of their own."""
     files = sorted((out / folder).rglob("*.parquet"))
     frame = pl.concat([pl.read_parquet(file) for file in files])
-    keys = ("probe", "method", "score", "style", "pair_id", "item_id", "prompt")
+    keys = ("run_id", "probe", "method", "score", "style", "pair_id", "item_id", "prompt")
     return frame.sort([name for name in keys if name in frame.columns])

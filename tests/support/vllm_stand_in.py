@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,22 +39,8 @@ class SamplingParams:
     detokenize: bool = True
 
 
-@dataclass
-class Logprob:
-    logprob: float
-
-
-@dataclass
-class CompletionOutput:
-    token_ids: list[int]
-    logprobs: list[dict[int, Logprob]] | None
-
-
-@dataclass
-class RequestOutput:
-    prompt_token_ids: list[int]
-    prompt_logprobs: list[dict[int, Logprob] | None] | None
-    outputs: list[CompletionOutput]
+def _logprob(value: torch.Tensor) -> SimpleNamespace:
+    return SimpleNamespace(logprob=float(value))
 
 
 class LLM:
@@ -67,7 +53,7 @@ class LLM:
 
     def generate(
         self, prompts: Sequence[dict[str, list[int]]], params: Sequence[SamplingParams], **_: Any
-    ) -> list[RequestOutput]:
+    ) -> list[SimpleNamespace]:
         context = self.model.config.max_position_embeddings
         for prompt in prompts:
             if len(prompt["prompt_token_ids"]) >= context:
@@ -80,18 +66,18 @@ class LLM:
         logs_TV: torch.Tensor = self.model(torch.tensor([row])).logits[0].float().log_softmax(-1)
         return logs_TV
 
-    def _one(self, row: list[int], how: SamplingParams) -> RequestOutput:
-        told: list[dict[int, Logprob] | None] | None = None
+    def _one(self, row: list[int], how: SamplingParams) -> SimpleNamespace:
+        told: list[Any] | None = None
         if how.prompt_logprobs is not None:
             logs_TV = self._logs(row)
             pairs = enumerate(row[1:])
-            told = [None, *({token: Logprob(float(logs_TV[n, token]))} for n, token in pairs)]
+            told = [None, *({token: _logprob(logs_TV[n, token])} for n, token in pairs)]
         made: list[int] = []
-        labels: list[dict[int, Logprob]] = []
+        labels: list[dict[int, Any]] = []
         generator = torch.Generator().manual_seed(how.seed or 0)
         while len(made) < how.max_tokens:
             logs_V = self._logs([*row, *made])[-1]
-            labels.append({n: Logprob(float(logs_V[n])) for n in how.logprob_token_ids or ()})
+            labels.append({n: _logprob(logs_V[n]) for n in how.logprob_token_ids or ()})
             if how.temperature:
                 shares_V = (logs_V / how.temperature).softmax(-1)
                 made.append(int(torch.multinomial(shares_V, 1, generator=generator)))
@@ -100,7 +86,8 @@ class LLM:
             if made[-1] in how.stop_token_ids:
                 break
         logprobs = labels if how.logprob_token_ids else None
-        return RequestOutput(row, told, [CompletionOutput(made, logprobs)])
+        output = SimpleNamespace(token_ids=made, logprobs=logprobs)
+        return SimpleNamespace(prompt_token_ids=row, prompt_logprobs=told, outputs=[output])
 
 
 def install(patch: pytest.MonkeyPatch) -> str:
