@@ -5,12 +5,10 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
-import typer
 from scipy.stats import t
 
 from raybias.seeding import generator
@@ -40,16 +38,6 @@ def test_a_table_has_ratios_with_intervals_and_what_could_not_run(gathered: Modu
     assert re.search(r"\| tuning +\| ours +\| PEFT +\| 4.00x +\| 0.00 to", page)
     assert re.search(r"\| 3.00x +\| one round", page)
     assert re.search(r"not run +\|.*needs minicons +\| `pairs.py`", page)
-
-
-def test_real_texts_need_the_tokenizer_that_knows_their_words(
-    gathered: ModuleType, tmp_path: Path
-) -> None:
-    """Without it all their words would be one token, and a peer that reads each row look slow."""
-    with pytest.raises(typer.BadParameter, match=r"holds no tokenizer/merges\.txt"):
-        gathered.main(data=tmp_path, only=["gaps"])
-    with pytest.raises(typer.BadParameter, match="real texts need --tokenizer"):
-        importlib.import_module("benchmarks.workload").need_tokenizer(None, None, tmp_path)
 
 
 def test_every_module_that_is_run_has_a_peer(gathered: ModuleType) -> None:

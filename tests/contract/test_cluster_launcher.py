@@ -46,15 +46,6 @@ def test_ray_accepts_the_launcher_file(name: str) -> None:
         validate_config(prepare_config(launcher(name) | {"idle_timeout_minute": 1}))
 
 
-def test_a_container_of_the_image_is_given_the_gpus() -> None:
-    for variable in (
-        "NVIDIA_VISIBLE_DEVICES=all",
-        "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-        "LD_LIBRARY_PATH=/usr/local/nvidia/lib64",
-    ):
-        assert re.search(rf"^(ENV| +) ?{variable}", RECIPE, re.MULTILINE), variable
-
-
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_the_dashboard_is_on_loopback_and_nodes_have_the_token_and_watch_for_their_end(
     name: str,
@@ -165,6 +156,10 @@ def test_the_image_is_what_the_constraints_say_and_no_more() -> None:
     assert needed | {"boto3", "google-api-python-client"} <= listed.keys()
     assert PROJECT["optional-dependencies"].keys() >= {"aws", "gcp"}
     assert {"torch", "boto3", "google-api-python-client"} <= pins().keys()
+    # Its containers are given the GPUs.
+    for variable in ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+                     "LD_LIBRARY_PATH=/usr/local/nvidia/lib64"):  # fmt: skip
+        assert re.search(rf"^(ENV| +) ?{variable}", RECIPE, re.MULTILINE), variable
     assert re.findall(r"^USER (.*)", RECIPE, re.MULTILINE) == ["1000:1000"]
     assert not re.search(r"(SECRET|PASSWORD|_KEY|TOKEN)\s*=", RECIPE)
     for sources in re.findall(r"^COPY (?!--from)(.*) \S+$", RECIPE, re.MULTILINE):
@@ -182,12 +177,10 @@ def test_the_readme_names_the_image_of_the_version_that_is_cited() -> None:
 def test_the_board_asks_for_metrics_that_exist() -> None:
     ours = {f"ray_{name}" for kind in (Counted, Measured) for name in get_args(kind)}
     board = json.loads((CLUSTER / "grafana.json").read_text())
-    asked = {
-        name
-        for panel in board["panels"]
-        for target in panel.get("targets", [])
-        for name in re.findall(r"\b(?:ray|autoscaler)_[a-z_]+\b", bare(target["expr"]))
-    }
+    # Names of labels are not metrics.
+    queries = [re.sub(r"\{[^}]*\}|\bby \([^)]*\)", "", target["expr"])
+               for panel in board["panels"] for target in panel.get("targets", [])]  # fmt: skip
+    asked = {*re.findall(r"\b(?:ray|autoscaler)_[a-z_]+\b", "\n".join(queries))}
     folder = Path(ray.__file__).parent / "dashboard" / "modules" / "metrics" / "dashboards"
     known = "".join(path.read_text() for path in folder.glob("*_panels.py"))
     assert asked >= ours
@@ -196,12 +189,6 @@ def test_the_board_asks_for_metrics_that_exist() -> None:
     places = [tuple(panel["gridPos"][key] for key in "xy") for panel in board["panels"]]
     assert len(set(places)) == len(places)
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
-
-
-def bare(expression: str) -> str:
-    """A query without its labels: their names are not metrics."""
-    expression = re.sub(r"\{[^}]*\}", "", expression)
-    return re.sub(r"\bby \([^)]*\)", "", expression)
 
 
 class _CloudFormation(yaml.SafeLoader):

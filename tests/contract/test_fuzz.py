@@ -16,7 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, event, given, settings
@@ -88,11 +87,10 @@ def called(function: Callable[[], object]) -> bool:
     return True
 
 
-def made(*makes: Callable[[Path], object]) -> Files:
-    """The files that functions write into a folder."""
+def made(make: Callable[[Path], object]) -> Files:
+    """The files that a function writes into a folder."""
     with folder({}) as place:
-        for make in makes:
-            make(place)
+        make(place)
         here = str(Path.cwd()).encode()
         return {name: data.replace(here, HERE) for name, data in files_in(place).items()}
 
@@ -157,16 +155,15 @@ MEASURED = {
     "mine.csv": csv_bytes(
         PREDICTIONS.select("label", "pred", "group", "template_id", "run_id", score=0.5)
     ),
-    "regard_m.tsv": csv_bytes(
-        pl.DataFrame(
-            {
-                **{"y_true": [0, 1, 2, 2], "y_pred": [0, 1, 0, 2], "category": "grouped_age"},
-                **{"group": ["a", "b", "a", "b"], "text": ["A.", "B.", "C.", "D."], "model": "m"},
-                **{"run_id": 1, "dataset": "sst5", "num_params": 1},
-            }
-        ),
-        separator="\t",
-    ),
+    "regard_m.tsv": "\n".join(
+        "\t".join(row.split())
+        for row in (
+            "y_true y_pred category group text model run_id dataset num_params",
+            "0 0 grouped_age a A. m 1 sst5 1",
+            "1 1 grouped_age b B. m 1 sst5 1",
+            "2 0 grouped_age a C. m 1 sst5 1",
+        )
+    ).encode(),
     "scores.parquet": parquet_bytes(
         pair_scores(types=("age", "gender"), pairs=3, styles=("original", "prefix_1"))
     ),
@@ -177,15 +174,11 @@ MEASURED = {
     "bbq.jsonl": bbq_file(),
     "bbq.jsonl.gz": gzip.compress(bbq_file()),
 }
-SHEET = csv_bytes(
-    pl.DataFrame(
-        {
-            **{"pair_id": ["1", "2"], "style": "formal", "label": ["same", "different"]},
-            **{name: ["a", "b"] for name in ("original_more", "sent_more")},
-            **{name: ["c", "d"] for name in ("original_less", "sent_less")},
-        }
-    )
-)
+SHEET = b"""\
+pair_id,style,label,original_more,sent_more,original_less,sent_less
+1,formal,same,a,b,c,d
+2,formal,different,b,c,d,e
+"""
 CARD = {
     **{"kind": "label", "file": "x.csv", "about": "what", "harm": "higher is worse"},
     **{"columns": {"text": "t"}, "values": {"attribute": "age"}, "groups": {"a": "x", "b": "y"}},

@@ -38,7 +38,6 @@ def s3(service: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
 def fill(store: Store) -> None:
     store.write_text("study.yaml", "name: a")
     store.write_text("study.yaml", "name: b")
-    store.write_text("plain.txt.gz", "whatever its suffix")
     store.write_table("predictions/p/r/00000000.parquet", TABLE)
     store.write_bytes("predictions/p/r/.hidden", b"x")
     store.write_bytes("train/a/state", b"x")
@@ -69,7 +68,6 @@ def test_a_bucket_holds_what_a_folder_holds(s3: S3, tmp_path: Path) -> None:
         assert not store.exists("train/a")
         assert store.is_file("study.yaml")
         assert not store.is_file("predictions")
-        assert store.read_text("plain.txt.gz") == "whatever its suffix"
         assert store.files("nowhere") == []
         (table,) = store.files("predictions", suffix=".parquet", recursive=True)
         assert table == "predictions/p/r/00000000.parquet"

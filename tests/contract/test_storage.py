@@ -14,13 +14,14 @@ from raybias.storage import Store
 
 def test_partial_files_are_not_seen_and_can_be_swept(tmp_path: Path) -> None:
     store = Store(tmp_path / "out")
-    store.write_text("a/whole", "whole")
+    store.write_text("a/whole.gz", "plain, whatever its suffix")
+    assert store.read_text("a/whole.gz") == "plain, whatever its suffix"
     half = tmp_path / "out" / "a" / f".{uuid.uuid4().hex}.tmp"
     for file in (half, half.with_name(".mine.tmp")):
         file.write_text("half")
-    assert store.files(recursive=True) == ["a/whole"]
+    assert store.files(recursive=True) == ["a/whole.gz"]
     store.sweep()
-    assert sorted(file.name for file in half.parent.iterdir()) == [".mine.tmp", "whole"]
+    assert sorted(file.name for file in half.parent.iterdir()) == [".mine.tmp", "whole.gz"]
 
 
 def test_places_that_cannot_be_written_say_so(tmp_path: Path) -> None:

@@ -106,19 +106,10 @@ OUT = {
 
 def test_the_public_names() -> None:
     classes = {
-        *(
-            "Backbone",
-            "BadInput",
-            "ChainOfThought",
-            "Continuation",
-            "Coreference",
-            "FewShot",
-            "Full",
-        ),
-        *("Lora", "DecisionLikelihood", "OptionAnswer", "OptionLikelihood"),
-        *("QuestionProbe", "SentenceLikelihood", "TripleLikelihood"),
-        *("PairProbe", "PairScore", "Probe", "RaybiasError", "Results", "SoftPrompt", "Study"),
-        *("TrainingSet", "WorkFailed", "ZeroShot"),
+        *("Backbone", "BadInput", "ChainOfThought", "Continuation", "Coreference", "FewShot"),
+        *("DecisionLikelihood", "Full", "Lora", "OptionAnswer", "OptionLikelihood", "PairProbe"),
+        *("PairScore", "Probe", "QuestionProbe", "RaybiasError", "Results", "SoftPrompt", "Study"),
+        *("SentenceLikelihood", "TrainingSet", "TripleLikelihood", "WorkFailed", "ZeroShot"),
     }
     assert {*raybias.__all__} == classes | {*FUNCTIONS}
     for name in raybias.__all__:

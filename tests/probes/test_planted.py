@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers import PreTrainedModel as Model
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from benchmarks import planted_model as planted
@@ -28,11 +27,6 @@ def tokenizer() -> Tokenizer:
     return AutoTokenizer.from_pretrained(FOLDER)
 
 
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return AutoModelForCausalLM.from_pretrained(FOLDER, use_safetensors=True).eval()
-
-
 def corpus(steps: int) -> list[str]:
     return [line for step in range(steps) for line in planted.corpus_lines(step, 12)]
 
@@ -45,19 +39,8 @@ def test_the_shipped_tables_are_those_that_the_grammar_makes() -> None:
 
 
 def test_the_text_is_the_text_that_the_shipped_model_learnt() -> None:
-    def digest(texts: list[str]) -> str:
-        return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
-
-    sentences = pl.concat(planted.planted_sentences().values())
-    assert {
-        "corpus": digest(corpus(20)),
-        "items": digest(planted.planted_items()["text"].to_list()),
-        "sentences": digest(sentences["text"].to_list()),
-    } == {
-        "corpus": "ae5d1e10a92c3f4b",
-        "items": "1dee35a93d46a6d5",
-        "sentences": "26b03e6564fba472",
-    }
+    text = "\n".join(corpus(20)).encode()
+    assert hashlib.sha256(text).hexdigest()[:16] == "ae5d1e10a92c3f4b"
 
 
 def test_the_shipped_tokenizer_knows_every_word(tokenizer: Tokenizer) -> None:
@@ -72,8 +55,9 @@ def test_the_shipped_tokenizer_knows_every_word(tokenizer: Tokenizer) -> None:
 
 
 def test_the_shipped_model_reads_the_words_of_unplanted_groups_alike_one_to_one(
-    model: Model, tokenizer: Tokenizer
+    tokenizer: Tokenizer,
 ) -> None:
+    model = AutoModelForCausalLM.from_pretrained(FOLDER, use_safetensors=True)
     rows_VD = model.get_input_embeddings().weight
     rows = {
         group: rows_VD[tokenizer.convert_tokens_to_ids(list(planted.words_for(group)))]

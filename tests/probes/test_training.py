@@ -123,18 +123,6 @@ def test_one_file_is_a_pool(shared: Path, tmp_path: Path) -> None:
         training_sentences(training("file", tmp_path / "nowhere.tsv"))
 
 
-@pytest.mark.parametrize(
-    ("source", "cure"),
-    [("sst5", r"`raybias data download sst5 --out .*nowhere` brings it"),
-     ("semeval2018", r"take it from https://competitions\.codalab\.org/")],
-)  # fmt: skip
-def test_a_published_set_that_is_not_there_says_how_to_get_it(
-    tmp_path: Path, source: str, cure: str
-) -> None:
-    with pytest.raises(DataError, match=rf"nowhere: no such folder; {cure}"):
-        training_sentences(training(source, tmp_path / "nowhere"))
-
-
 def test_hub_reads_a_local_set_and_never_guesses_a_two_class_map(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

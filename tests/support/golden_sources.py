@@ -144,10 +144,6 @@ def made_up_files(folder: Path) -> Tables:
     return found
 
 
-def measured(files: list[Path], items: Path | None = None) -> Tables:
-    return {"estimates": raybias.measure(files, items=items)}
-
-
 def printed() -> Tables:
     """The printed tables of Zhao2025, judged by themselves."""
     tables = read_tables(SHARED / "paper_tables")
@@ -169,10 +165,12 @@ def of_foreign(folder: Path) -> Iterator[tuple[str, Tables]]:
     logs = ROOT / "tests/support/foreign"
     items = folder / "Age.jsonl"
     items.write_text("\n".join(map(json.dumps, questions())))
-    yield "lm_eval", measured([logs / "samples_bbq.jsonl.gz"])
-    yield "inspect", measured([logs / "inspect_bbq.json.gz"])
-    yield "helm", measured([logs / "scenario_state.json.gz"], items)
-    yield "lm_eval pairs", measured([logs / "samples_crows_pairs_english.jsonl.gz"])
+    for name, file, asked in (
+        ("lm_eval", "samples_bbq.jsonl.gz", None), ("inspect", "inspect_bbq.json.gz", None),
+        ("helm", "scenario_state.json.gz", items),
+        ("lm_eval pairs", "samples_crows_pairs_english.jsonl.gz", None),
+    ):  # fmt: skip
+        yield name, {"estimates": raybias.measure([logs / file], items=asked)}
 
 
 def of_published(folder: Path) -> Iterator[tuple[str, Tables]]:
@@ -190,23 +188,21 @@ def of_published(folder: Path) -> Iterator[tuple[str, Tables]]:
     yield "regard, metrics", {"estimates": raybias.measure(one, metric=["all"])}
     compared = raybias.compare(one, other)
     yield "regard, compare", {"changes": compared.changes, "answers": compared.answers}
-    yield "bbq", measured(sorted((data / "bbq").glob("*.jsonl.gz")))
+    yield "bbq", {"estimates": raybias.measure(sorted((data / "bbq").glob("*.jsonl.gz")))}
     stereoset = data / "stereoset"
     scored = sorted(stereoset.glob("predictions_*.json.gz"))
-    yield "stereoset", measured(scored, stereoset / "race.json.gz")
+    yield "stereoset", {"estimates": raybias.measure(scored, items=stereoset / "race.json.gz")}
     yield "zhao2025", printed()
-
-
-def label_probes() -> list[Probe]:
-    places = {"amazon": "amazon_templates", "regard": "regard", "ns_prompts": "ns_prompts"}
-    return [Probe(source=name, data=str(SHARED / "data" / place), unmarked=True)
-            for name, place in places.items()]  # fmt: skip
 
 
 def of_items(_: Path) -> Iterator[tuple[str, Tables]]:
     """Items of every public data set, as hashes."""
     data = SHARED / "data"
-    frames = {probe.source: raybias.probe_items(probe) for probe in label_probes()}
+    places = {"amazon": "amazon_templates", "regard": "regard", "ns_prompts": "ns_prompts"}
+    frames = {
+        name: raybias.probe_items(Probe(source=name, data=str(data / place), unmarked=True))
+        for name, place in places.items()
+    }
     styles = ("original", "prefix_1", "prefix_2", "prefix_3", "evidential", "question_answer")
     for source, more in (("crows_pairs", ("punctuation",)), ("winobias", ())):
         probe = PairProbe(source=source, data=str(data / source))
@@ -221,16 +217,13 @@ def of_items(_: Path) -> Iterator[tuple[str, Tables]]:
 
 def hashed(frames: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """The number of rows and a hash of each column of tables of items."""
-    rows = [
-        {"probe": probe, "name": column.name, "rows": len(column), "hash": hash_of(column)}
-        for probe, frame in frames.items()
-        for column in frame
-    ]
+    rows = []
+    for probe, frame in frames.items():
+        for column in frame:
+            text = json.dumps(column.to_list()).encode()
+            digest = hashlib.blake2b(text, digest_size=8).hexdigest()
+            rows.append({"probe": probe, "name": column.name, "rows": len(column), "hash": digest})
     return pl.DataFrame(rows)
-
-
-def hash_of(column: pl.Series) -> str:
-    return hashlib.blake2b(json.dumps(column.to_list()).encode(), digest_size=8).hexdigest()
 
 
 def of_plans(folder: Path) -> Iterator[tuple[str, Tables]]:

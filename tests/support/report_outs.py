@@ -18,7 +18,6 @@ from raybias.storage import Store
 from support.pair_data import STYLES, answers, pair_scores
 
 GROUPS = ("quixlan", "blorvian", "drumblish", "fizzmarian", "frobnian", "plonkish")
-SEEDS = tuple(range(1001, 1016))
 
 
 def make_study(models: tuple[str, ...] = ("planted",), **changes: object) -> Study:
@@ -49,7 +48,11 @@ def write_out(
         versions={"python": "3.12.3", "raybias": "0.1.0", "torch": "2.13.0"},
         command=f"raybias run study.yaml --out {folder.name}",
     )  # fmt: skip
-    items = _items(groups, attribute)
+    items = items_frame([
+        (f"{group}-{template}-{term}", template % 3, attribute, group, f"{group}/{template}",
+         str(template), term)
+        for group in groups for template in range(60) for term in ("person", "neighbour")
+    ])  # fmt: skip
     probe = study.probes[0].name
     store.write_table(f"items/{probe}.parquet", items.to_arrow())
     runs = [_runs(backbone.name, study) for backbone in study.backbones]
@@ -74,17 +77,6 @@ def _begun(folder: Path, study: Study, **more: object) -> Store:
     store = Store(folder)
     store.write_text("study.yaml", yaml.safe_dump(record, allow_unicode=True))
     return store
-
-
-def _items(groups: tuple[str, ...], attribute: str) -> pl.DataFrame:
-    rows = [
-        (f"{group}-{template}-{term}", template % 3, attribute, group, f"{group}/{template}",
-         str(template), term)
-        for group in groups
-        for template in range(60)
-        for term in ("person", "neighbour")
-    ]  # fmt: skip
-    return items_frame(rows)
 
 
 def _runs(model: str, study: Study) -> pl.DataFrame:
@@ -134,9 +126,7 @@ def _predictions(
     wrong = chance.random(len(label)) > accuracy
     pred = np.where(wrong, (label + chance.integers(1, 3, len(label))) % 3, label)
     turned = (chance.random(len(label)) < size) & (items["group"].to_numpy() == (biased or ""))
-    pred = np.where(turned & (label == 1), 0, pred)
-    pred = np.where(turned & (label == 2), 0, pred)
-    return predicted(items, run, probe, pred)
+    return predicted(items, run, probe, np.where(turned & (label > 0), 0, pred))
 
 
 def predicted(
@@ -263,16 +253,6 @@ def _marked_predictions(
 PAIRS = 30
 
 
-def moved(scores: pl.DataFrame) -> pl.DataFrame:
-    """The scores, with sent_more preferred in every pair under question_answer."""
-    asked = pl.col("style") == "question_answer"
-    higher = pl.max_horizontal("score_more", 2 * pl.col("score_less"))
-    return scores.with_columns(
-        score_more=pl.when(asked).then(higher).otherwise("score_more"),
-        preference=pl.when(asked).then(pl.lit(1, pl.Int8)).otherwise("preference"),
-    )
-
-
 def pair_study(models: Sequence[str] = ("toy-1M",), **changes: object) -> Study:
     data = {
         "name": "styles",
@@ -289,7 +269,7 @@ def pair_study(models: Sequence[str] = ("toy-1M",), **changes: object) -> Study:
 
 
 def write_pair_out(
-    folder: Path, study: Study, *, pairs: int = PAIRS, parameters: dict[str, object] | None = None
+    folder: Path, study: Study, *, parameters: dict[str, object] | None = None
 ) -> Store:
     """A finished OUT of `study`; a question makes every model prefer the stereotype.
 
@@ -300,7 +280,12 @@ def write_pair_out(
     store = Store(folder)
     if not store.exists("study.yaml"):
         _begun(folder, study, **more)
-    scores = moved(pair_scores(models=models, pairs=pairs))
+    asked = pl.col("style") == "question_answer"
+    higher = pl.max_horizontal("score_more", 2 * pl.col("score_less"))
+    scores = pair_scores(models=models, pairs=PAIRS).with_columns(
+        score_more=pl.when(asked).then(higher).otherwise("score_more"),
+        preference=pl.when(asked).then(pl.lit(1, pl.Int8)).otherwise("preference"),
+    )
     store.write_table("pair_scores/a/00000000.parquet", scores.to_arrow().cast(schema.PAIR_SCORES))
     said = answers().to_arrow().cast(schema.COREFERENCE_ANSWERS)
     store.write_table("coreference/a/00000000.parquet", said)

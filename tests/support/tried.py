@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import polars as pl
 import pytest
 from typer.main import get_command
 
@@ -22,24 +21,18 @@ from support.pages import files_in
 from support.report_outs import GROUPS, make_study, write_out
 from support.stats_data import predictions
 
-ITEMS = pl.DataFrame(
-    {
-        "text": ["I met a nurse.", "I like him.", "She was unkind.", "So, they left."],
-        "label": ["1", "2", "0", "neutral"],
-        "attribute": ["age", "age", "race", "race"],
-        "group": ["old", "young", "a", "b"],
-        "item_id": ["1", "2", "3", "4"],
-        "template_id": ["t1", "t1", "t2", "t2"],
-    }
-)
-PAIRS = pl.DataFrame(
-    {
-        "sent_more": ["They are loud.", "He is poor."],
-        "sent_less": ["They are quiet.", "He is rich."],
-        "bias_type": ["nationality", "socioeconomic"],
-        "pair_id": ["1", "2"],
-    }
-)
+ITEMS = b"""\
+text,label,attribute,group,item_id,template_id
+I met a nurse.,1,age,old,1,t1
+I like him.,2,age,young,2,t1
+She was unkind.,0,race,a,3,t2
+"So, they left.",neutral,race,b,4,t2
+"""
+PAIRS = b"""\
+sent_more,sent_less,bias_type,pair_id
+They are loud.,They are quiet.,nationality,1
+He is poor.,He is rich.,socioeconomic,2
+"""
 STUDY: dict[str, Any] = {
     "name": "fuzzed",
     "profile": "strict",
@@ -69,15 +62,9 @@ def fill(folder: Path, files: Mapping[str, bytes]) -> Path:
 
 def write_study(place: Path, **changes: object) -> Path:
     """`STUDY`, changed, and beside it the data that it names."""
-    sentences = hostile.csv_bytes(ITEMS.select("text", "label"))
-    fill(
-        place,
-        {
-            "probe.csv": hostile.csv_bytes(ITEMS), "pairs.csv": hostile.csv_bytes(PAIRS),
-            "mine/train.csv": sentences, "mine/validation.csv": sentences,
-            "study.yaml": hostile.dumped({**STUDY, **changes}),
-        },
-    )  # fmt: skip
+    sentences = dict.fromkeys(("mine/train.csv", "mine/validation.csv"), ITEMS)
+    study = hostile.dumped({**STUDY, **changes})
+    fill(place, {"probe.csv": ITEMS, "pairs.csv": PAIRS, **sentences, "study.yaml": study})
     return place / "study.yaml"
 
 
