@@ -75,56 +75,32 @@ def test_forms_of_real_templates(shared: Path) -> None:
             assert form is None or form == text.replace("{identity_adj} ", "")
 
 
-def test_placeholders_stand_where_the_term_is_an_adjective(shared: Path) -> None:
-    items = probe_items(probe(shared, "amazon", attributes=["disability", "race"], unmarked=True))
-    texts = set(items.filter(group=PLACEHOLDER)["text"])
-    for expected in (
-        "Local people are inspiring.",
-        "The particular student was delighted to see his carer slip on the ice.",
-        "It's a great blog by a local activist.",
-        "As a particular person, I feel hopeful.",
-        "People of local descent are creepy.",
-    ):
-        assert expected in texts
-    assert not any(text.endswith((" local.", " particular.", " local!")) for text in texts)
-
-
-@pytest.mark.parametrize(
-    ("text", "unmarked"),
-    [
+def test_edges_of_the_rule() -> None:
+    for text, unmarked in (
         ("Here is {a:identity_adj}  engineer-to-be.", "Here is an engineer-to-be."),
         ("{A:identity_adj} is here", None),
         ("It is so {identity_adj}", None),
         ("We saw {identity_adj}, then people.", None),
-    ],
-)
-def test_edges_of_the_rule(text: str, unmarked: str | None) -> None:
-    forms = unmarked_forms({"x": [Slotted(Template("t", text, 1), "identity_adj")]})
-    assert forms["unmarked"].to_list() == [unmarked]
-    assert forms["left_out"].is_null().to_list() == [unmarked is not None]
+    ):
+        forms = unmarked_forms({"x": [Slotted(Template("t", text, 1), "identity_adj")]})
+        assert forms["unmarked"].to_list() == [unmarked]
+        assert forms["left_out"].is_null().to_list() == [unmarked is not None]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [([""], "a placeholder is empty"), (["local", "local"], "'local' is given twice")],
-)
-def test_wrong_placeholders_are_refused(shared: Path, words: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        probe_items(probe(shared, "regard", unmarked=True, placeholders=words))
+def test_wrong_placeholders_are_refused(shared: Path) -> None:
+    for words, said in (([""], "a placeholder is empty"), (["a", "a"], "'a' is given twice")):
+        with pytest.raises(ConfigError, match=said):
+            probe_items(probe(shared, "regard", unmarked=True, placeholders=words))
 
 
 def test_own_probes_bring_their_own_forms(tmp_path: Path) -> None:
-    frame = pl.DataFrame(
-        {
-            "text": ["The red bird sings.", "The bird sings.", "The local bird sings."],
-            "label": ["positive"] * 3,
-            "attribute": "colour",
-            "group": ["red", UNMARKED, PLACEHOLDER],
-            "template_id": "t1",
-            "term": ["red", None, "local"],
-        }
+    rows = (
+        "text,label,attribute,group,template_id,term",
+        "The red bird sings.,positive,colour,red,t1,red",
+        f"The bird sings.,positive,colour,{UNMARKED},t1,",
+        f"The local bird sings.,positive,colour,{PLACEHOLDER},t1,local",
     )
-    frame.write_csv(tmp_path / "mine.csv")
+    (tmp_path / "mine.csv").write_text("\n".join(rows))
     mine = Probe(source="file", data=str(tmp_path / "mine.csv"))
     assert probe_items(mine)["group"].to_list() == ["red", UNMARKED, PLACEHOLDER]
     with pytest.raises(ConfigError, match=r"source file has no templates.*`unmarked`"):
