@@ -22,7 +22,6 @@ from raybias.methods.options import named_option
 from raybias.probes import question_items
 from support import backbones, pair_models, prompting, question_data
 
-KINDS = ("opt", "gpt2", "llama", "qwen2")
 PROMPTS = [
     {"name": "plain", "template": "{text}\n\nQ: {question}\nA:"},
     {"name": "listed", "template": "{text}\n{options}\n{question}\nAnswer:"},
@@ -63,7 +62,7 @@ def read(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", prompting.KINDS)
 def test_answers_are_the_textbooks_at_any_batch_and_order(kind: str, folder: Path) -> None:
     backbone = load(kind, folder)
     asked = items(folder, "bbq")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 import torch
 import transformers
 
-from raybias.config import Backbone, parse_study
+from raybias.config import Backbone, Probe, parse_study
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.scoring.masked import PlacesReader, scored_loader
 from raybias.engine.scoring.pair_scores import (
@@ -31,7 +31,8 @@ from raybias.engine.scoring.pair_scores import (
 )
 from raybias.errors import ConfigError, ModelError, WorkFailed
 from raybias.planning.prepared import fit_methods
-from support import backbones, pair_models, stories
+from raybias.probes import probe_items
+from support import backbones, pair_models
 
 CAUSAL_KINDS = ("gpt2", "llama", "opt", "opt_projected", "mistral", "bloom", "cohere")
 MASKED_KINDS = ("bert", "roberta")
@@ -108,14 +109,12 @@ def test_scores_are_the_textbooks(kind: str, load: Load) -> None:
 
 
 @pytest.mark.long
-def test_scores_of_a_trained_model_are_the_textbooks(shared: Path, tmp_path: Path) -> None:
-    path = stories.convert(shared / "models" / "stories260K", tmp_path / "stories")
-    with (shared / "data/crows_pairs/crows_pairs_anonymized.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))[::20]
-    pairs = [(row["sent_more"], row["sent_less"]) for row in rows]
-    spec = Backbone.model_validate({"id": str(path), "dtype": "float32"})
-    found = PairScorer(load_backbone(spec, CAUSAL), CAUSAL).prepare(pairs)()
-    book = pair_models.textbook(str(path), masked=False)
+def test_scores_of_a_trained_model_are_the_textbooks() -> None:
+    texts = probe_items(Probe(source="planted"))["text"].to_list()[::40]
+    pairs = list(zip(texts[::2], texts[1::2], strict=False))
+    path = str(files("raybias") / "assets" / "planted")
+    found = PairScorer(load_backbone(Backbone(id=path), CAUSAL), CAUSAL).prepare(pairs)()
+    book = pair_models.textbook(path, masked=False)
     for score, each in found.items():
         check(book, score, pairs, each)
 

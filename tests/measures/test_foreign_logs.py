@@ -1,4 +1,7 @@
-"""Logs that lm-eval, inspect and HELM wrote (support/foreign/make.py) are read like our own."""
+"""Logs that other harnesses wrote of `questions()` are read like our own.
+
+inspect_ai 0.3.285, lm_eval 0.4.13 and crfm-helm 0.5.16, with stand-ins for models.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from raybias.config import QuestionProbe
 from raybias.errors import DataError
 from raybias.measures import read
 from raybias.probes import question_items
-from support.foreign.make import questions
+from support.answer_data import questions
 
 FOREIGN = Path(__file__).parents[1] / "support" / "foreign"
 SAMPLES = FOREIGN / "samples_bbq.jsonl.gz"

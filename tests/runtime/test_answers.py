@@ -85,7 +85,7 @@ def plainly(folder: Path, method: Prompted, text: str) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", prompting.CONFIGS)
+@pytest.mark.parametrize("kind", prompting.KINDS)
 def test_answers_depend_on_neither_batch_nor_order(kind: str, tmp_path: Path) -> None:
     folder, texts = prompting.save(kind, tmp_path / kind), prompting.texts(COUNT)
     for method in METHODS.values():

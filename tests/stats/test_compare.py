@@ -247,19 +247,6 @@ def test_the_gate_and_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "Worse: of 6 gaps" in found._repr_html_()
 
 
-def test_arms_of_one_file_are_chosen(tmp_path: Path) -> None:
-    both = [arm(), turned(arm()).with_columns(model=pl.lit("other"))]
-    path = written(tmp_path, "both", pl.concat(both))
-    found = raybias.compare(
-        path, path, base_is={"model": "m"}, candidate_is={"model": "other"}, margin=0.05
-    )
-    assert found.verdict == "worse"
-    assert found.changes["model"].unique().to_list() == ["m -> other"]
-    same = raybias.compare(path, path)
-    assert same.verdict == "equivalent"
-    assert same.changes["model"].unique().sort().to_list() == ["m", "other"]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

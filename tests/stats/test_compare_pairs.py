@@ -167,13 +167,6 @@ def test_arms_of_pairs_that_do_not_match_are_refused_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_published_predictions_are_no_scores_of_pairs(shared: Path) -> None:
-    file = shared / "data/regard_published/regard_opt-125m.tsv.gz"
-    found = raybias.compare(file, file)
-    assert found.verdict == "equivalent"
-    assert "pairs" not in found.changes["scope"]
-
-
 def test_two_models_of_one_file_are_chosen(tmp_path: Path) -> None:
     path = tmp_path / "both.parquet"
     pair_scores(models=("one", "two"), pairs=40).write_parquet(path)

@@ -208,21 +208,6 @@ def test_differences_do_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
     assert inside.select(pl.col("value").is_between("low", "high").mean()).item() > 0.9
 
 
-def test_a_gap_is_the_same_metric_here(shared: Path) -> None:
-    file = shared / "data" / "regard_published" / "regard_opt-125m.tsv.gz"
-    gaps = judged_files([file], metrics=["positive_fpr"]).gaps
-    names = ["positive_fpr", "fpr", "fpr_range"]
-    found = of_metrics(raybias.measure(file, metric=names))
-    for name in names[:2]:
-        here = found.filter(score=name).sort("group")
-        for ours, theirs in (("value", "value"), ("low", "low"), ("high", "high")):
-            assert here[ours].to_list() == pytest.approx(gaps[theirs].to_list(), abs=1e-12)
-        assert here["scope"].to_list() == gaps["scope"].to_list()
-        assert here["condition"].unique().to_list() == [""]
-    span = found.filter(score="fpr_range")["value"].item()
-    assert span == pytest.approx(np.ptp(gaps["value"].to_numpy()), abs=1e-12)
-
-
 def test_backgrounds_classes_and_what_an_interval_covers(tmp_path: Path) -> None:
     table = answered(5, templates=10)
     backgrounds = ("mean_of_groups", "pooled", "pooled_others", "reference:b")
@@ -354,18 +339,6 @@ def test_a_study_has_those_of_counts_and_says_where_the_others_are(tmp_path: Pat
     ):
         with pytest.raises(RaybiasError, match=message):
             judged_files([tmp_path / "ours.parquet"], metrics=refused)
-
-
-def test_items_in_blocks_have_the_interval_of_two_shares(tmp_path: Path) -> None:
-    random = np.random.default_rng(9)
-    table = pl.DataFrame({"group": random.choice(["a", "b"], 6_000), "label": 1,
-                          "pred": random.integers(0, 2, 6_000)})  # fmt: skip
-    found = measured(table, tmp_path, "tpr", background="reference:b")
-    shares = [table.filter(group=group)["pred"] for group in ("a", "b")]
-    error = np.sqrt(sum(share.mean() * (1 - share.mean()) / len(share) for share in shares))  # type: ignore[operator]
-    row = found.row(by_predicate=pl.col("group") == "a", named=True)
-    assert row["scope"] == "items"
-    assert (row["high"] - row["low"]) / 2 == pytest.approx(1.96 * error, rel=0.1)
 
 
 def test_the_page_lists_every_metric_and_source() -> None:

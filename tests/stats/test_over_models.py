@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pytest
 
-from raybias.stats.cells import without_extras
 from raybias.stats.checks import StatisticsWarning
 from raybias.stats.components import mean_squares
-from raybias.stats.over_models import ModelTables, model_tables, over_models, reliability
+from raybias.stats.over_models import ModelTables, model_tables, reliability
 from raybias.stats.scopes import GapTable
-from support.stats_data import judged_files
 
 #: Standard deviations of a simulated gap between models, templates, runs, and of their cells.
 SPREAD = {"model": 0.03, "template": 0.08, "model x template": 0.08, "run": 0.04, "cell": 0.1}
@@ -150,28 +145,3 @@ def test_reliability_is_the_correlation_of_two_such_studies() -> None:
     rows = reliability([], {}, studies[:1]).filter(scope="sentences")
     assert rows.height == 400
     assert rows["value"].median() == pytest.approx(correlation, abs=0.05)
-
-
-@pytest.mark.long
-def test_white_is_lowest_in_most_published_models(shared: Path) -> None:
-    """Of those that can do the task; hardly one shows it alone once other sentences count."""
-    files = sorted((shared / "data" / "regard_published").glob("*.tsv.gz"))
-    found = judged_files(files, profile="strict")
-    together = [*model_tables(found.judgeable)]
-    means = over_models(together, without_extras(found.counts.words), found.options)
-    white = means.filter(group="white", score="positive_fpr")
-    rows = {row["scope"]: row for row in white.iter_rows(named=True)}
-    assert list(rows) == ["sentences", "wording", "models"]
-    assert {row["units"] for row in rows.values()} == {7}
-    lowest = means.filter(group="white", score="positive_fpr_lowest_in_models")
-    assert lowest["value"].to_list() == [6.0]
-    assert lowest["p"].item() < 0.01
-    assert rows["models"]["survives"]
-    assert rows["sentences"]["survives"]
-    assert not rows["wording"]["survives"]
-    own = found.gaps.filter(pl.col("reason").is_null(), group="white", score="positive_fpr")
-    assert rows["models"]["value"] == pytest.approx(own["value"].mean(), abs=1e-12)
-    ranked = reliability(found.judgeable, found.word_variances, together)
-    groups = ranked.filter(condition="ranking of groups").group_by("scope")
-    medians = dict(groups.agg(pl.col("value").median()).iter_rows())
-    assert medians["runs"] > medians["sentences"] > medians["wording"]

@@ -10,7 +10,7 @@ from scipy import stats
 from raybias.measures import Rules
 from raybias.measures.entries.pairs import pair_outcomes
 from raybias.measures.paired import effect_rows, score_rows, style_rows
-from raybias.stats.components import Doubles, cluster_robust, wilson
+from raybias.stats.components import Doubles, cluster_robust
 from support.pair_data import pair_scores
 
 SIZES = np.array([13, 7, 5, 4, 4, 2, 1])
@@ -100,12 +100,6 @@ def test_intervals_of_pairs_in_clusters_of_ten_cover_the_truth() -> None:
     for what in ("preference", "effect"):
         assert 0.93 <= coverage[what, "clusters"] <= 0.97
         assert coverage[what, "pairs"] <= 0.91
-
-
-def test_wilson_is_scipys() -> None:
-    expected = stats.binomtest(7, 20).proportion_ci(0.9, method="wilson")
-    found = wilson(np.array(0.35), np.array(20.0), stats.norm.ppf(0.95))
-    assert found == pytest.approx((expected.low, expected.high))
 
 
 def test_clusters_of_one_pair_or_unknown_ones_change_nothing_that_need_not() -> None:

@@ -26,7 +26,6 @@ from raybias.measures.pair_means import (
 from raybias.measures.paired import effect_rows, size_trends, sizes_in_names
 from raybias.stats.components import mean_squares
 from support.pair_data import answers, pair_scores
-from support.planted_pairs import planted_check, simulate
 
 KEYS = ["method", "probe", "attribute", "style"]
 DRAWS = 200
@@ -320,38 +319,3 @@ def test_drawn_means_are_means_of_drawn_pairs() -> None:
     assert np.isnan(drawn[2]).all()
     low, high = percentiles(drawn[:1], 4, 0.95)
     assert low[0] < 0.5 < high[0] + 1e-9
-
-
-@pytest.mark.long
-def test_planted_effects_are_covered_and_false_alarms_kept_down() -> None:
-    table = planted_check(studies=500)
-    whole = table.filter(bias_type="avg_weighted")
-    assert whole["n"].unique().to_list() == [1508]
-    for row in whole.iter_rows(named=True):
-        assert 0.93 <= row["coverage"] <= 0.97
-        assert row["mean_estimate"] == pytest.approx(row["effect"], abs=0.12)
-    by_effect = table.group_by("effect").agg(pl.mean("coverage"))
-    assert by_effect["coverage"].is_between(0.93, 0.97).all()
-    assert (table.filter(effect=0.0)["survived"] <= 0.05).all()
-    assert whole.filter(effect=8.0)["survived"].item() == 1.0
-    nothing = planted_check((0.0, 0.0, 0.0), studies=500, seed=1)
-    assert max(found["false_share"][0] for found in (table, nothing)) <= 0.05
-
-
-def test_a_planted_study_is_judged_as_its_score_file_is() -> None:
-    drawn = simulate(300, (0.0, 8.0), 1, np.random.default_rng(3))
-    styles = {"original": drawn.original_RN[0], "formal": drawn.styled_REN[0, 0],
-              "informal": drawn.styled_REN[0, 1]}  # fmt: skip
-    scores = pl.concat(
-        pair_scores(types=["age"], pairs=300, styles=[style], ties=0).with_columns(
-            preference=pl.Series(outcome.astype(np.int8))
-        )
-        for style, outcome in styles.items()
-    )
-    table = effects(scores).filter(attribute="age")
-    for row in table.iter_rows(named=True):
-        d = styles[row["style"]] - styles["original"]
-        assert row["value"] == pytest.approx(100 * d.mean())
-        expected = mcnemar((d > 0).sum(), (d < 0).sum())
-        assert row["p"] == pytest.approx(float(expected))
-    assert table.filter(style="informal")["survives"].item()

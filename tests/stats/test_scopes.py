@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
@@ -12,9 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats as reference
 
 from raybias import schema, stats
-from raybias.stats.components import MeanEstimate, mean_squares
+from raybias.stats.components import MeanEstimate
 from raybias.stats.scopes import GapTable, WordVariance, rate_tables, word_variances
-from support.stats_data import analysed, gaps, judged_files, predictions
+from support.stats_data import analysed, gaps, predictions
 
 KEYS = [*schema.KEYS, "attribute"]
 
@@ -61,45 +59,6 @@ def study(
         )  # fmt: skip
     texts = ["run_id", "template_id", "group", "term"]
     return pl.concat(parts).with_columns(pl.col(texts).cast(pl.String))
-
-
-@pytest.mark.long
-def test_the_published_regard_gaps_under_every_scope(shared: Path) -> None:
-    files = sorted((shared / "data" / "regard_published").glob("*.tsv.gz"))
-    found = judged_files(files, profile="strict", scope="runs")
-    judged = found.gaps
-    every = stats.GapAnalysis(found.counts, found.rules).scopes
-    able = found.scopes.filter(pl.col("survives").is_not_null())
-    for scopes, expected in (
-        (every, {"runs": (58, 35, 132), "sentences": (34, 5, 132), "wording": (7, 0, 132)}),
-        # Four of the eleven models do not beat naming one label always.
-        (able, {"runs": (38, 31, 84), "sentences": (25, 5, 84), "wording": (5, 0, 84)}),
-    ):
-        by = scopes.group_by("scope").agg(pl.col("significant", "survives").sum(), pl.len())
-        assert {row[0]: row[1:] for row in by.iter_rows()} == expected
-    assert found.withheld is not None
-    assert found.withheld.height == 4
-    scopes = found.scopes
-    white = every.filter(group="white", score="negative_fpr").group_by("scope")
-    counts = dict(white.agg(pl.col("significant").sum()).iter_rows())
-    assert counts == {"runs": 5, "sentences": 2, "wording": 1}
-    on = [*KEYS, "group", "score"]
-    both = scopes.filter(scope="runs").join(judged, on=on, nulls_equal=True)
-    assert both.height == 132
-    for column in ("value", "low", "high", "p", "q"):
-        np.testing.assert_allclose(both[column], both[f"{column}_right"], atol=1e-9)
-    over_templates = [
-        mean_squares(table.values_GRT.mean(axis=1), ("template",)).estimate().interval(0.95)
-        for table in found.tables
-    ]
-    assert sum(int(((low > 0) | (high < 0)).sum()) for low, high in over_templates) == 54
-    papers = judged_files(files, profile="paper").gaps
-    assert papers["significant"].sum() == 73
-    variances = found.components.group_by("facets").agg(pl.col("variance").mean())
-    known = dict(variances.iter_rows())
-    assert known["run"] == pytest.approx(0.0007, abs=1e-4)
-    assert known["template"] == pytest.approx(0.0062, abs=2e-4)
-    assert known["run x template"] == pytest.approx(0.0131, abs=1e-4)
 
 
 def test_the_mean_over_templates_is_the_gap_of_a_run() -> None:

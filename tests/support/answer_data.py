@@ -35,6 +35,15 @@ def bbq_file(*lines: dict[str, Any]) -> bytes:
     return b"\n".join(json.dumps(line).encode() for line in lines or map(bbq_line, range(12)))
 
 
+def questions() -> list[dict[str, Any]]:
+    """Lines of BBQ without answers, each with a context of its own."""
+    lines = [bbq_line(n, context=f"At shop {n}.", question="Who was slow?") for n in range(12)]
+    for line in lines:
+        del line["m_pred"]
+        line["answer_info"] |= {"ans2": ["Can't be determined", "unknown"]}
+    return lines
+
+
 def option_answers(items: int, templates: int, seed: int, *, unparsed: float = 0.1) -> pl.DataFrame:
     """schema.OPTION_ANSWERS of random answers, right in most questions that tell the answer.
 

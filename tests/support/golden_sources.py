@@ -26,8 +26,8 @@ from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.probes import question_items, training_sentences
 from support import prompting, question_data, studies
+from support.answer_data import questions
 from support.documents import ROOT
-from support.foreign.make import questions
 from support.pair_data import answers, pair_scores
 from support.report_outs import (
     make_study,

@@ -18,6 +18,7 @@ from raybias import seeding
 from raybias.engine import keyed_draws
 from raybias.methods import ChainOfThought, FewShot, Prompted
 from raybias.methods.prompted import Asking
+from support import backbones
 
 POSITIONS = 512
 #: Turns that end with a special token, and thoughts before the answer where they are wanted.
@@ -28,23 +29,7 @@ CHAT = (
 )
 _TEXTS = ["the film was a delight", "nothing works in it", "it runs for two hours", "a dull day"]
 _SHOTS = [(text, label) for label in range(3) for text in _TEXTS]
-_SIZES = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": POSITIONS,
-}
-_GATED = {**_SIZES, "intermediate_size": 64, "initializer_range": 0.3}
-CONFIGS = {
-    "opt": lambda **ids: transformers.OPTConfig(
-        **_SIZES, ffn_dim=64, word_embed_proj_dim=32, init_std=0.3, **ids
-    ),
-    "gpt2": lambda **ids: transformers.GPT2Config(
-        n_embd=32, n_layer=2, n_head=4, n_positions=POSITIONS, initializer_range=0.3, **ids
-    ),
-    "llama": lambda **ids: transformers.LlamaConfig(**_GATED, num_key_value_heads=2, **ids),
-    "qwen2": lambda **ids: transformers.Qwen2Config(**_GATED, num_key_value_heads=2, **ids),
-}
+KINDS = ("opt", "gpt2", "llama", "qwen2")
 
 
 def uniforms(key: tuple[str | int, ...], count: int) -> torch.Tensor:
@@ -84,8 +69,9 @@ def save(kind: str, folder: Path, *, more: Sequence[str] = ()) -> Path:
         tokenizer_object=tokenizer, bos_token="</s>", eos_token="</s>", pad_token="<pad>"
     ).save_pretrained(folder)
     torch.manual_seed(3)
-    ids = {"vocab_size": tokenizer.get_vocab_size(), "bos_token_id": 1, "eos_token_id": 1}
-    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[kind](**ids, pad_token_id=0))
+    config = backbones.CONFIGS[kind]()
+    config.vocab_size, config.max_position_embeddings = tokenizer.get_vocab_size(), POSITIONS
+    model = transformers.AutoModelForCausalLM.from_config(config)
     model.generation_config.update(do_sample=True, top_k=20)
     model.save_pretrained(folder)
     return folder
