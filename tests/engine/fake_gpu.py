@@ -27,10 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from raybias.config import Backbone
 from raybias.engine.adapters.base import TrainingBatch, stack_weights
-from raybias.engine.adapters.full import FullTrainer
-from raybias.engine.adapters.lora import LoraTrainer
-from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
-from raybias.engine.backbone import layer_split
+from raybias.engine.backbone import ModelContext, layer_split
 from raybias.engine.devices import to_device
 from raybias.engine.packing import Placed, stack
 from raybias.engine.sampling import KeyedDraw, Sampler, Sampling
@@ -38,9 +35,9 @@ from raybias.engine.scoring.causal import LabelScorer, TokenScorer
 from raybias.engine.scoring.masked import MaskedScorer, load_masked
 from raybias.engine.text_generator import Opening
 from raybias.methods import Full, Lora, SoftPrompt
-from raybias.methods.tuned import options_for
-from support import backbones, classifiers, pair_models
-from support.ia3 import Ia3, Ia3Trainer
+from raybias.schema import LABELS
+from support import backbones, pair_models
+from support.ia3 import Ia3
 
 ROWS = [(1, 5, 6, 7, 9), (1, 5, 8), (1, 9, 10, 11, 12, 13, 14), (1, 5, 6, 20)]
 GPU = "gpu"
@@ -155,35 +152,29 @@ def training(
         assert {tensor.device.type for tensor in run.values()} == {GPU}
 
 
-def soft_prompts(folder: Path, devices: int = 1) -> None:
-    loaded, method = backbones.load("llama", folder), SoftPrompt()
-    scorer = LabelScorer(loaded, (2, 3, 4))
-    trainer = SoftPromptTrainer(scorer, method)
-    shapes = {name: each.shape for name, each in trainer.init_weights(0).items()}
-    with faked() as device:
-        moved(loaded.model, device, devices)
-        loaded.device = trainer.device = trainer.batcher.device = device
-        rows = scorer.label_rows
-        for part in ("weight_LH", "bias_L"):
-            if (tensor := getattr(rows, part)) is not None:
-                object.__setattr__(rows, part, torch.empty(tensor.shape, device=device))
-        trainer._start_D = torch.empty(loaded.width, device=device)
-        training(trainer, shapes, device, devices)
-
-
-def classifier(
-    trainer_type: Callable[..., Any], method: Any, devices: int = 1
-) -> Callable[[Path], None]:
+def tuning(method: Any, devices: int = 1) -> Callable[[Path], None]:
     def run(folder: Path) -> None:
-        made = classifiers.load("llama", folder, method)
-        trainer = trainer_type(made, options_for(trainer_type.options, method))
+        spec = backbones.spec_of("llama", folder / "llama")
+        trainer = method.trainer(ModelContext(spec, LABELS))
+        prompts = isinstance(method, SoftPrompt)
+        loaded = trainer.scorer.backbone if prompts else trainer.classifier
         shapes = {name: each.shape for name, each in trainer.init_weights(0).items()}
         with faked() as device:
-            moved(made.model, device, devices)
-            trainer.device = made.device = trainer.batcher.device = device
+            moved(loaded.model, device, devices)
+            loaded.device = trainer.device = trainer.batcher.device = device
+            if prompts:
+                move_label_rows(trainer.scorer, device)
+                trainer._start_D = torch.empty(loaded.width, device=device)
             training(trainer, shapes, device, devices)
 
     return run
+
+
+def move_label_rows(scorer: LabelScorer, device: torch.device) -> None:
+    rows = scorer.label_rows
+    for part in ("weight_LH", "bias_L"):
+        if (tensor := getattr(rows, part)) is not None:
+            object.__setattr__(rows, part, torch.empty(tensor.shape, device=device))
 
 
 @torch.no_grad()
@@ -214,16 +205,15 @@ def scoring(folder: Path) -> None:
     spec = Backbone(id=str(pair_models.save("bert", folder)), dtype="float32")
     masked = load_masked(spec)
     scorers = LabelScorer(loaded, (2, 3, 4)), TokenScorer(loaded), MaskedScorer(masked)
-    label_rows, host = scorers[0].label_rows, Host()
+    host = Host()
     many = [[n, *range(2, 14)] for n in range(1, 40)]
     with faked(host) as device:
         for each in (loaded, masked):
             moved(each.model, device)
             each.device = device
             each.model.base_model.register_forward_pre_hook(lambda *_: host.events.append("pass"))
-        weight_LH = torch.empty(label_rows.weight_LH.shape, device=device)
-        object.__setattr__(label_rows, "weight_LH", weight_LH)
         labels, tokens, words = scorers
+        move_label_rows(labels, device)
         for scorer, work in (
             (labels, lambda: labels.score(many)),
             (tokens, tokens.prepare([(row, 1) for row in many])),
@@ -250,16 +240,14 @@ def misplaced(folder: Path) -> None:
 
 
 PASSES: dict[str, Callable[[Path], None]] = {
-    "soft prompts": soft_prompts,
-    "lora": classifier(LoraTrainer, Lora(dropout=0.1)),
-    "lora on label tokens": classifier(LoraTrainer, Lora(dropout=0.1, head="label_tokens")),
-    "ia3": classifier(Ia3Trainer, Ia3()),
-    "full": classifier(FullTrainer, Full()),
+    "soft prompts": tuning(SoftPrompt()),
+    "lora": tuning(Lora(dropout=0.1)),
+    "ia3": tuning(Ia3()),
+    "full": tuning(Full()),
     "scoring": scoring,
     "decoding": decoding,
-    "soft prompts on two": partial(soft_prompts, devices=2),
-    "lora on two": classifier(LoraTrainer, Lora(dropout=0.1), 2),
-    "ia3 on two": classifier(Ia3Trainer, Ia3(), 2),
+    "soft prompts on two": tuning(SoftPrompt(), 2),
+    "lora on two": tuning(Lora(dropout=0.1), 2),
     "decoding on two": partial(decoding, devices=2),
     "waits": waits,
     "misplaced": misplaced,

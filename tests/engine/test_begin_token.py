@@ -7,8 +7,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-import torch
-import transformers
 
 import raybias
 from raybias.config import Backbone
@@ -35,12 +33,7 @@ def save(folder: Path, template: str | None = OPENS, **specials: str) -> str:
     tokenizer = word_tokenizer(VOCABULARY, **named)
     tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL})
     tokenizer.chat_template = template
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(0)
-    config = backbones.CONFIGS["llama"]()
-    config.vocab_size = len(VOCABULARY)
-    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    return str(folder)
+    return str(backbones.save("llama", folder, tokenizer))
 
 
 @pytest.mark.parametrize(

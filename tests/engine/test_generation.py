@@ -128,7 +128,7 @@ def test_tokens_are_those_of_each_row_alone(
         assert_alike([each for part in cut for each in part], expected)
 
 
-@pytest.mark.parametrize("kind", ["opt", "gpt2", "llama", "mistral", "gpt_neox", "mpt", "bloom"])
+@pytest.mark.parametrize("kind", ["opt", "llama", "mpt"])
 def test_greedy_tokens_are_those_of_transformers(
     kind: str, backbone: Callable[[str], LoadedBackbone]
 ) -> None:

@@ -189,14 +189,8 @@ def test_sentences_are_the_textbooks(kind: str, tmp_path: Path) -> None:
             assert len(row) == len(book.tokenizer.encode(f"{before}w0{after}"))
             expected = float(book.log_probs(shown)[place, row[place]])
         else:
-            begin = scorer.backbone.encoder.prompt_token_id
-            head = [] if "BLANK" in context else book.tokenizer.encode(
-                context, add_special_tokens=False
-            )  # fmt: skip
-            row = book.tokenizer.encode(sentence, add_special_tokens=False)
-            values = book.log_probs([begin, *head, *row])
-            places = range(len(head), len(head) + len(row))
-            expected = float(np.mean([float(values[n, row[n - len(head)]]) for n in places]))
+            head, row = book.own("" if "BLANK" in context else context), book.own(sentence)
+            expected = np.mean(book.begun([*head, *row])[len(head) :])
         assert score == pytest.approx(expected, rel=1e-5)
     again, _ = scorer.prepare(said[::-1])()
     assert again[::-1] == pytest.approx(found, rel=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from raybias.engine.scoring.masked import load_masked
 from raybias.errors import ModelError
 from raybias.methods import Full, Lora
 from raybias.schema import LABELS
-from support import classifiers, pair_models, rewriters
+from support import backbones, pair_models, rewriters
 from support.mirrored import mirror
 from support.tiny import save_model
 
@@ -37,18 +38,8 @@ def causal(folder: Path) -> object:
     return load_backbone(spec(folder))
 
 
-def masked(folder: Path) -> object:
-    return load_masked(spec(folder))
-
-
-def tokens(folder: Path) -> object:
-    method = Lora(head="label_tokens")
-    return load_classifier(spec(folder), method, LABELS)
-
-
 def head(folder: Path) -> Classifier:
-    method = Full(head="classification")
-    return load_classifier(spec(folder), method, LABELS)
+    return load_classifier(spec(folder), Full(head="classification"), LABELS)
 
 
 def rewriter(folder: Path) -> object:
@@ -56,19 +47,22 @@ def rewriter(folder: Path) -> object:
     return Rewriter(Rewriting(model=str(folder), adequacy=judge), style="formal")
 
 
-def judge(folder: Path) -> object:
-    return AdequacyModel(Adequacy(model=str(folder)))
-
-
-def embedder(folder: Path) -> object:
-    return AdequacyModel(Adequacy(model=str(folder), kind="embedding"))
-
-
-def changed(folder: Path, change: Callable[[Tensors], Tensors]) -> Path:
-    """The checkpoint in `folder` with other tensors."""
-    file = folder / "model.safetensors"
-    save_file(change(load_file(file)), file, metadata={"format": "pt"})
-    return folder
+#: What reads a checkpoint, and what it is said to need.
+LOADS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "causal": (causal, "a causal language model"),
+    "tokens": (
+        lambda folder: load_classifier(spec(folder), Lora(head="label_tokens"), LABELS),
+        "a causal language model",
+    ),
+    "head": (head, "a classifier"),
+    "masked": (lambda folder: load_masked(spec(folder)), "a masked language model"),
+    "rewriter": (rewriter, "a sequence-to-sequence model"),
+    "judge": (lambda folder: AdequacyModel(Adequacy(model=str(folder))), "a classifier"),
+    "embedder": (
+        lambda folder: AdequacyModel(Adequacy(model=str(folder), kind="embedding")),
+        "an encoder",
+    ),
+}
 
 
 def halved(tensors: Tensors) -> Tensors:
@@ -85,51 +79,46 @@ def second(name: str) -> bool:
 
 
 CASES = [
-    *(("causal language model", causal, kind) for kind in ("opt", "gpt2", "llama", "bloom")),
-    *(("causal language model", tokens, kind) for kind in ("opt", "llama")),
-    *(("classifier", head, kind) for kind in ("opt", "gpt2", "qwen2", "bert", "roberta")),
-    *(("masked language model", masked, kind) for kind in ("bert", "roberta")),
-    ("sequence-to-sequence model", rewriter, "t5"),
-    ("classifier", judge, "judge"),
-    ("encoder", embedder, "judge"),
+    *(("causal", kind) for kind in ("opt", "gpt2", "llama", "bloom")),
+    *(("tokens", kind) for kind in ("opt", "llama")),
+    *(("head", kind) for kind in ("opt", "gpt2", "qwen2", "bert", "roberta")),
+    *(("masked", kind) for kind in ("bert", "roberta")),
+    ("rewriter", "t5"),
+    ("judge", "judge"),
+    ("embedder", "judge"),
 ]
+SAVES = {"t5": rewriters.save_t5, "judge": rewriters.save_judge}
 
 
-def save(load: object, kind: str, folder: Path) -> Path:
-    if kind == "t5":
-        return rewriters.save_t5(folder / kind)
-    if kind == "judge":
-        return rewriters.save_judge(folder / kind)
-    if load is masked:
-        return pair_models.save(kind, folder)
-    return classifiers.save(kind, folder / kind)
-
-
-@pytest.mark.parametrize(("needs", "load", "kind"), CASES)
+@pytest.mark.parametrize(("reader", "kind"), CASES)
 def test_weights_that_a_checkpoint_lacks_are_named_and_counted(
-    needs: str, load: Callable[[Path], object], kind: str, tmp_path: Path
+    reader: str, kind: str, tmp_path: Path
 ) -> None:
-    folder = save(load, kind, tmp_path)
+    load, needs = LOADS[reader]
+    if reader == "masked":
+        folder = pair_models.save(kind, tmp_path)
+    else:
+        folder = SAVES.get(kind, partial(backbones.save, kind))(tmp_path / kind)
     load(folder)
-    prefix = "bert." if load is embedder else ""
+    prefix = "bert." if reader == "embedder" else ""
     whole = load_file(folder / "model.safetensors")
     lost = [name.removeprefix(prefix) for name in sorted(filter(second, whole))]
     for change in (renamed, halved):
-        changed(folder, lambda _, change=change: change(whole))
+        save_file(change(whole), folder / "model.safetensors", metadata={"format": "pt"})
         with pytest.raises(ModelError) as refused:
             load(folder)
         said = str(refused.value)
         assert f"checkpoint lacks {lost[0]}, {lost[1]}, ... ({len(lost)} of the " in said
-        assert f"weights that a{'n' * (needs == 'encoder')} {needs} needs)" in said
+        assert f"weights that {needs} needs)" in said
         assert (", and holds old." in said) == (change is renamed)
 
 
 def test_what_is_new_by_design_may_be_missing(tmp_path: Path) -> None:
     # BERT's masked-language checkpoints hold no pooler, which its classifiers read.
-    bert = head(classifiers.save("bert", tmp_path / "bert"))
+    bert = head(backbones.save("bert", tmp_path / "bert"))
     assert {name for name in bert.head if "pooler" in name}
     # GPT-2's head is tied to its embeddings and written once.
-    gpt2 = classifiers.save("gpt2", tmp_path / "gpt2")
+    gpt2 = backbones.save("gpt2", tmp_path / "gpt2")
     assert not any("lm_head" in name for name in load_file(gpt2 / "model.safetensors"))
     causal(gpt2)
     # Without the tie it is a weight that the checkpoint lacks.
@@ -141,7 +130,7 @@ def test_what_is_new_by_design_may_be_missing(tmp_path: Path) -> None:
 
 
 def test_weights_of_another_shape_are_named(tmp_path: Path) -> None:
-    opt = classifiers.save("opt", tmp_path / "opt")
+    opt = backbones.save("opt", tmp_path / "opt")
     config = transformers.AutoConfig.from_pretrained(opt)
     config.ffn_dim = 48
     config.save_pretrained(opt)
@@ -156,7 +145,7 @@ def test_weights_go_from_the_files_to_a_device(
     def no_move(*_: object) -> None:
         raise AssertionError("the model was whole on the CPU")
 
-    classifiers.save("llama", tmp_path)
+    backbones.save("llama", tmp_path)
     monkeypatch.setattr(transformers.PreTrainedModel, "to", no_move)
     half = spec(tmp_path).model_copy(update={"dtype": "bfloat16"})
     model, _ = load_pretrained(transformers.AutoModelForCausalLM, half, Execution(device="meta"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,32 +12,10 @@ from raybias.config import Backbone
 from raybias.engine.answering import EngineAnswers
 from raybias.engine.answers import Answers, Key, Writing, Written
 from raybias.engine.backbone import load_backbone
-from raybias.engine.encoder import TextEncoder
 from raybias.errors import DataError
 from raybias.providers.memory import RememberedAnswers
 from raybias.storage import Store
 from support import prompting
-
-
-class Counted:
-    """The engine, with what it was asked."""
-
-    def __init__(self, inner: Answers) -> None:
-        self.inner, self.asked = inner, []
-
-    @property
-    def encoder(self) -> TextEncoder:
-        return self.inner.encoder
-
-    def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
-        self.asked += prompts
-        return self.inner.write(prompts, keys, how)
-
-    def likelihoods(
-        self, texts: Sequence[tuple[str, str]], *, chat: bool = False
-    ) -> tuple[list[float], int]:
-        self.asked += texts
-        return self.inner.likelihoods(texts, chat=chat)
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +26,23 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> EngineAnswers:
 
 def remembered(
     engine: EngineAnswers, folder: Path, **change: object
-) -> tuple[RememberedAnswers, Counted]:
+) -> tuple[RememberedAnswers, list[object]]:
     """What a new process asks, with what reaches the model."""
-    counted = Counted(engine)
+    asked: list[object] = []
+
+    class Counted(Answers):
+        encoder = engine.encoder
+
+        def write(self, prompts: Sequence[str], *how: Any) -> list[Written]:
+            asked.extend(prompts)
+            return engine.write(prompts, *how)
+
+        def likelihoods(self, texts: Sequence[tuple[str, str]], **how: Any) -> Any:
+            asked.extend(texts)
+            return engine.likelihoods(texts, **how)
+
     spec = engine.backbone.spec.model_copy(update=change)
-    return RememberedAnswers(counted, Store(folder), spec), counted
+    return RememberedAnswers(Counted(), Store(folder), spec), asked
 
 
 def keys(count: int, run: str = "run") -> list[Key]:
@@ -71,19 +62,19 @@ def test_a_second_study_asks_only_for_what_it_does_not_share(
     texts, greedy = prompting.texts(20), Writing(4, labels=((5,), (6, 7)))
     first, asked = remembered(engine, tmp_path)
     first.write(texts[:10], keys(10), greedy)
-    assert asked.asked == texts[:10]
+    assert asked == texts[:10]
     # Another run, in another order, with one prompt twice.
     second, asked = remembered(engine, tmp_path, name="another name")
     mixed = [*texts[:4:-1], texts[19]]
     found = second.write(mixed, keys(16, "other"), greedy)
-    assert sorted(asked.asked) == sorted(texts[10:])
+    assert sorted(asked) == sorted(texts[10:])
     plain = engine.write(mixed, keys(16, "other"), greedy)
     assert_same(found, plain)
     # Tokens count where they were read.
     assert [bool(each.tokens) for each in found] == [*[True] * 10, *[False] * 6]
     again, asked = remembered(engine, tmp_path)
     assert_same(again.write(mixed, keys(16), greedy), plain)
-    assert not asked.asked
+    assert not asked
 
 
 def test_what_is_sampled_is_shared_by_its_key_alone(engine: EngineAnswers, tmp_path: Path) -> None:
@@ -94,9 +85,9 @@ def test_what_is_sampled_is_shared_by_its_key_alone(engine: EngineAnswers, tmp_p
     assert [each.text for each in second.write(texts, keys(5), drawn)] == [
         each.text for each in made
     ]
-    assert not asked.asked
+    assert not asked
     other = second.write(texts, keys(5, "other"), drawn)
-    assert asked.asked == texts
+    assert asked == texts
     assert [each.text for each in other] != [each.text for each in made]
 
 
@@ -111,13 +102,13 @@ def test_another_way_to_read_the_model_is_asked_anew(
     first.likelihoods(texts)
     same, asked = remembered(engine, tmp_path)
     found, tokens = same.likelihoods([*texts, texts[0], ("a new text", " positive")])
-    assert asked.asked == [("a new text", " positive")]
+    assert asked == [("a new text", " positive")]
     assert found[:3] == pytest.approx(engine.likelihoods(texts)[0], abs=1e-6)
     assert 0 < tokens < 10
     other, asked = remembered(engine, tmp_path, **change)
     other.likelihoods(texts)
     # A folder has no revisions.
-    assert asked.asked == ([] if "revision" in change else texts)
+    assert asked == ([] if "revision" in change else texts)
 
 
 def test_a_damaged_file_of_answers_is_named(engine: EngineAnswers, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -12,17 +13,25 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from raybias.engine.adapters.base import AdapterTrainer
+from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch, stack_weights
+from raybias.engine.adapters.full import FullTrainer
+from raybias.engine.adapters.lora import LoraOptions, LoraTrainer
+from raybias.engine.adapters.packed_layers import target_layers
 from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.engine.batching import Batcher
+from raybias.engine.classifier import Classifier, load_classifier
 from raybias.engine.context import Execution
 from raybias.engine.packing import Placed, fitting, pack, shared_width, stack
-from raybias.methods import EarlyStop, Lora, SoftPrompt, Tuned
+from raybias.errors import ModelError
+from raybias.methods import EarlyStop, Finetuned, Full, Lora, SoftPrompt, Tuned
+from raybias.methods.tuned import options_for
 from raybias.schema import LABELS
-from support import backbones, classifiers
-from support.ia3 import Ia3
+from raybias.storage import Store
+from support import backbones
+from support.ia3 import Ia3, Ia3Options
 
 RUNS = ("a", "b", "c", "d", "e")
 SHORT: dict[str, Any] = {
@@ -34,6 +43,7 @@ METHODS: dict[str, Tuned] = {
     "lora": Lora(rank=4, **SHORT),
     "label_tokens": Lora(rank=4, head="label_tokens", **SHORT),
     "ia3": Ia3(**SHORT),
+    "full": Full(**SHORT, dropout_after_first_eval=True),
 }
 FEW = [("soft_prompt", "opt"), ("lora", "llama"), ("lora", "bert"), ("label_tokens", "gpt2")]
 MORE = [
@@ -41,12 +51,13 @@ MORE = [
     *(("lora", kind) for kind in ("opt_projected", "roberta", "gpt2")),
     *(("ia3", kind) for kind in ("opt", "roberta", "gpt2", "llama")),
     ("label_tokens", "llama"),
+    *(("full", kind) for kind in ("bert", "xlnet")),
 ]
 
 
 @cache
 def trainer_of(name: str, kind: str) -> AdapterTrainer:
-    spec = classifiers.spec_of(kind, Path(mkdtemp()) / kind)
+    spec = backbones.spec_of(kind, Path(mkdtemp()) / kind)
     method = METHODS[name]
     return method.trainer(ModelContext(spec, LABELS, Execution(400)))
 
@@ -163,3 +174,103 @@ def test_batches_keep_the_budget_and_every_row(rows: list[list[int]], budget: in
             read.append(row)
         waiting = waiting[count:]
     assert sorted(read) == list(range(len(rows)))
+
+
+METHOD = Lora(rank=4, dropout=0)
+FULL = Full()
+
+
+def made(kind: str, folder: Path, method: Tuned = METHOD) -> AdapterTrainer:
+    spec = backbones.spec_of(kind, folder / kind)
+    return method.trainer(ModelContext(spec, LABELS, Execution()))
+
+
+def load(kind: str, folder: Path, method: Finetuned) -> Classifier:
+    return load_classifier(backbones.spec_of(kind, folder / kind), method, LABELS)
+
+
+def test_padding_changes_no_logits_of_a_model_that_reads_the_last_position(tmp_path: Path) -> None:
+    classifier = load("xlnet", tmp_path, FULL)
+    assert classifier.pads_left
+    assert not load("gpt2", tmp_path, FULL).pads_left
+    trainer = FullTrainer(classifier, FULL)
+    rows = [[1, 5, 6, 7], [1, 8], [1, 9, 10, 11, 12, 13, 14]]
+    keyed = [Placed(0, each) for each in trainer.prepare(rows)]
+    with torch.no_grad():
+        together = classifier(*classifier.read(stack(keyed)))
+        for each, logits_L in zip(keyed, together, strict=True):
+            (alone_L,) = classifier(*classifier.read(stack([each])))
+            torch.testing.assert_close(logits_L, alone_L, atol=1e-5, rtol=0)
+    with pytest.raises(ModelError, match="padded at the right"):
+        LoraTrainer(classifier, LoraOptions())
+
+
+@pytest.mark.parametrize(
+    ("kind", "packs"), [("opt", True), ("llama", True), ("bert", False), ("bloom", False)]
+)
+def test_rows_share_sequences_where_the_model_takes_them_packed(
+    kind: str, packs: bool, tmp_path: Path
+) -> None:
+    trainer = made(kind, tmp_path)
+    assert trainer.packs == packs
+    ways = trainer.classifier.execution.ways
+    assert {each.fastest for each in ways.values()} == (set() if kind == "bert" else {packs})
+
+
+@pytest.mark.parametrize("counts", [(3, 3, 3), (3, 0, 3), (2, 4, 1)])
+def test_runs_share_a_pass_as_they_do_on_a_gpu(counts: tuple[int, ...], tmp_path: Path) -> None:
+    """Every row has the logits that it has alone and unpacked, with the same dropout."""
+    method = METHOD.model_copy(update={"dropout": 0.3})
+    trainer = made("opt", tmp_path, method)
+    weights = [trainer.init_weights(seed) for seed in range(3)]
+    for run in weights:
+        for name, tensor in run.items():
+            run[name] = torch.randn_like(tensor)
+    rows = backbones.token_set(12, seed=7).rows
+    training = [TrainingBatch(run, rows, (0,) * 12, s, 5, True) for s, run in enumerate(weights)]
+    assert trainer.packs
+    sequences = pack(rows, max_tokens=max(map(len, rows)) * 3, share=False)
+    placed = [Placed(s, sequences[n]) for s, count in enumerate(counts) for n in range(count)]
+    together, stacked = stack(placed[::-1]), stack_weights(weights)
+    packed = [
+        dict(zip(together.rows, trainer.forward(together, stacked, mode), strict=True))
+        for mode in (None, training)
+    ]
+    trainer.packs = False
+    for found, mode in zip(packed, (None, training), strict=True):
+        for s, row in found:
+            (alone,) = pack([rows[row]], max_tokens=0)
+            single = stack([Placed(s, replace(alone, members=(row,)))])
+            (expected,) = trainer.forward(single, stacked, mode)
+            torch.testing.assert_close(found[s, row], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_targets_are_matched_and_checked(tmp_path: Path) -> None:
+    def names(method: Tuned) -> set[str]:
+        options = options_for(Ia3Options if isinstance(method, Ia3) else LoraOptions, method)
+        layers = target_layers(classifier.model, options, classifier.encoder.spec)
+        return {path.rpartition(".")[2] for path in layers}
+
+    classifier = load("bert", tmp_path, METHOD)
+    assert names(METHOD.model_copy(update={"target": "peft_default"})) == {"query", "value"}
+    with pytest.raises(ModelError, match=r"'q_prj' matches no linear layer; choose among dense"):
+        names(METHOD.model_copy(update={"target": ("query", "q_prj")}))
+    with pytest.raises(ModelError, match="is an encoder"):
+        load("bert", tmp_path, METHOD.model_copy(update={"head": "label_tokens"}))
+    named = Ia3(target=("k_proj", "fc2"), feed_forward=("fc2",))
+    classifier = load("opt", tmp_path, named)
+    assert names(named) == {"k_proj", "fc2"}
+    with pytest.raises(ModelError, match="ia3 target 'k_prj' matches no linear layer"):
+        names(named.model_copy(update={"target": ("k_prj",)}))
+    with pytest.raises(ValidationError, match="feed_forward names fc1, which is not in target"):
+        Ia3(target=("k_proj",), feed_forward=("fc1",))
+
+
+def test_an_adapter_of_another_backbone_is_refused(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    trainer = made("llama", tmp_path, Ia3())
+    trainer.save(store, "adapter", trainer.init_weights(1), {})
+    with pytest.raises(ModelError, match=r"lacks base_model\.model\.model\.decoder.*ia3_l"):
+        made("opt", tmp_path, Ia3()).load(store, "adapter")
+    with pytest.raises(ModelError, match="no such adapter"):
+        trainer.load(store, "elsewhere")

@@ -25,7 +25,6 @@ from raybias.engine.scoring.pair_scores import (
     MASKED,
     PairScore,
     PairScorer,
-    align,
     check_scores,
     preference,
 )
@@ -36,7 +35,7 @@ from support import backbones, pair_models
 
 CAUSAL_KINDS = ("gpt2", "llama", "opt", "opt_projected", "mistral", "bloom", "cohere")
 MASKED_KINDS = ("bert", "roberta")
-PAIRS = pair_models.pairs(40, seed=4)
+PAIRS = pair_models.pairs(25, seed=4)
 
 Load = Callable[[str], LoadedBackbone]
 
@@ -67,23 +66,19 @@ def scorer(backbone: LoadedBackbone, kind: str, **options: Any) -> PairScorer:
 def check(
     book: pair_models.Textbook, score: str, pairs: Sequence[tuple[str, str]], found: list[PairScore]
 ) -> None:
-    """Every pair's scores within 1e-5 of the textbook's, and its decision outside of that."""
+    """Every pair's scores and decision are the textbook's."""
     for (more, less), own in zip(pairs, found, strict=True):
-        expected = book.score(score, more, less)
-        if expected is None:
-            assert own == PairScore(None, None, None)
-            continue
-        assert (own.more, own.less) == pytest.approx(expected, rel=1e-5)
-        textbook = PairScore(*expected, preference(score, *expected))
-        if not pair_models.inside_tolerance(score, [textbook]):
-            assert own.preference == textbook.preference
+        sides = book.score(score, more, less) or (None, None)
+        assert near(own, PairScore(*sides, preference(score, *sides)))
 
 
 def near(one: PairScore, two: PairScore) -> bool:
-    """Whether both sides' scores are within 1e-5 of each other, or there are none."""
+    """Whether both sides' scores are within 1e-5 of each other, and decide alike where they can."""
     if one.more is None or two.more is None:
         return one == two
-    return (one.more, one.less) == pytest.approx((two.more, two.less), rel=1e-5)
+    close = (one.more, one.less) == pytest.approx((two.more, two.less), rel=1e-5)
+    tied = two.more == pytest.approx(two.less, rel=3e-5)
+    return close and (tied or one.preference == two.preference)
 
 
 @pytest.mark.parametrize("kind", [*CAUSAL_KINDS, *MASKED_KINDS])
@@ -93,6 +88,7 @@ def test_scores_are_the_textbooks(kind: str, load: Load) -> None:
     own = scorer(backbone, kind)
     found = own.prepare(PAIRS)()
     assert tuple(found) == scores_of(kind)
+    assert own.prepare([])() == {score: [] for score in found}
     for score, each in found.items():
         check(book, score, PAIRS, each)
         decided = [pair.preference for pair in each]
@@ -119,7 +115,7 @@ def test_scores_of_a_trained_model_are_the_textbooks() -> None:
         check(book, score, pairs, each)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "bloom", "roberta"])
+@pytest.mark.parametrize("kind", ["gpt2", "roberta"])
 def test_decisions_do_not_depend_on_company(kind: str, load: Load) -> None:
     backbone = load(kind)
     expected = scorer(backbone, kind).prepare(PAIRS)()
@@ -134,32 +130,7 @@ def test_decisions_do_not_depend_on_company(kind: str, load: Load) -> None:
         (one_by_one, range(20)),
     ):
         for score, each in found.items():
-            own = [expected[score][n] for n in places]
-            # True ties of `shared`: the words after the common opening are the other's own.
-            assert pair_models.inside_tolerance(score, expected[score]) < len(PAIRS) / 4
-            for one, two in zip(each, own, strict=True):
-                assert near(one, two)
-                if not pair_models.inside_tolerance(score, [two]):
-                    assert one.preference == two.preference
-
-
-@pytest.mark.parametrize("kind", ["llama", "bert"])
-def test_swapped_sides_turn_k_into_the_rest(kind: str, load: Load) -> None:
-    own = scorer(load(kind), kind)
-    encode = own.backbone.tokenizer
-    # difflib may match repeated words otherwise from the other side.
-    pairs = [
-        (a, b)
-        for a, b in PAIRS
-        if align(encode(a)["input_ids"], encode(b)["input_ids"])
-        == [(x, y) for y, x in align(encode(b)["input_ids"], encode(a)["input_ids"])]
-    ]
-    assert len(pairs) > 30
-    found, swapped = own.prepare(pairs)(), own.prepare([(b, a) for a, b in pairs])()
-    for score in found:
-        wins = sum(pair.preference == 1 for pair in found[score])
-        ties = sum(pair.preference is None for pair in found[score])
-        assert sum(pair.preference == 1 for pair in swapped[score]) == len(pairs) - wins - ties
+            assert all(near(one, expected[score][n]) for one, n in zip(each, places, strict=True))
 
 
 def test_common_openings_are_read_once(load: Load) -> None:
@@ -177,7 +148,6 @@ def test_equal_scores_tie_however_rows_are_cut(load: Load) -> None:
     sentences = [f"{a} w9" for a, _ in PAIRS]
     pairs = [(text, f"{text.removesuffix('w9')}w{n % 80}") for n, text in enumerate(sentences, 10)]
     assert all(pair.preference is None for pair in own.prepare(pairs)()["shared"])
-    assert pair_models.inside_tolerance("shared", own.prepare(pairs)()["shared"]) == len(pairs)
 
 
 def test_masked_copies_are_computed_once_without_padding(load: Load) -> None:
@@ -214,21 +184,6 @@ def test_tolerance_and_ties() -> None:
     assert preference("masked", -10.00049, -10.0004) is None
     assert preference("masked", -10.0016, -10.0004) == 0
     assert preference("masked_differing", None, None) is None
-    found = [PairScore(0.5, 0.5, None), PairScore(0.5, 0.500001, 0), PairScore(0.5, 0.6, 0)]
-    assert pair_models.inside_tolerance("prepend", found) == 2
-    assert pair_models.inside_tolerance("prepend", found, relative=0.2) == 3
-
-
-def test_one_reading_gives_what_single_ones_do(load: Load) -> None:
-    backbone = load("opt")
-    together = PairScorer(backbone, CAUSAL).prepare(PAIRS[:20])()
-    for score in CAUSAL:
-        alone = PairScorer(backbone, (score,)).prepare(PAIRS[:20])()[score]
-        for one, two in zip(alone, together[score], strict=True):
-            assert near(one, two)
-    assert PairScorer(backbone, CAUSAL).prepare([])() == {score: [] for score in CAUSAL}
-    begin = PairScorer(backbone, CAUSAL).begins[0]
-    assert backbone.tokenizer.convert_ids_to_tokens(begin) == "</s>"
 
 
 def test_unfit_models_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -305,23 +260,15 @@ def test_default_scores_are_those_that_the_backbones_can_have(
         decided("roberta", "gpt2", scores=["masked"])
 
 
-def test_bfloat16_deviation_is_measured(load: Load, folder: Path) -> None:
-    for kind in ("llama", "bert"):
-        exact = scorer(load(kind), kind).prepare(PAIRS)()
-        spec = pair_models.spec(kind, folder, dtype="bfloat16")
-        rough = scorer(load_backbone(spec, scores_of(kind)), kind).prepare(PAIRS)()
-        for score, each in exact.items():
-            both = [
-                (one, two)
-                for one, two in zip(each, rough[score], strict=True)
-                if one.more and one.less
-            ]
-            gap = max(
-                abs(a / b - 1)
-                for one, two in both
-                for a, b in ((two.more, one.more), (two.less, one.less))
-            )
-            flips = sum(one.preference != two.preference for one, two in both)
-            assert 1e-5 < gap < 0.2
-            # Whatever flips is told beforehand by the tolerance of the measured gap.
-            assert flips <= pair_models.inside_tolerance(score, each, relative=gap)
+@pytest.mark.parametrize("kind", ["llama", "bert"])
+def test_bfloat16_scores_are_near_those_of_float32(kind: str, load: Load, folder: Path) -> None:
+    exact = scorer(load(kind), kind).prepare(PAIRS)()
+    spec = pair_models.spec(kind, folder, dtype="bfloat16")
+    rough = scorer(load_backbone(spec, scores_of(kind)), kind).prepare(PAIRS)()
+    for score, each in exact.items():
+        both = [pair for pair in zip(each, rough[score], strict=True) if pair[0].more]
+        gaps = [abs(two.more / one.more - 1) for one, two in both]
+        assert 1e-5 < max(gaps) < 0.2
+        # A score far from the other side's is so in both.
+        sure = [(one, two) for one, two in both if abs(one.more / one.less - 1) > 0.5]
+        assert all(one.preference == two.preference for one, two in sure)

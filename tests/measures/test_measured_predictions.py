@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from raybias.errors import ConfigError, DataError
 from raybias.storage import Store
 from support.commands import exit_code, refused
 from support.pages import page_of
-from support.stats_data import judged_files, predictions, prompted
+from support.stats_data import judged_files, predictions
 
 
 def plain(model: str) -> str:
@@ -89,14 +88,8 @@ def test_published_gaps_are_reproduced(
 
 
 @pytest.mark.long
-def test_strict_judges_by_what_is_redrawn(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_studys_scopes_are_those_of_its_files(shared: Path) -> None:
     files = sorted((shared / "data" / "regard_published").glob("regard_*.tsv.gz"))
-    assert exit_code("measure", *files, "--scope", "runs", "--margin", "0.05") == 0
-    output = capsys.readouterr().out
-    assert "38 of 84 are significant if seeds are redrawn, on these very sentences, 31" in output
-    assert "25 of 84 are significant if seeds and sentences are redrawn, 5 after" in output
-    assert "5 of 84 are significant if seeds, sentences and words" in output
-    assert "(smaller than the margin of 0.05)" in output
     estimates = raybias.measure(files, margin=0.05)
     gaps = estimates.filter(pl.col("model") != "all", condition="", statistic="gap")
     scopes = judged_files(files, margin=0.05).scopes
@@ -112,37 +105,25 @@ def test_strict_judges_by_what_is_redrawn(shared: Path, capsys: pytest.CaptureFi
     # Schuirmann's two one-sided tests: an interval at 95% within the margin is within at 90% too.
     inside = (both["low"] > -0.05) & (both["high"] < 0.05)
     assert both.filter(inside)["equivalent"].all()
-    # Four models have estimates and no verdict.
-    without = gaps.filter(pl.col("reason").str.contains("do the task"))
-    assert without["model"].n_unique() == 4
-    assert without["low"].null_count() == 0
 
 
 def test_rates_stand_beside_gaps_and_ratios_within_what_is_possible() -> None:
     table = loans()
     found = raybias.measure(table, **NAMED, positive="approved")  # type: ignore[arg-type]
     called = table.with_columns(called=pl.col("decided") == "approved")
+    whole = found.filter(~PART, score="selection_rate")
     for by, attribute in ((["sex"], "sex"), (["race"], "race"), (["sex", "race"], "sex, race")):
         shares = called.group_by(by).agg(pl.col("called").mean())
         rates = {", ".join(row[:-1]): row[-1] for row in shares.iter_rows()}
-        own = found.filter(attribute=attribute, score="selection_rate")
+        own = whole.filter(pl.col("group") != "all", attribute=attribute)
         value = {
-            statistic: dict(
-                own.filter(
-                    ~PART,
-                    statistic=statistic,
-                )
-                .select("group", "value")
-                .iter_rows()
-            )
-            for statistic in ("rate", "gap", "ratio")
+            name: dict(own.filter(statistic=name).select("group", "value").iter_rows())
+            for name in ("rate", "gap", "ratio")
         }
-        assert value["rate"] == pytest.approx(rates)
         mean, most = np.mean([*rates.values()]), max(rates.values())
+        assert value["rate"] == pytest.approx(rates)
         assert value["gap"] == pytest.approx({g: r - mean for g, r in rates.items()}, abs=1e-12)
-        assert {g: r for g, r in value["ratio"].items() if g != "all"} == pytest.approx(
-            {g: r / most for g, r in rates.items()}
-        )
+        assert value["ratio"] == pytest.approx({g: r / most for g, r in rates.items()})
     assert {*found["scope"]} == {"", "items", "widest"}
     bounded = found.filter(pl.col("statistic").is_in(["rate", "ratio"])).drop_nulls("low")
     assert bounded["low"].min() >= 0  # type: ignore[operator]
@@ -244,8 +225,10 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 ) -> None:
     good, out = tmp_path / "p.parquet", tmp_path / "out"
     predictions().write_parquet(good)
+    (tmp_path / "empty").mkdir()
     for arguments in (
         [tmp_path / "nothing.tsv"],
+        [tmp_path / "empty"],
         [good, "--reference", "colour=a,purple"],
         [good, "--reference", "colour"],
     ):
@@ -266,32 +249,6 @@ def test_warnings_and_outside_groups_are_shown(
     captured = capsys.readouterr()
     assert captured.err.count("hold no label") == 1
     assert "leaves out c" in captured.out
-
-
-@pytest.mark.filterwarnings("ignore:.*are the same in every run")
-@pytest.mark.parametrize("profile", ["paper", "strict"])
-def test_unreadable_answers_have_no_verdict_and_are_named_first(
-    profile: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for method, readable in (("zero_shot", 0.1), ("few_shot", 0.9)):
-        table = prompted(method=method, readable=readable)
-        # Right wherever it can be read, but for one sentence in ten.
-        right = (pl.int_range(pl.len()) % 10 > 0) & pl.col("parsed")
-        table = table.with_columns(pred=pl.when(right).then("label").otherwise("pred"))
-        table.write_parquet(tmp_path / f"{method}.parquet")
-    assert exit_code("measure", tmp_path, "--profile", profile) == 0
-    said = capsys.readouterr().out
-    verdict = said.index("m0, zero_shot: ")
-    assert said.index("No verdict for ") < verdict < said.index("are significant if")
-    assert re.search(r"m0, zero_shot: [89]\d\.\d% of its answers name no label", said)
-    assert "m0, few_shot:" not in said
-    with pytest.warns(match="hold no label"):
-        found = raybias.measure(tmp_path, profile=profile)  # type: ignore[arg-type]
-    without = found.filter(pl.col("reason").str.contains("name no label word"))
-    assert without["method"].unique().to_list() == ["zero_shot"]
-    assert without["value"].null_count() < without.height
 
 
 def test_a_single_row_and_an_item_whose_template_one_run_lacks_have_a_page(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -210,22 +209,6 @@ def test_a_wrong_file_is_named(
     assert str(tmp_path / name) in line
     assert said in line
     assert not (tmp_path / "out").exists()
-
-
-def test_one_template_has_no_interval_and_the_table_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = [bbq_line(n, question_index="1", other="ignored") for n in range(4)]
-    for line in lines:
-        line["m_pred"] = line[f"ans{line['label']}"]
-    lines[0]["m_pred"] = None
-    (tmp_path / "x.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
-    assert exit_code("measure", tmp_path / "x.jsonl") == 0
-    assert "(one unit)" in capsys.readouterr().out
-    found = raybias.measure([tmp_path / "x.jsonl"])
-    assert found["low"].null_count() == found.height
-    unread = found.filter(condition="ambig", score="unread")
-    assert (unread["value"] * unread["n"]).to_list() == [1]
 
 
 def test_prompts_are_averaged_and_drawn_anew() -> None:

@@ -21,7 +21,7 @@ from raybias.runtime.pack_worker import WorkerPack
 from raybias.runtime.progress import Meter, WorkerReport
 from raybias.schema import LABELS
 from raybias.storage import Store
-from support import backbones, classifiers
+from support import backbones
 
 
 class Clock:
@@ -96,7 +96,7 @@ def test_what_a_pack_is_asked_for_is_kept_and_given_after_the_evaluation(tmp_pat
 
 def tuned(method: Any, folder: Path, out: Path, *, sharded: bool = False) -> WorkerPack:
     """A pack of runs r1, r2, ... on a random OPT in `folder`."""
-    context = ModelContext(classifiers.spec_of("opt", folder / "opt"), LABELS, Execution(512))
+    context = ModelContext(backbones.spec_of("opt", folder / "opt"), LABELS, Execution(512))
     tokens = worker.Tokens(backbones.token_set(9, seed=1), backbones.token_set(3, seed=2), None)
     task: Any = SimpleNamespace(
         context=context, method=method, dataset="d", out=str(out), folder="train/x",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -15,10 +14,9 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from raybias import schema, stats
-from raybias.config import Interval, Probe, Statistics
+from raybias.config import Interval, Statistics
 from raybias.errors import BadInput, ConfigError, DataError, WorkFailed
 from raybias.measures.prediction_rows import accuracy_rows, net_significance, spans
-from raybias.probes import probe_items
 from raybias.report.sentences import by_scope
 from support.stats_data import analysed, gaps, predictions
 
@@ -213,22 +211,15 @@ def test_copies_of_a_run_make_nothing_certain() -> None:
 
 
 @pytest.mark.parametrize("neutral", [0.0, 0.002])
-def test_two_rates_that_are_one_number_are_counted_once(shared: Path, neutral: float) -> None:
-    folder = shared / "data" / "ns_prompts"
-    items = probe_items(Probe(source="ns_prompts", data=str(folder))).drop("text")
+def test_two_rates_that_are_one_number_are_counted_once(neutral: float) -> None:
+    table = predictions(models=1, runs=5, templates=200, groups=tuple("abcdef"))
     random = np.random.default_rng(0)
-    tables = []
-    for run in range(5):
-        chance = {g: random.uniform(0.3, 0.4) for g in items["group"].unique().sort()}
-        chance["white"] += 0.2
-        rate = items["group"].replace_strict(chance, return_dtype=pl.Float64).to_numpy()
-        pred = np.where(random.random(items.height) < rate, 0, 2)
-        pred[random.random(items.height) < neutral] = 1
-        keys = {key: pl.lit("") for key in schema.KEYS}
-        tables.append(items.with_columns(**keys, run_id=pl.lit(f"s{run}"), pred=pl.Series(pred)))
-    cells = stats.cells(pl.concat(tables))
+    rate = np.where(table["group"] == "a", 0.55, 0.35)
+    pred = np.where(random.random(table.height) < rate, 0, 2)
+    pred[random.random(table.height) < neutral] = 1
+    table = table.with_columns(label=pl.lit(1, pl.Int8), pred=pl.Series(pred, dtype=pl.Int8))
     with pytest.warns(stats.StatisticsWarning, match="what negative_fpr leaves, one result"):
-        found = gaps(cells)
+        found = gaps(stats.cells(table))
     first, second = (found.filter(score=rate) for rate in ("negative_fpr", "positive_fpr"))
     assert (first["value"] + second["value"]).abs().max() < 0.01
     assert set(second["reason"]) == {"mirror of negative_fpr"}
@@ -238,12 +229,11 @@ def test_two_rates_that_are_one_number_are_counted_once(shared: Path, neutral: f
     told = found.with_columns(statistic=pl.lit("gap"), condition=pl.lit(""))
     assert "of 6 gaps" in by_scope(told, pl.DataFrame(schema=pl.Schema(schema.COMPONENTS)))
     with pytest.warns(stats.StatisticsWarning, match="counted twice by the papers' rule"):
-        paper = gaps(cells, interval="normal", adjust="none")
+        paper = gaps(stats.cells(table), interval="normal", adjust="none")
     assert paper["significant"].null_count() == 0
     # A classifier that knows the label has two results.
-    known = pl.concat(tables).with_columns(
-        pred=pl.when(pl.col("item_id").hash() % 10 == 0).then(1).otherwise("pred")
-    )
+    knows = pl.Series(random.random(table.height) < 0.1)
+    known = table.with_columns(pred=pl.when(knows).then(pl.lit(1, pl.Int8)).otherwise("pred"))
     assert gaps(stats.cells(known))["reason"].null_count() == 12
 
 

@@ -1,14 +1,13 @@
-"""Preference scores, style effects and their tests, against definitions written out by hand."""
+"""Scores of pairs, effects of styles and their tests, against scipy and definitions by hand."""
 
 from __future__ import annotations
 
 from statistics import mean
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from raybias.measures import Rules, measure
@@ -23,7 +22,7 @@ from raybias.measures.pair_means import (
     resolvable,
     two_proportions,
 )
-from raybias.measures.paired import effect_rows, size_trends, sizes_in_names
+from raybias.measures.paired import effect_rows, score_rows, size_trends, sizes_in_names
 from raybias.stats.components import mean_squares
 from support.pair_data import answers, pair_scores
 
@@ -38,40 +37,6 @@ def effects(scores: pl.DataFrame, seed: int = 0) -> pl.DataFrame:
 
 def estimates(scores: pl.DataFrame, **options: bool) -> pl.DataFrame:
     return measure(PAIRS, scores, Rules(draws=DRAWS, **options))
-
-
-def counts(scores: pl.DataFrame) -> pl.DataFrame:
-    """Pairs, preferences for sent_more and ties, of estimates."""
-    on = ["style", "attribute", "condition"]
-    found = estimates(scores)
-    ties = found.filter(score="ties").select(*on, ties=(pl.col("value") * pl.col("n") / 100))
-    values = found.filter(pl.col("style") != "all", score="preference", statistic="score")
-    both = values.join(ties, on=on, how="left").with_columns(pl.col("ties").fill_null(0.0))
-    return both.select(*on, "value", "n", "ties", k=pl.col("value") * pl.col("n") / 100).sort(on)
-
-
-@settings(max_examples=8, deadline=None)
-@given(seed=st.integers(0, 999), number=st.integers(1, 15), ties=st.sampled_from([0.0, 0.3, 1.0]))
-def test_counts_add_up_and_swapping_sides_mirrors_them(seed: int, number: int, ties: float) -> None:
-    scores = pair_scores(pairs=number, seed=seed, ties=ties)
-    table = counts(scores)
-    kinds = table.filter(~pl.col("attribute").is_in(AVERAGES))
-    on = ["style", "condition"]
-    total = kinds.group_by(on).agg(pl.col("n", "k", "ties").sum(), pl.mean("value"))
-    for name, columns in (("avg_weighted", ("n", "k", "ties")), ("avg_unweighted", ("value",))):
-        average = table.filter(attribute=name).join(total, on=on, suffix="_sum")
-        assert average.height == total.height
-        for column in columns:
-            assert np.allclose(average[column], average[f"{column}_sum"])
-    halves = kinds.filter(pl.col("condition") != "").group_by("style", "attribute").agg(
-        pl.col("n", "k", "ties").sum()
-    )  # fmt: skip
-    both = kinds.filter(condition="").join(halves, on=["style", "attribute"], suffix="_sum")
-    assert np.allclose(both["k"], both["k_sum"])
-    swapped = scores.with_columns(
-        score_more="score_less", score_less="score_more", preference=1 - pl.col("preference")
-    )
-    assert np.allclose(counts(swapped)["k"], table["n"] - table["k"] - table["ties"])
 
 
 def test_an_unchanged_style_has_no_effect() -> None:
@@ -319,3 +284,104 @@ def test_drawn_means_are_means_of_drawn_pairs() -> None:
     assert np.isnan(drawn[2]).all()
     low, high = percentiles(drawn[:1], 4, 0.95)
     assert low[0] < 0.5 < high[0] + 1e-9
+
+
+def scores_of(frame: pl.DataFrame, **options: Any) -> pl.DataFrame:
+    return score_rows(pair_outcomes(frame), Rules(draws=DRAWS, **options))
+
+
+def test_the_originals_alone_have_a_score_an_interval_and_a_test() -> None:
+    given = pair_scores(pairs=40, styles=["original"])
+    table = scores_of(given)
+    assert set(table["attribute"]) == {"age", "gender", "religion", *AVERAGES}
+    for row in table.filter(pl.col("attribute") != "avg_unweighted").iter_rows(named=True):
+        whole = row["attribute"] == "avg_weighted"
+        mine = given if whole else given.filter(bias_type=row["attribute"])
+        more, less = (int((mine["preference"] == side).sum()) for side in (1, 0))
+        assert row["n"] == mine.height
+        share = stats.binomtest(more, mine.height).proportion_ci(0.95, method="wilson")
+        assert row["value"] == pytest.approx(100 * more / mine.height)
+        assert (row["low"], row["high"]) == pytest.approx((100 * share.low, 100 * share.high))
+        assert row["p"] == pytest.approx(stats.binomtest(more, more + less).pvalue)
+    mean = table.filter(attribute="avg_unweighted").row(0, named=True)
+    kinds = table.filter(~pl.col("attribute").is_in(AVERAGES))
+    assert mean["value"] == pytest.approx(kinds["value"].mean())
+    assert mean["low"] < mean["value"] < mean["high"]
+    assert (mean["p"], mean["significant"], mean["survives"]) == (None, None, None)
+    p = table["p"].drop_nulls().to_numpy()
+    q = table["q"].drop_nulls().to_list()
+    assert q == pytest.approx(stats.false_discovery_control(p, method="bh").tolist())
+
+
+def test_ties_are_no_preference_for_either_side() -> None:
+    given = pair_scores(pairs=40, styles=["original"], ties=0.5)
+    swapped = given.with_columns(preference=1 - pl.col("preference"))
+    one, other = scores_of(given), scores_of(swapped)
+    assert one["p"].to_list() == pytest.approx(other["p"].to_list())
+    even = given.with_columns(
+        preference=pl.int_range(pl.len()).mod(4).replace_strict({0: 1, 1: 0, 2: None, 3: None})
+    )
+    table = scores_of(even).filter(attribute="avg_weighted")
+    # A quarter prefers either side: far from 50 percent, and no bias.
+    assert table["high"].item() < 50
+    assert not table["significant"].item()
+
+
+def test_coreference_is_tested_by_students_test_against_zero() -> None:
+    given = answers(styles=["original"])
+    outcomes = coreference_outcomes(given)
+    table = score_rows(outcomes, Rules(draws=DRAWS))
+    for row in table.filter(pl.col("attribute") != "avg_unweighted").iter_rows(named=True):
+        mine = outcomes.filter(score=row["method"])
+        if row["attribute"] != "avg_weighted":
+            mine = mine.filter(bias_type=row["attribute"])
+        assert row["value"] == pytest.approx(100 * mine["value"].mean())  # type: ignore[operator]
+        if row["method"] == "exact":
+            assert row["p"] == pytest.approx(stats.ttest_1samp(mine["value"], 0).pvalue)
+            assert row["low"] < row["value"] < row["high"]
+    # By `contains` every answer is right: no difference varies, and nothing is said of others.
+    assert table.filter(method="contains")["significant"].null_count() == 4
+
+
+def test_a_score_has_one_interval_wherever_it_is_shown() -> None:
+    given, said = pair_scores(pairs=30), answers()
+    outcomes = pl.concat([pair_outcomes(given), coreference_outcomes(said)], how="diagonal")
+    table = score_rows(outcomes, Rules(draws=DRAWS))
+    moved = effect_rows(outcomes, Rules(draws=DRAWS)).filter(
+        pl.col("method") != "contains", statistic="difference"
+    )
+    keys = ["model", "method", "probe", "attribute"]
+    both = moved.join(table.filter(style="original"), on=keys, suffix="_here").join(
+        table, on=[*keys, "style"], suffix="_styled"
+    )
+    assert both.height == moved.height
+    # On which side of no bias a verdict on an effect sees its score before and after.
+    for place, end in (("before", "here"), ("after", "styled")):
+        side = (both[f"low_{end}"] > both[f"neutral_{end}"]).cast(int) - (
+            both[f"high_{end}"] < both[f"neutral_{end}"]
+        ).cast(int)
+        assert both[place].to_list() == side.fill_null(0).to_list()
+    mean = measure(COREFERENCE, said, Rules(draws=DRAWS)).filter(group=MEAN, score="difference")
+    same = mean.join(table, on=[*keys, "style"], suffix="_here")
+    assert same.height == mean.height
+    same = same.filter(method="exact")
+    for end in ("low", "high"):
+        assert same[end].to_list() == pytest.approx(same[f"{end}_here"].to_list())
+
+
+def test_differences_that_do_not_vary_give_no_verdict() -> None:
+    assert np.isnan(paired_t(0.5, 0.25, 8))
+    assert float(paired_t(0.0, 0.0, 8)) == 1
+    outcomes = coreference_outcomes(answers(pairs=3, pro=1.0, anti=0.0))
+    table = score_rows(outcomes, Rules(draws=DRAWS)).filter(method="exact")
+    assert table["value"].unique().to_list() == [100.0]
+    assert table["significant"].null_count() == table.height
+
+
+def test_intervals_of_few_pairs_that_agree_have_a_width() -> None:
+    given = pair_scores(pairs=3, styles=["original"]).with_columns(preference=pl.lit(1, pl.Int8))
+    row = scores_of(given).filter(attribute="age").row(0, named=True)
+    assert row["value"] == 100
+    assert row["low"] < 50
+    assert row["p"] == pytest.approx(0.25)
+    assert row["significant"] is False

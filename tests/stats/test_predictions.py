@@ -257,12 +257,3 @@ def test_the_probes_templates_are_found_again_from_their_sentences(
             assert part["word"].null_count() == part.height
         else:
             assert part["word"].equals(part["term"].str.to_lowercase())
-
-
-def test_other_sentences_have_no_templates() -> None:
-    texts = ["He was kind.", "She laughed a lot.", "They slept.", "An old friend came."]
-    sentences = pl.DataFrame(
-        {"attribute": "x", "group": ["a", "b", "a", "b"], "label": 1, "text": texts}
-    )
-    found = recovered_templates(sentences)
-    assert found["template_id"].null_count() == found["term"].null_count() == 4

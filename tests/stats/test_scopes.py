@@ -14,8 +14,6 @@ from raybias.stats.components import MeanEstimate
 from raybias.stats.scopes import GapTable, WordVariance, rate_tables, word_variances
 from support.stats_data import analysed, gaps, predictions
 
-KEYS = [*schema.KEYS, "attribute"]
-
 
 def inside(frame: pl.DataFrame) -> pl.DataFrame:
     groups = frame.select("probe", "attribute", "group").unique()

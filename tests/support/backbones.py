@@ -1,4 +1,4 @@
-"""Tiny random backbones of several architectures, saved and loaded as real ones are."""
+"""Tiny random models of several architectures, saved and loaded as real ones are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from raybias.config import Backbone
-from raybias.engine.adapters.tuning import TokenSet
+from raybias.engine.adapters.tuning import PackedTuner, Run, TokenSet
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.context import Execution
 from raybias.schema import LABELS
@@ -65,29 +65,71 @@ WRITERS = {
     ),
     "mpt": lambda: transformers.MptConfig(**SIZES, d_model=32, n_heads=4, n_layers=2),
 }
+ENCODER = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 66,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+}
+ENCODERS = {
+    "bert": lambda: transformers.BertConfig(**ENCODER),
+    # Its positions begin behind the padding token's id.
+    "roberta": lambda: transformers.RobertaConfig(**ENCODER, type_vocab_size=1),
+}
+FURTHER = {
+    **WRITERS,
+    **ENCODERS,
+    # Its classifiers read the last position, and its `mask_emb` takes no part in them.
+    "xlnet": lambda: transformers.XLNetConfig(
+        d_model=32, n_layer=2, n_head=4, d_inner=64, initializer_range=0.3, pad_token_id=0
+    ),
+}
 #: The architectures that the issue of packed tuning names.
 TUNED = ("opt", "opt_projected", "gpt2", "llama", "qwen2", "mistral")
 
 
-def save(kind: str, folder: Path) -> Path:
-    """A random model of `kind` (or a quantised one: `llama_int8`), with a word tokenizer."""
-    if "_int" in kind:
-        kind, _, bits = kind.partition("_int")
-        return quantise(save(kind, folder / "full"), folder, int(bits))
-    word_tokenizer(
-        VOCABULARY, bos_token="</s>", eos_token="</s>", pad_token="<pad>"
-    ).save_pretrained(folder)
+def save(
+    kind: str, folder: Path, tokenizer: transformers.PreTrainedTokenizerFast | None = None
+) -> Path:
+    """A random model of `kind` (or a quantised one: `llama_int8`), by default of whole words.
+
+    It has no classification head.
+    """
+    kind, _, bits = kind.partition("_int")
+    masked = kind in ENCODERS
+    auto = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+    if bits:
+        return quantise(save(kind, folder / "full"), folder, int(bits), auto)
+    specials = {"bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    tokenizer = tokenizer or word_tokenizer(VOCABULARY, **specials)
+    tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
-    transformers.AutoModelForCausalLM.from_config((CONFIGS | WRITERS)[kind]()).save_pretrained(
-        folder
-    )
+    config = (CONFIGS | FURTHER)[kind]()
+    config.vocab_size = len(tokenizer)
+    auto.from_config(config).save_pretrained(folder)
     return folder
+
+
+def spec_of(kind: str, path: Path, *, dtype: str = "float32") -> Backbone:
+    """A random model of `kind` in `path`, saved where it is not there yet."""
+    folder = path if path.exists() else save(kind, path)
+    return Backbone(id=str(folder), bos="prepend", dtype=dtype)
 
 
 def load(kind: str, folder: Path, *, dtype: str = "float32") -> LoadedBackbone:
     """A random backbone of `kind`, through the code that loads real ones."""
-    spec = Backbone(id=str(save(kind, folder / kind)), dtype=dtype, bos="prepend")
-    return load_backbone(spec)
+    return load_backbone(spec_of(kind, folder / kind, dtype=dtype))
+
+
+def finished(packed: PackedTuner) -> dict[str, Run]:
+    """Every unit's result, once all have stopped."""
+    stopped: list[str] = []
+    while not packed.done:
+        stopped += [each.run_id for each in packed.advance() if each.stop_reason]
+    return {run_id: packed.runs[run_id] for run_id in stopped}
 
 
 def with_budget(backbone: LoadedBackbone, tokens: int) -> LoadedBackbone:

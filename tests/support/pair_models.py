@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,37 +17,25 @@ import transformers
 from tokenizers import processors
 
 from raybias.config import Backbone
-from raybias.engine.scoring.pair_scores import PairScore, preference
-from support import backbones, classifiers
+from support import backbones
 from support.words import word_tokenizer
 
 #: Their tokenizers add a begin token by themselves.
 BEGINNING = ("opt", "llama")
-#: How far float32 scores of one sentence are apart at most, relative, in different batches.
-TOLERANCE = 1e-5
 VOCABULARY = [*backbones.VOCABULARY, "<s>", "<mask>"]
 
 
 def save(kind: str, folder: Path) -> Path:
     """A random model of `kind` in `folder` / `kind`."""
     path = folder / kind
-    if path.exists():
-        return path
-    masked = kind in classifiers.ENCODERS
-    config = (classifiers.ENCODERS if masked else backbones.CONFIGS)[kind]()
-    config.vocab_size = len(VOCABULARY)
-    auto = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
-    torch.manual_seed(0)
-    auto.from_config(config).save_pretrained(path)
-    tokenizer(kind).save_pretrained(path)
-    return path
+    return path if path.exists() else backbones.save(kind, path, tokenizer(kind))
 
 
 def tokenizer(kind: str) -> transformers.PreTrainedTokenizerFast:
     """One word a token; specials as models of `kind` have them."""
     specials = {"bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>"}
     ids, frame = [(word, VOCABULARY.index(word)) for word in ("<s>", "</s>")], "$A"
-    if kind in classifiers.ENCODERS:
+    if kind in backbones.ENCODERS:
         specials |= {"cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"}
         frame = "<s> $A </s>"
     elif kind in BEGINNING:
@@ -99,18 +86,18 @@ class Textbook:
         if score.startswith("masked"):
             return self._masked(score, more, less)
         if score == "shared":
-            rows = [self._own(text) for text in (more, less)]
+            rows = [self.own(text) for text in (more, less)]
             found = [0.0, 0.0]
             for tag, a, b, c, d in difflib.SequenceMatcher(None, *rows).get_opcodes():
                 if tag == "equal":
-                    found[0] += sum(self._begun(rows[0])[a:b])
-                    found[1] += sum(self._begun(rows[1])[c:d])
+                    found[0] += sum(self.begun(rows[0])[a:b])
+                    found[1] += sum(self.begun(rows[1])[c:d])
             return found[0], found[1]
         one, two = (self._sentence(score, text) for text in (more, less))
         return one, two
 
     def _sentence(self, score: str, text: str) -> float:
-        ids = self._own(text)
+        ids = self.own(text)
         if score == "perplexity":
             tokens = torch.tensor([self.tokenizer.encode(text)])
             with torch.no_grad():
@@ -120,7 +107,7 @@ class Textbook:
             output = self.log_probs(ids).exp()
             chances = [first, *(output[n - 1, ids[n]].item() for n in range(1, len(ids)))]
             return float(2 ** (sum(np.log2(chance) for chance in chances) / len(chances)))
-        values = self._begun(ids)
+        values = self.begun(ids)
         return sum(values) if score == "sum" else math.exp(sum(values) / len(values))
 
     def _masked(self, score: str, more: str, less: str) -> tuple[float, float] | None:
@@ -144,14 +131,14 @@ class Textbook:
             found.append(sum(values) if score == "masked" else float(np.mean(values)))
         return found[0], found[1]
 
-    def _own(self, text: str) -> list[int]:
+    def own(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _begin(self) -> int:
         begin = self.tokenizer.bos_token_id
         return self.tokenizer.eos_token_id if begin is None else begin
 
-    def _begun(self, ids: list[int]) -> list[float]:
+    def begun(self, ids: list[int]) -> list[float]:
         output = self.log_probs([self._begin(), *ids])
         return [output[n, token].item() for n, token in enumerate(ids)]
 
@@ -160,24 +147,3 @@ def textbook(path: str, *, masked: bool) -> Textbook:
     """The textbook of a saved model."""
     auto = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
     return Textbook(path, auto)
-
-
-def inside_tolerance(
-    score: str, pairs: Iterable[PairScore], *, relative: float = TOLERANCE, eps: float = 0.0
-) -> int:
-    """How many pairs are so close that rounding could decide them otherwise.
-
-    Counted are pairs whose preference changes when each score moves against the other by the
-    share `relative` of itself; true ties are among them.
-    """
-    count = 0
-    for each in pairs:
-        if each.more is None or each.less is None:
-            continue
-        step_more, step_less = relative * abs(each.more), relative * abs(each.less)
-        moved = {
-            preference(score, each.more + sign * step_more, each.less - sign * step_less, eps=eps)
-            for sign in (-1, 1)
-        }
-        count += moved != {each.preference}
-    return count

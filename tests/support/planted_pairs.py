@@ -8,7 +8,6 @@ as they say, and the correction should keep false alarms down.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -28,29 +27,21 @@ _LEVEL: Final = 0.95
 _DRAWS: Final = 2_000
 
 
-@dataclass(frozen=True)
-class Studies:
-    """R simulated studies of E styles over N pairs: outcomes of 0 and 1."""
-
-    original_RN: Doubles
-    styled_REN: Doubles
-
-
 def simulate(
     pairs: int, effects: Sequence[float], studies: int, random: np.random.Generator
-) -> Studies:
-    """Draw studies in which 60% of pairs prefer sent_more and 12% flip under a style.
+) -> Doubles:
+    """Draw by how much styles change outcomes of 0 and 1 [R studies, E styles, N pairs].
 
-    Effects of the styles are in points, of 12 at most.
+    60% of pairs prefer sent_more and 12% flip under a style; effects are in points, of 12 at most.
     """
     shift = np.asarray(effects, dtype=np.float64)[:, None] / 100
     up, down = (_FLIPS + shift) / 2, (_FLIPS - shift) / 2
-    original_RN = (random.random((studies, pairs)) < _PREFERRED).astype(np.float64)
+    original_RN = random.random((studies, pairs)) < _PREFERRED
     chance_REN = random.random((studies, len(effects), pairs))
     stays = chance_REN >= down / _PREFERRED
     rises = chance_REN < up / (1 - _PREFERRED)
-    preferred_R1N = original_RN[:, None].astype(bool)
-    return Studies(original_RN, np.where(preferred_R1N, stays, rises).astype(np.float64))
+    styled_REN = np.where(original_RN[:, None], stays, rises)
+    return styled_REN.astype(np.float64) - original_RN[:, None]
 
 
 def planted_check(
@@ -58,11 +49,9 @@ def planted_check(
 ) -> pl.DataFrame:
     """How often intervals hold the planted effects, and how often tests see one.
 
-    A row per effect and bias type, with `avg_weighted`: effect, bias_type, n, `coverage` (the share
-    of studies whose interval holds it), `mean_estimate` and `survived` (after Benjamini-Hochberg
-    over the study's family: all its styles and bias types, averages included, and excluded from 0
-    by the interval), which is a false alarm where the effect is 0. `false_share`, the same in all
-    rows, is the mean over studies of the share of false alarms among what survived.
+    A row per effect and bias type, with `avg_weighted`. `coverage`: share of studies whose interval
+    holds the effect. `survived`: share after Benjamini-Hochberg over the study's styles and types,
+    if 0 is outside of the interval. `false_share`: mean share of false alarms among what survived.
     """
     random, n = generator(seed, "planted", studies), sum(CROWS_PAIRS.values())
     drawn_total = np.zeros((studies * len(effects), _DRAWS))
@@ -76,8 +65,7 @@ def planted_check(
         rows.append(((moves_2RE[0] - moves_2RE[1]) / pairs, low, high, mcnemar(*moves_2RE)))
 
     for name, pairs in CROWS_PAIRS.items():
-        drawn = simulate(pairs, effects, studies, random)
-        d_REN = drawn.styled_REN - drawn.original_RN[:, None]
+        d_REN = simulate(pairs, effects, studies, random)
         moves = np.stack([(d_REN > 0).sum(axis=2), (d_REN < 0).sum(axis=2)]).astype(np.float64)
         draw = generator(seed, "planted", "bootstrap", name)
         means_XB = drawn_means(d_REN.reshape(-1, pairs), _DRAWS, draw)

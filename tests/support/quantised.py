@@ -31,8 +31,3 @@ def quantise(folder: Path, into: Path, bits: int, kind: Any = None) -> Path:
     model.save_pretrained(into)
     transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(into)
     return into
-
-
-def marked(*kinds: str) -> list[Any]:
-    """Kinds such as `llama_int8` as parameters of a test."""
-    return [pytest.param(kind, marks=needs_torchao) for kind in kinds]
