@@ -17,7 +17,6 @@ from pydantic import ValidationError
 
 from raybias.config import Backbone, parse_study
 from raybias.engine.answering import EngineAnswers
-from raybias.engine.answers import Answers, Written
 from raybias.engine.backbone import ModelContext, load_backbone
 from raybias.engine.context import Execution
 from raybias.engine.encoder import load_tokenizer
@@ -186,8 +185,6 @@ def test_a_chat_is_taken_where_there_is_a_template_and_never_by_the_paper(tmp_pa
     "template",
     [
         "{% for a in range(9999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-        "{% for a in range(9999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
-        "{{ 'x' * 10 ** 10 }}",
         "{% if messages|length > 1 %}{{ 'x'.ljust(10 ** 10) }}{% endif %}",
     ],
 )
@@ -333,28 +330,19 @@ def test_pronouns_are_asked_about_with_cues_opened(folder: Path) -> None:
 
 @pytest.mark.parametrize("rule", ["any", "only"])
 def test_an_answer_that_repeats_the_sentence_is_right_by_the_papers_rule_alone(rule: str) -> None:
-    """Echoes and empty answers are counted by whom they name."""
-
-    class Said(Answers):
-        encoder = load_tokenizer(OpenAI(name="e", endpoint="http://x/v1", model="m"))
-
-        def write(self, prompts: list[str], *_: object) -> list[Written]:
-            said = ["The nurse thanked the cook", "", "the nurse", "the cook", "me", "<think>a"]
-            return [Written(each, (), 1) for each, _ in zip(said, prompts, strict=True)]
-
     item = {
         "item_id": "1", "pair_id": "1", "wino_type": "own", "condition": "pro",
         "style": "original", "text": "The nurse thanked the cook, she said.", "pronoun": "she",
         "referent": "the nurse", "other": "cook",
     }  # fmt: skip
     method = Coreference(answer_rule=rule)
-    reader, items = ItemReader(Said(), method), pa.Table.from_pylist([item])
-    rows = reader.prepare(None, items)().table.to_pylist()
+    (asked, *_) = method.requests(item, chat=False)
+    said = ["The nurse thanked the cook", "", "the nurse", "the cook", "me", "<think>a"]
+    rows = [method.row(item, asked, each) for each in said]
     named = ["both", "empty", "referent", "other", "neither", "empty"]
     assert [row["reading"] for row in rows] == named
     right = [rule == "any", False, True, False, False, False]
-    assert [row["contains"] for row in rows] == right
-    assert [row["exact"] for row in rows] == right
+    assert [row["contains"] for row in rows] == [row["exact"] for row in rows] == right
 
 
 def test_endpoints_tell_likelihoods_of_plain_text_alone() -> None:

@@ -76,7 +76,8 @@ class Reference:
         values = self.engine._scorer.prepare([(row, 1)])()[0].tolist()
         offsets = np.cumsum([0, *map(len, tokens)]).tolist()
         if self.begin:
-            tokens, values = ["</s>", *tokens], [*self._behind_begin(row)]
+            tokens = ["</s>", *tokens]
+            values = self.engine._scorer.prepare([([1, *row], 1)])()[0].tolist()
             offsets = [0, *(each + 4 for each in offsets)]
         told = {
             "tokens": [*tokens, " more"],
@@ -84,9 +85,6 @@ class Reference:
             "text_offset": offsets,
         }
         return {"text": body["prompt"] + " more", "logprobs": told}
-
-    def _behind_begin(self, row: list[int]) -> list[float]:
-        return self.engine._scorer.prepare([([1, *row], 1)])()[0].tolist()
 
 
 @pytest.mark.long

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -133,48 +132,11 @@ def test_decisions_do_not_depend_on_company(kind: str, load: Load) -> None:
             assert all(near(one, expected[score][n]) for one, n in zip(each, places, strict=True))
 
 
-def test_common_openings_are_read_once(load: Load) -> None:
-    own = PairScorer(load("gpt2"), ("sum",))
-    words = " ".join(f"w{n}" for n in range(20))
-    pairs = [(f"{words} w{n} w30", f"{words} w{n} w31") for n in range(30, 60)]
-    with reading(own.backbone.model.base_model) as read:
-        own.prepare(pairs)()
-    # The begin token and 20 words, then one word a pair; last words are asked for, not read.
-    assert sum(tokens for tokens, _ in read) == 1 + 20 + 30
-
-
 def test_equal_scores_tie_however_rows_are_cut(load: Load) -> None:
     own = PairScorer(backbones.with_budget(load("gpt2"), 200), ("shared",))
     sentences = [f"{a} w9" for a, _ in PAIRS]
     pairs = [(text, f"{text.removesuffix('w9')}w{n % 80}") for n, text in enumerate(sentences, 10)]
     assert all(pair.preference is None for pair in own.prepare(pairs)()["shared"])
-
-
-def test_masked_copies_are_computed_once_without_padding(load: Load) -> None:
-    backbone = load("roberta")
-    pairs = [("w1 w2 w3 w4", "w1 w2 w9 w4"), ("w1 w2 w3 w4", "w1 w2 w9 w4")]
-    own = PairScorer(backbone, ("masked", "masked_differing"))
-    with reading(backbone.model.base_model) as read, reading(backbone.model.lm_head) as headed:
-        own.prepare(pairs)()
-    # Three shared words of two sentences, and one copy for the word in which they differ.
-    assert sum(tokens for tokens, _ in read) == 7 * 6
-    assert sum(tokens for tokens, _ in headed) == 7
-
-
-@contextmanager
-def reading(module: torch.nn.Module) -> Iterator[list[tuple[int, torch.Size]]]:
-    """Counts the tokens that go through a module."""
-    read: list[tuple[int, torch.Size]] = []
-
-    def note(_module: torch.nn.Module, args: Any, options: Any, _output: Any) -> None:
-        shape = args[0].shape if args else options["input_ids"].shape
-        read.append((math.prod(shape[:2]), shape))
-
-    hook = module.register_forward_hook(note, with_kwargs=True)
-    try:
-        yield read
-    finally:
-        hook.remove()
 
 
 def test_tolerance_and_ties() -> None:

@@ -19,7 +19,7 @@ from accelerate import dispatch_model
 
 from raybias.config import Backbone
 from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
-from raybias.engine.adapters.tuning import PackedTuner, Trial
+from raybias.engine.adapters.tuning import Trial
 from raybias.engine.backbone import LoadedBackbone, ModelContext, blocks, layer_split, load_backbone
 from raybias.engine.batching import Batcher, Pipeline
 from raybias.engine.context import Execution
@@ -149,12 +149,9 @@ METHOD = SoftPrompt(
 
 def tuned(model: LoadedBackbone) -> dict[str, torch.Tensor]:
     trials = [Trial(f"s{seed}", seed, 1e-3, "final", 1e-2, 5) for seed in METHOD.seeds]
-    rows = backbones.token_set(20, seed=5)
     trainer = SoftPromptTrainer(LabelScorer(model, (2, 3, 4)), METHOD)
-    tuner = PackedTuner(trainer, METHOD.recipe, trials, train=rows, validation=rows)
-    while not tuner.done:
-        tuner.advance()
-    return {each.run_id: tuner.runs[each.run_id].weights["delta"].detach() for each in trials}
+    runs = backbones.finished(backbones.tuner(trainer, METHOD, trials, (20, 20)))
+    return {name: run.weights["delta"].detach() for name, run in runs.items()}
 
 
 @pytest.mark.parametrize("kind", ["opt", "opt_projected", "llama"])

@@ -24,7 +24,7 @@ from raybias.engine.adapters.soft_prompt import (
     load_soft_prompt,
     save_soft_prompt,
 )
-from raybias.engine.adapters.tuning import PackedTuner, Run, Trial
+from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.backbone import LoadedBackbone, ModelContext
 from raybias.engine.context import Execution
 from raybias.engine.scoring.causal import LabelScorer
@@ -36,47 +36,25 @@ from raybias.storage import Store
 from support import backbones
 from support.ia3 import Ia3
 
-LABEL_IDS = (2, 3, 4)
 METHOD = SoftPrompt(
-    prompt_length=4,
-    init_std=0.3,
-    batch_size=6,
-    eval_every=10,
-    max_steps=60,
-    early_stop=EarlyStop(after_step=20, window=2),
-    seeds=(1, 2, 3, 4),
-    keep=2,
-    restore_best=False,
-)
+    prompt_length=4, init_std=0.3, batch_size=6, eval_every=10, max_steps=60,
+    early_stop=EarlyStop(after_step=20, window=2), seeds=(1, 2, 3, 4), keep=2, restore_best=False,
+)  # fmt: skip
 
 
-def unit_of(run_id: str, seed: int, rate: float) -> Trial:
-    return Trial(run_id, seed, rate, "final", weight_decay=METHOD.weight_decay, stop_window=2)
+def trials(*seeds: int, rate: float = 3e-3) -> list[Trial]:
+    decay = METHOD.weight_decay
+    return [Trial(f"lr{rate}.s{s}", s, rate, "final", decay, stop_window=2) for s in seeds]
 
 
-def trials(seeds: tuple[int, ...], rates: tuple[float, ...] = (3e-3,)) -> list[Trial]:
-    return [unit_of(f"lr{rate}.s{seed}", seed, rate) for rate in rates for seed in seeds]
-
-
-def tuner(
-    model: LoadedBackbone, which: list[Trial], method: SoftPrompt = METHOD, *, budget: int = 4096
-) -> PackedTuner:
-    return PackedTuner(
-        SoftPromptTrainer(LabelScorer(backbones.with_budget(model, budget), LABEL_IDS), method),
-        method.recipe,
-        which,
-        train=backbones.token_set(40, seed=5),
-        validation=backbones.token_set(21, seed=6),
-    )
-
-
-def delta(result: Run) -> torch.Tensor:
-    return result.weights["delta"]
+def tuner(model: LoadedBackbone, which: list[Trial], method: SoftPrompt = METHOD) -> PackedTuner:
+    trainer = SoftPromptTrainer(LabelScorer(model, (2, 3, 4)), method)
+    return backbones.tuner(trainer, method, which)
 
 
 @pytest.mark.long
 def test_runs_stop_where_the_rule_says_so(backbone: Callable[[str], LoadedBackbone]) -> None:
-    results = backbones.finished(tuner(backbone("opt"), trials((1, 2, 3, 4), (3e-2,)))).values()
+    results = backbones.finished(tuner(backbone("opt"), trials(1, 2, 3, 4, rate=3e-2))).values()
     assert "early_stop" in {run.stop_reason for run in results}
     for run in results:
         for n in range(1, len(run.losses)):
@@ -89,7 +67,7 @@ def test_step_0_is_evaluated_and_changes_nothing_after_it(
 ) -> None:
     model = backbone("opt")
     method = METHOD.model_copy(update={"validation_rows": 9, "restore_best": True})
-    (trial,) = trials((1,))
+    (trial,) = trials(1)
     packed = tuner(model, [trial], method)
     first, second = packed.advance()
     assert (first.step, first.stop_reason, second.step) == (0, None, 10)
@@ -112,7 +90,7 @@ def test_step_0_is_evaluated_and_changes_nothing_after_it(
     assert result.losses[result.kept] == min(result.losses[1:])
     # None of these is below the untuned prompt's, which is not restored.
     still = METHOD.model_copy(update={"restore_best": True})
-    (trial,) = trials((1,), (1e-30,))
+    (trial,) = trials(1, rate=1e-30)
     result = backbones.finished(tuner(model, [trial], still))[trial.run_id]
     assert set(result.losses) == {result.losses[0]}
     assert result.weights_step == 10
@@ -123,28 +101,27 @@ def test_restore_best_keeps_the_weights_of_the_lowest_loss(
 ) -> None:
     model = backbone("opt")
     best = METHOD.model_copy(update={"restore_best": True})
-    last = backbones.finished(tuner(model, trials((1,), (0.3,))))["lr0.3.s1"]
-    kept = backbones.finished(tuner(model, trials((1,), (0.3,)), best))["lr0.3.s1"]
+    last = backbones.finished(tuner(model, trials(1, rate=0.3)))["lr0.3.s1"]
+    kept = backbones.finished(tuner(model, trials(1, rate=0.3), best))["lr0.3.s1"]
     place = last.losses.index(min(last.losses[1:]))
     assert kept.losses == last.losses
     assert kept.weights_step == 10 * place < last.steps == last.weights_step
     short = METHOD.model_copy(update={"max_steps": kept.weights_step})
-    there = backbones.finished(tuner(model, trials((1,), (0.3,)), short))["lr0.3.s1"]
-    assert torch.equal(delta(kept), delta(there))
+    there = backbones.finished(tuner(model, trials(1, rate=0.3), short))["lr0.3.s1"]
+    assert torch.equal(kept.weights["delta"], there.weights["delta"])
 
 
 def test_a_diverged_run_leaves_the_others_alone(backbone: Callable[[str], LoadedBackbone]) -> None:
     model = backbone("opt")
-    good = trials((1, 2))
-    wild = unit_of("wild", 3, 1e36)
+    good = trials(1, 2)
+    (wild,) = trials(3, rate=1e36)
     alone = backbones.finished(tuner(model, good))
     packed = backbones.finished(tuner(model, [good[0], wild, good[1]]))
-    assert packed["wild"].stop_reason == "diverged"
-    assert math.isnan(packed["wild"].losses[-1])
+    assert packed[wild.run_id].stop_reason == "diverged"
+    assert math.isnan(packed[wild.run_id].losses[-1])
     for trial in good:
-        torch.testing.assert_close(
-            delta(packed[trial.run_id]), delta(alone[trial.run_id]), atol=1e-5, rtol=0
-        )
+        found, expected = (runs[trial.run_id].weights["delta"] for runs in (packed, alone))
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
 RULE = EarlyStop(after_step=100, window=3)
@@ -217,15 +194,9 @@ def test_the_learning_rate_rises_and_falls() -> None:
 
 
 OPTIONS: dict[str, Any] = {
-    "batch_size": 3,
-    "eval_every": 4,
-    "max_steps": 6,
-    "validation_rows": 0,
-    "early_stop": EarlyStop(after_step=10**6, window=2),
-    "seeds": (1, 2, 3),
-    "keep": 1,
-    "restore_best": False,
-}
+    "batch_size": 3, "eval_every": 4, "max_steps": 6, "validation_rows": 0, "seeds": (1, 2, 3),
+    "early_stop": EarlyStop(after_step=10**6, window=2), "keep": 1, "restore_best": False,
+}  # fmt: skip
 METHODS = (SoftPrompt(**OPTIONS), Lora(**OPTIONS), Ia3(**OPTIONS), Full(**OPTIONS))
 ROWS = [tuple(row) for row in backbones.token_rows(8, seed=3)]
 
@@ -281,8 +252,7 @@ def scaled_tuner(
     """A pack whose runs begin with other scales than they would by themselves."""
     made = trainer(method, folder, "float16")
     trials = [Trial(n, int(n), 1e-3, "final", weight_decay=1e-2, stop_window=2) for n in names]
-    sets = [backbones.token_set(count, seed=seed) for count, seed in ((12, 5), (5, 6))]
-    packed = PackedTuner(made, method.recipe, trials, train=sets[0], validation=sets[1])
+    packed = backbones.tuner(made, method, trials, (12, 5))
     for trial in trials:
         packed.runs[trial.run_id] = packed._begin(trial)
         if trial.run_id in scales:

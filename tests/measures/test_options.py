@@ -165,13 +165,10 @@ INFO = {"ans0": ["he", "old"], "ans1": ["she", "nonOld"], "ans2": ["?", "unknown
     ("changes", "said"),
     [
         ({"label": 3}, "label: Input should be less than or equal to 2"),
-        ({"label": None}, "label: Input should be a valid integer"),
         ({"question_polarity": "bad"}, "question_polarity: Input should be 'neg' or 'nonneg'"),
         ({"answer_info": {}}, "answer_info.ans0: Field required"),
         ({"answer_info": INFO | {"ans2": []}}, "answer_info calls 0 of them so"),
-        ({"answer_info": INFO | {"ans0": []}}, "0 name a stereotyped group"),
         ({"answer_info": INFO | {"ans2": ["?", "young"]}}, "the unknown option cannot be told"),
-        ({"answer_info": INFO | {"ans1": ["?", "unknown"]}}, "calls 2 of them so"),
         ({"answer_info": INFO | {"ans1": ["she", "old"]}}, "2 name a stereotyped group (old)"),
         ({"m_pred": 1}, "m_pred is no text"),
         ({"n_pred": "x"}, "n_pred is not in all lines"),
@@ -191,7 +188,6 @@ def test_a_wrong_line_is_named_with_its_file_and_number(
     ("name", "data", "said"),
     [
         ("x.jsonl", b"", "is empty"),
-        ("x.jsonl", b"{", "line 1: Invalid JSON"),
         ("x.jsonl", b"\xff\xfe", "line 1: Invalid JSON"),
         ("x.jsonl", bbq_file().replace(b"m_pred", b"said"), "line 1: holds no answers"),
         ("x.jsonl.gz", gzip.compress(bbq_file())[:-9], "is not a whole gzip file"),

@@ -21,43 +21,26 @@ from raybias.measures.compare import COMPARED
 from raybias.measures.compare_answers import matched
 from raybias.measures.compare_gaps import ANSWERS, Blend, band_level, compare_predictions
 from raybias.stats import GapRules
-from raybias.stats.scopes import GapTable
 from support.commands import exit_code, refused
+from support.stats_data import crossed, gap_table
 
 CONTRACT = ["probe", "attribute", "group", "rate", "change", "low", "high", "flips_up",
             "flips_down", "verdict"]  # fmt: skip
 RULES = GapRules(Statistics.under("strict"))
 
 
-def arm(
-    seeds: Sequence[int] = (1, 2, 3, 4), *, templates: int = 60, words: int = 2
-) -> pl.DataFrame:
+def arm(seeds: Sequence[int] = (1, 2, 3, 4), *, templates: int = 60) -> pl.DataFrame:
     """Neutral sentences of three groups that a model with noise of runs and templates reads."""
-    shape = (templates, 3, words)
+    shape = (templates, 3, 2)
     difficulty = np.random.default_rng(5).normal(0.2, 0.1, (templates, 1, 1))
-    place = np.indices(shape).reshape(3, -1)
     parts = []
     for seed in seeds:
         random = np.random.default_rng(seed)
         wrong = random.random(shape) < (difficulty + random.normal(0, 0.03)).clip(0, 1)
-        parts.append(
-            pl.DataFrame(
-                {
-                    "run_id": f"m.d.lora.lr0.001.s{seed}", "label": 1,
-                    "template_id": place[0], "group": place[1], "term": place[1] * 10 + place[2],
-                    "pred": np.where(wrong.ravel(), random.choice([0, 2], wrong.size), 1),
-                }
-            )
-        )  # fmt: skip
-    texts = ["template_id", "group", "term"]
-    return pl.concat(parts).select(
-        model=pl.lit("m"), method=pl.lit("lora"), dataset=pl.lit("d"), run_id="run_id",
-        probe=pl.lit("p"), style=pl.lit("original"),
-        item_id=pl.concat_str(pl.col("template_id", "term"), separator="-"),
-        label=pl.col("label").cast(pl.Int8), attribute=pl.lit("x"),
-        **{name: pl.col(name).cast(pl.String) for name in texts}, pred=pl.col("pred").cast(pl.Int8),
-        parsed=pl.lit(True),
-    )  # fmt: skip
+        pred = np.where(wrong, random.choice([0, 2], shape), 1)
+        run = pl.lit(f"m.d.lora.lr0.001.s{seed}")
+        parts.append(crossed(pred[None]).with_columns(run_id=run, parsed=pl.lit(True)))
+    return pl.concat(parts)
 
 
 def turned(frame: pl.DataFrame, *, group: str = "0", every: int = 3) -> pl.DataFrame:
@@ -182,28 +165,17 @@ def test_flips_of_single_runs_are_tested_as_mcnemar_does() -> None:
     assert row["p_flips"] == pytest.approx(mcnemar(counts, exact=True).pvalue)
 
 
-def table_of(values_GRT: Any) -> GapTable:
-    groups = tuple(map(str, range(len(values_GRT))))
-    inside = np.ones(len(groups), bool)
-    centred = values_GRT - values_GRT.mean(axis=0)
-    templates = tuple(map(str, range(values_GRT.shape[2])))
-    keys = ("m", "", "d", "p", "o", "x")
-    return GapTable(keys, "negative_fpr", groups, inside, centred, templates)
-
-
 def test_the_level_of_a_band_is_known_for_opposite_and_for_independent_groups() -> None:
     random = np.random.default_rng(0)
     opposite = random.normal(size=(1, 4, 30)) * np.array([1, -1])[:, None, None]
-    assert band_level(Blend((table_of(opposite),), None), 0.95, key=("a",)) == pytest.approx(
-        0.95, abs=0.002
-    )
+    level = band_level(Blend((gap_table(opposite),), None), 0.95, key=("a",))
+    assert level == pytest.approx(0.95, abs=0.002)
     hadamard = np.array(
         [[(-1) ** bin(i & j).count("1") for j in range(8)] for i in range(1, 6)], float
     )
-    independent = replace(table_of(hadamard[:, None, :]), values_GRT=hadamard[:, None, :])
-    sidak = 1 - (1 - 0.95 ** (1 / 5))
-    level = band_level(Blend((independent,), None), 0.95, key=("b",))
-    assert level == pytest.approx(sidak, abs=0.001)
+    level = band_level(Blend((gap_table(hadamard[:, None, :]),), None), 0.95, key=("b",))
+    # Sidak's.
+    assert level == pytest.approx(0.95 ** (1 / 5), abs=0.001)
 
 
 @pytest.mark.long

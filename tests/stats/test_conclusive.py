@@ -11,7 +11,6 @@ import pytest
 
 import raybias
 from raybias import schema, stats
-from raybias.cli import main
 from raybias.config import Statistics
 from raybias.measures.compare_answers import matched, read_arm
 from raybias.measures.compare_gaps import compare_predictions
@@ -20,6 +19,7 @@ from raybias.stats.cells import RUN_KEYS, answers
 from raybias.stats.conclusive import Showing, of_options, of_predictions, why_not
 from raybias.stats.gaps import GapRules
 from support.answer_data import option_answers
+from support.commands import exit_code
 from support.report_outs import make_study, write_out
 from support.stats_data import predictions
 
@@ -105,11 +105,11 @@ COUNTED = {
 
 
 def test_an_accuracy_is_judged_over_templates_and_runs() -> None:
-    """In studies at chance, 2.5% at most may pass; of 200, with few templates and five runs."""
+    """In studies at chance, 2.5% at most may pass; of 80, with few templates and five runs."""
     random, passed = np.random.default_rng(1), 0
     none = answers(pl.DataFrame(schema=COUNTED))
     base = predictions(models=1, runs=5, templates=12)
-    for _ in range(200):
+    for _ in range(80):
         # What a template is taken for is one draw, from which runs depart now and then.
         names = base["template_id"].unique().to_list()
         taken = dict(zip(names, random.integers(0, 3, len(names)).tolist(), strict=True))
@@ -118,7 +118,7 @@ def test_an_accuracy_is_judged_over_templates_and_runs() -> None:
         pred = np.where(kept, own, random.integers(0, 3, base.height))
         cells = stats.cells(base.with_columns(pred=pl.Series(pred, dtype=pl.Int8)))
         passed += of_predictions(cells, none, level=0.95).is_empty()
-    assert passed <= 10
+    assert passed <= 5
 
 
 def test_a_comparison_with_an_arm_at_chance_cannot_tell(tmp_path: Path) -> None:
@@ -176,9 +176,7 @@ def test_decisions_whose_answers_are_not_likely_have_no_interval(
     ]  # fmt: skip
     frame = pl.DataFrame(rows, pl.Schema(schema.DECISION_ANSWERS), orient="row")
     frame.write_parquet(tmp_path / "d.parquet")
-    with pytest.raises(SystemExit) as end:
-        main(["measure", str(tmp_path / "d.parquet")])
-    assert not end.value.code
+    assert exit_code("measure", tmp_path / "d.parquet") == 0
     said = capsys.readouterr().out
     assert said.startswith("No verdict for m: the two answers hold 9.8% of the probability of what")
     assert "No score of it is judged. Use the model's chat template" in said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +13,13 @@ from scipy import stats as reference
 import raybias
 from benchmarks import calibrate
 from raybias import schema
-from raybias.cli import main
 from raybias.errors import ConfigError
 from raybias.report.design import design_sentences
 from raybias.stats.components import Doubles, mean_squares
 from raybias.stats.design import Costs, Design, Sources, _sources, cheapest, design, variance_rows
 from raybias.stats.scopes import GapTable, WordVariance
-from support.stats_data import predictions
+from support.commands import exit_code, refused
+from support.stats_data import gap_table, predictions
 
 COSTS = Costs(run=1000.0, item=1.0, items=500)
 
@@ -33,29 +32,18 @@ def gaps_of(runs: int, templates: int, *, studies: int) -> Doubles:
     return values + random.normal(0, 0.1, (studies, 1, templates))
 
 
-def tables(values_GRT: Doubles, words: float | None = None) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The components and gaps that a study of these values has; words have that variance."""
-    parts = dict(mean_squares(values_GRT, ("run", "template")).components)
-    runs, templates = values_GRT.shape[1:]
-    names = {"model": "m", "method": "lora", "dataset": "d", "probe": "p", "style": "original",
-             "attribute": "x", "score": "negative_fpr"}  # fmt: skip
-    levels = {"run": runs, "template": templates, "word": 2}
-    if words is not None:
-        parts["word",] = np.full(len(values_GRT), words)
-    rows = [
-        {**names, "group": f"g{g}", "facets": " x ".join(facets), "variance": value,
-         "levels": " x ".join(str(levels[facet]) for facet in facets)}
-        for facets, values in parts.items()
-        for g, value in enumerate(values)
-    ]  # fmt: skip
-    groups = [{**names, "group": f"g{g}", "in_mean": True, "n": 100, "reason": None}
-              for g in range(len(values_GRT))]  # fmt: skip
-    judged = pl.DataFrame(groups, schema_overrides={"reason": pl.String})
-    return pl.DataFrame(rows, pl.Schema(schema.COMPONENTS)), judged
+def tables(*studies: tuple[GapTable, WordVariance | None]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The components and gaps of studies, whose groups are all in the mean."""
+    rows = pl.concat(
+        variance_rows([table], {table.place: words} if words else {}) for table, words in studies
+    )
+    gaps = rows.select(*schema.KEYS, "attribute", "score", "group").unique()
+    judged = {"in_mean": pl.lit(True), "n": pl.lit(100), "reason": pl.lit(None, pl.String)}
+    return rows, gaps.with_columns(**judged)
 
 
 def test_a_small_study_predicts_the_error_of_a_larger_one() -> None:
-    components, gaps = tables(gaps_of(4, 20, studies=3000))
+    components, gaps = tables((gap_table(gaps_of(4, 20, studies=1000)), None))
     larger = gaps_of(12, 90, studies=3000).mean(axis=(1, 2))
     wanted = reference.t.ppf(0.975, 40) * larger.std()
     found = design(components, gaps, COSTS, target=wanted)
@@ -96,23 +84,25 @@ def test_the_cheapest_design_is_that_of_a_search_through_all() -> None:
 def test_what_does_not_help_is_said_to_be_no_help() -> None:
     values = np.random.default_rng(2).normal(0, 0.1, (6, 5, 30)).mean(axis=1, keepdims=True)
     values = values + np.random.default_rng(3).normal(0, 0.02, (6, 5, 30))
-    found = design(*tables(values), COSTS, target=0.01)
+    study = gap_table(values)
+    found = design(*tables((study, None)), COSTS, target=0.01)
     (said,) = design_sentences(found, 0.01)
     assert said.startswith("p, x, negative_fpr: the half width is 0.0")
     assert "10 more seeds would not help" in said
     assert "more templates would do: 0.010" in said
     assert "Cheapest: " in said
-    found = design(*tables(values, words=0.05**2), COSTS, target=0.03)
+    words = WordVariance(0.05**2, 0.0, 10.0, 10.0, dict.fromkeys(study.groups, 2))
+    found = design(*tables((study, words)), COSTS, target=0.03)
     assert found["scope"].unique().to_list() == ["wording"]
-    words = found.filter(plan="words").row(0, named=True)
-    assert words["reached"]
-    assert words["words"] > 2
-    assert words["runs"] == 5
-    enough = design(*tables(values), COSTS, target=0.5)
+    more = found.filter(plan="words").row(0, named=True)
+    assert more["reached"]
+    assert more["words"] > 2
+    assert more["runs"] == 5
+    enough = design(*tables((study, None)), COSTS, target=0.5)
     assert enough["plan"].to_list() == ["now"]
     assert design_sentences(enough, 0.5)[0].endswith("; 0.500 is wanted.")
     # One run does not say how runs vary: more of them are no plan, and no scope of their own.
-    components, gaps = tables(values)
+    components, gaps = tables((study, None))
     single = components.filter(facets="template"), gaps
     assert design(*single, COSTS, target=0.01)["plan"].to_list() == ["now", "templates", "cheapest"]
     assert design(*single, COSTS, scope="runs").is_empty()
@@ -126,25 +116,20 @@ def test_a_half_width_that_no_design_has_is_refused(target: float, tmp_path: Pat
 
 
 def test_predictions_are_planned_for_from_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "p.parquet"
     predictions(runs=3, templates=12).write_parquet(file)
     found = raybias.design([file], target=0.1)
     assert found.schema == pl.Schema(schema.DESIGN)
     assert found["unit"].unique().to_list() == ["items read"]
-    monkeypatch.setattr(sys, "argv", ["raybias", "measure", str(file), "--target", "0.1"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
+    assert exit_code("measure", file, "--target", "0.1") == 0
     shown = capsys.readouterr().out
     assert "made, colour, negative_fpr: the half width is" in shown
     assert "What to add next, for a half width of 0.1" in shown
     predictions().with_columns(template_id=pl.lit(None, pl.String)).write_parquet(file)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert "templates of these predictions are not known" in capsys.readouterr().err
+    line = refused(capsys, "measure", file, "--target", "0.1")
+    assert "templates of these predictions are not known" in line
 
 
 def test_more_words_shrink_what_they_vary_by_template() -> None:
@@ -152,7 +137,7 @@ def test_more_words_shrink_what_they_vary_by_template() -> None:
     plan = calibrate.Design("few", templates=40, words=(2,) * 5)
     many = replace(plan, name="many", words=(6,) * 5)
     studies = list(calibrate.simulate(plan, 60)[0].tables())
-    sources = mean_sources(studies)
+    ((_, sources),) = _sources(*tables(*studies))
     promised = sources.half_width(Design(5, 40, 6), "wording", 0.95)
     halves = []
     for table, words in calibrate.simulate(many, 60)[0].tables():
@@ -162,20 +147,7 @@ def test_more_words_shrink_what_they_vary_by_template() -> None:
     # One study's promise has a range that the truth of the larger lies in, four times of five.
     reached = 0
     for study in studies[:40]:
-        low_high = mean_sources([study]).within(Design(5, 40, 6), "wording", 0.95)
+        ((_, own),) = _sources(*tables(study))
+        low_high = own.within(Design(5, 40, 6), "wording", 0.95)
         reached += low_high[0] <= np.mean(halves) <= low_high[1]
     assert reached >= 28
-
-
-def mean_sources(studies: list[tuple[GapTable, WordVariance | None]]) -> Sources:
-    """The sources of the average gap of studies, with a range."""
-    rows = pl.concat(
-        variance_rows([table], {table.place: words} if words else {}) for table, words in studies
-    )
-    gaps = (
-        rows.select(*schema.KEYS, "attribute", "score", "group")
-        .unique()
-        .with_columns(in_mean=pl.lit(True), n=pl.lit(100), reason=pl.lit(None, pl.String))
-    )
-    ((_, found),) = _sources(rows, gaps)
-    return found

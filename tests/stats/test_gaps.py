@@ -18,7 +18,7 @@ from raybias.config import Interval, Statistics
 from raybias.errors import BadInput, ConfigError, DataError, WorkFailed
 from raybias.measures.prediction_rows import accuracy_rows, net_significance, spans
 from raybias.report.sentences import by_scope
-from support.stats_data import analysed, gaps, predictions
+from support.stats_data import analysed, crossed, gaps, predictions
 
 EXAMPLES = settings(max_examples=15, deadline=None)
 #: Few sentences can have the same gap in every run by chance.
@@ -86,24 +86,15 @@ def test_row_order_changes_nothing(table: pl.DataFrame, seed: int, interval: str
 def test_intervals_follow_the_textbook() -> None:
     # Five gaps of a two-group attribute, made from rates k/10 against 0.
     hits = [1, 3, 2, 5, 4]
-    rows = [
-        {"run_id": f"r{run}", "group": group, "label": 1, "pred": 2 if hit else 1, "n": n}
-        for run, k in enumerate(hits)
-        for group, split in (("a", k), ("b", 0))
-        for hit, n in ((True, split), (False, 10 - split))
-        if n
-    ]
-    keys = {"model": "m", "method": "", "dataset": "", "probe": "", "style": "", "attribute": "x"}
-    cells = pl.DataFrame([{**keys, **row, "template_id": None} for row in rows]).cast(
-        {"label": pl.Int8, "pred": pl.Int8, "template_id": pl.String}
-    )
+    pred = np.ones((5, 10, 2, 1), int)
+    for run, k in enumerate(hits):
+        pred[run, :k, 0] = 2
+    cells = stats.cells(crossed(pred))
     values = np.array(hits) / 20
     error = values.std(ddof=1) / math.sqrt(5)
     for interval, quantile in (("normal", 1.96), ("t", 2.7764451051977987)):
         table = gaps(cells, interval=interval, adjust="none")
-        row = table.row(
-            by_predicate=(pl.col("group") == "a") & (pl.col("score") == "positive_fpr"), named=True
-        )
+        (row,) = table.filter(group="0", score="positive_fpr").to_dicts()
         assert row["value"] == pytest.approx(0.15)
         assert (row["low"], row["high"]) == pytest.approx(
             (0.15 - quantile * error, 0.15 + quantile * error)
@@ -142,14 +133,10 @@ def test_undefined_rate_is_missing_and_leaves_the_mean() -> None:
         pl.col("score") == "positive_fpr", pl.col("run_id") == "m0.s0"
     )
     assert per_run.filter(group="c").select("value", "n_items").row(0) == (None, 0)
-    row = found.row(
-        by_predicate=(pl.col("group") == "c") & (pl.col("score") == "positive_fpr"), named=True
-    )
+    (row,) = found.filter(group="c", score="positive_fpr").to_dicts()
     assert row["units"] == 1
     assert row["low"] is None
-    other = found.row(
-        by_predicate=(pl.col("group") == "a") & (pl.col("score") == "positive_fpr"), named=True
-    )
+    (other,) = found.filter(group="a", score="positive_fpr").to_dicts()
     a, b = (per_run.filter(group=group)["value"].item() for group in "ab")
     whole = gaps(stats.cells(table.filter(run_id="m0.s1"))).filter(group="a", score="positive_fpr")
     assert other["value"] == pytest.approx(((a - b) / 2 + whole["value"].item()) / 2)
@@ -160,9 +147,7 @@ def test_never_a_number_where_no_run_has_a_rate() -> None:
     for interval in ("normal", "t", "bootstrap"):
         with pytest.warns(stats.StatisticsWarning):
             found = gaps(stats.cells(table), interval=interval, bootstrap_draws=100)
-        row = found.row(
-            by_predicate=(pl.col("group") == "c") & (pl.col("score") == "positive_fpr"), named=True
-        )
+        (row,) = found.filter(group="c", score="positive_fpr").to_dicts()
         assert row["value"] is row["low"] is row["q"] is row["significant"] is None
         assert (row["n"], row["units"]) == (0, 0)
 

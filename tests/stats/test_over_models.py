@@ -9,24 +9,10 @@ import pytest
 from raybias.stats.checks import StatisticsWarning
 from raybias.stats.components import mean_squares
 from raybias.stats.over_models import ModelTables, model_tables, reliability
-from raybias.stats.scopes import GapTable
+from support.stats_data import gap_table
 
 #: Standard deviations of a simulated gap between models, templates, runs, and of their cells.
 SPREAD = {"model": 0.03, "template": 0.08, "model x template": 0.08, "run": 0.04, "cell": 0.1}
-
-
-def tabled(
-    values_GRT: npt.NDArray[np.float64], *, model: str = "m", in_mean: bool = True
-) -> GapTable:
-    groups, _, templates = values_GRT.shape
-    return GapTable(
-        (model, "lora", "d", "p", "original", "x"),
-        "negative_fpr",
-        tuple(f"g{n}" for n in range(groups)),
-        np.full(groups, in_mean),
-        values_GRT,
-        tuple(f"t{n}" for n in range(templates)),
-    )
 
 
 def simulated(studies: int, runs: tuple[int, ...]) -> tuple[ModelTables, npt.NDArray[np.float64]]:
@@ -41,7 +27,7 @@ def simulated(studies: int, runs: tuple[int, ...]) -> tuple[ModelTables, npt.NDA
         runs_GR1 = random.normal(0, SPREAD["run"], (studies, n, 1))
         cells_GRT = random.normal(0, SPREAD["cell"], (studies, n, templates))
         values = effects_GM[:, place, None, None] + shared_G1T + own_G1T + runs_GR1 + cells_GRT
-        tables.append(tabled(values, model=f"m{place}"))
+        tables.append(gap_table(values, model=f"m{place}"))
     return ModelTables(tuple(tables)), effects_GM
 
 
@@ -73,7 +59,7 @@ def test_models_with_as_many_runs_are_one_balanced_table() -> None:
 def test_equal_extremes_share_a_model_and_chance_is_that_of_exchanged_names() -> None:
     gaps_MG = np.array([[-2, 1, 1], [-2, 1, 1], [-1, -1, 2], [0, 0, 0]]) / 10
     tables = [
-        tabled(np.broadcast_to(gaps_G[:, None, None], (3, 2, 12)).copy(), model=f"m{m}")
+        gap_table(np.broadcast_to(gaps_G[:, None, None], (3, 2, 12)).copy(), model=f"m{m}")
         for m, gaps_G in enumerate(gaps_MG)
     ]
     (models,) = model_tables(tables)
@@ -86,7 +72,7 @@ def test_equal_extremes_share_a_model_and_chance_is_that_of_exchanged_names() ->
     chances = []
     for study in range(60):
         shared = random.normal(0, 1, (4, 1, 20))
-        null = [tabled(shared + random.normal(0, 1, (4, 2, 20)), model=f"{study}.{m}")
+        null = [gap_table(shared + random.normal(0, 1, (4, 2, 20)), model=f"{study}.{m}")
                 for m in range(5)]  # fmt: skip
         chances += [*ModelTables(tuple(null)).extremes()["lowest"]["p"]]
     assert np.mean(np.array(chances) <= 0.05) <= 0.09
@@ -95,8 +81,8 @@ def test_equal_extremes_share_a_model_and_chance_is_that_of_exchanged_names() ->
 def test_models_of_other_sentences_are_not_put_together() -> None:
     values = np.random.default_rng(1).normal(0, 1, (3, 2, 5))
     with pytest.warns(StatisticsWarning, match="did not read the same sentences"):
-        assert not [*model_tables([tabled(values), tabled(values[:, :, 1:], model="n")])]
-    assert not [*model_tables([tabled(values)])]
+        assert not [*model_tables([gap_table(values), gap_table(values[:, :, 1:], model="n")])]
+    assert not [*model_tables([gap_table(values)])]
 
 
 def test_reliability_is_that_of_the_analysis_of_variance() -> None:
@@ -117,7 +103,7 @@ def test_reliability_is_that_of_the_analysis_of_variance() -> None:
     )
     expected = parts["group",] / (parts["group",] + error)
     # No group's variance falls below that of one facet, which would be taken instead.
-    table = tabled(rates_GRT - rates_GRT.mean(axis=0))
+    table = gap_table(rates_GRT - rates_GRT.mean(axis=0))
     found = reliability([table], {}, []).filter(scope="sentences").row(0, named=True)
     assert found["value"] == pytest.approx(float(expected), rel=1e-9)
     assert found["n"] == 8
@@ -131,7 +117,7 @@ def test_reliability_is_the_correlation_of_two_such_studies() -> None:
     for _ in range(2):
         shared = random.normal(0, 0.08, (400, 1, 25))
         tables = tuple(
-            tabled(
+            gap_table(
                 effects_GM[:, m, None, None] + shared
                 + random.normal(0, 0.15, (400, 1, 25)) + random.normal(0, 0.05, (400, 4, 1))
                 + random.normal(0, 0.1, (400, 4, 25)),

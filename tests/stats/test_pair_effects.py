@@ -153,19 +153,10 @@ def test_the_variance_of_an_answer_is_taken_apart_into_crossed_components() -> N
 def test_verdicts_follow_their_definitions() -> None:
     def judged(original: tuple[int, int], styled: tuple[int, int]) -> str:
         """`a` of `n` prefer sent_more; the style turns the first pairs to its own share."""
-        n = original[1]
-        rows = [
-            (style, f"{i:04d}", int(i < count))
-            for style, count in (("original", original[0]), ("formal", styled[0]))
-            for i in range(n)
-        ]
-        scores = pl.DataFrame(rows, ["style", "pair_id", "preference"], orient="row").select(
-            pl.lit("m").alias("model"), pl.lit("sum").alias("score"), pl.lit("p").alias("probe"),
-            "style", "pair_id", pl.lit("age").alias("bias_type"),
-            pl.lit("stereo").alias("direction"), pl.lit(0.0).alias("score_more"),
-            pl.lit(0.0).alias("score_less"), pl.col("preference").cast(pl.Int8),
-            pl.lit(None, pl.String).alias("cluster"),
-        )  # fmt: skip
+        scores = pair_scores(types=["age"], pairs=original[1], styles=["original", "formal"])
+        prefer = pl.when(style="original").then(original[0]).otherwise(styled[0])
+        place = pl.int_range(pl.len()).over("style")
+        scores = scores.with_columns(preference=(place < prefer).cast(pl.Int8))
         found = effect_rows(pair_outcomes(scores), Rules(draws=DRAWS))
         return str(found.filter(score="styles_that_move_it")["reason"][0])
 
@@ -208,10 +199,8 @@ def test_slopes_are_least_squares_with_students_interval() -> None:
     # Values are all 50: a constant has no trend.
     assert set(found["group"]) == {"effect", "absolute_effect"}
     row = found.filter(style="formal", group="effect").row(0, named=True)
-    x = np.arange(5) - 2.0
-    slope = x @ effect / (x @ x)
-    left = effect - effect.mean() - slope * x
-    reach = stats.t.ppf(0.95, 3) * np.sqrt(left @ left / 3 / (x @ x))
+    slope, _, _, _, error = stats.linregress(np.arange(5), effect)
+    reach = stats.t.ppf(0.95, 3) * error
     assert row["value"] == pytest.approx(slope)
     assert (row["low"], row["high"]) == pytest.approx((slope - reach, slope + reach))
     other = found.filter(style="informal", group="effect").row(0, named=True)

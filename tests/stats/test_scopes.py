@@ -1,4 +1,4 @@
-"""Scopes: the published counts, gaps taken apart by template, words, equal runs, null studies."""
+"""Scopes: gaps taken apart by template, words, equal runs, null studies."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as reference
 
-from raybias import schema, stats
+from raybias import stats
 from raybias.stats.components import MeanEstimate
 from raybias.stats.scopes import GapTable, WordVariance, rate_tables, word_variances
-from support.stats_data import analysed, gaps, predictions
+from support.stats_data import analysed, crossed, gaps, predictions, word_cells
 
 
 def inside(frame: pl.DataFrame) -> pl.DataFrame:
     groups = frame.select("probe", "attribute", "group").unique()
     return groups.with_columns(in_mean=pl.lit(True))
-
-
-def words_of(frame: pl.DataFrame) -> pl.DataFrame:
-    by = pl.Schema(schema.WORD_CELLS).names()[:-1]
-    return frame.group_by(by).agg(n=pl.len()).cast(pl.Schema(schema.WORD_CELLS))
 
 
 def tables_of(frame: pl.DataFrame) -> list[GapTable]:
@@ -44,19 +39,8 @@ def study(
             + random.normal(0, word_sd, (1, 1, 3, words))
         )
         wrong = random.random((runs, templates, 3, words)) < rate.clip(0, 1)
-        place = np.indices(wrong.shape).reshape(4, -1)
-        parts.append(
-            pl.DataFrame(
-                {
-                    "model": f"m{model}", "method": "lora", "dataset": "d", "probe": "p",
-                    "style": "original", "attribute": "x", "label": 1,
-                    "run_id": place[0], "template_id": place[1], "group": place[2],
-                    "term": place[2] * 10 + place[3], "pred": np.where(wrong.ravel(), 0, 1),
-                }
-            )
-        )  # fmt: skip
-    texts = ["run_id", "template_id", "group", "term"]
-    return pl.concat(parts).with_columns(pl.col(texts).cast(pl.String))
+        parts.append(crossed(np.where(wrong, 0, 1)).with_columns(model=pl.lit(f"m{model}")))
+    return pl.concat(parts)
 
 
 def test_the_mean_over_templates_is_the_gap_of_a_run() -> None:
@@ -89,12 +73,12 @@ def test_one_run_and_equal_runs_are_judged_over_templates(runs: int) -> None:
 def test_the_variance_of_words_is_found_and_widens_every_group() -> None:
     plain, worded = study(studies=40), study(studies=40, word_sd=0.1)
     for frame, expected in ((plain, 0.0), (worded, 0.01)):
-        found = [v.variance for key, v in word_variances(words_of(frame)).items()
+        found = [v.variance for key, v in word_variances(word_cells(frame)).items()
                  if key[-1] == "negative_fpr"]  # fmt: skip
         assert np.mean(found) == pytest.approx(expected, abs=0.0015)
     single = worded.filter((pl.col("group") != "0") | (pl.col("term") == "0"))
     for table in tables_of(single)[:1]:
-        words = word_variances(words_of(single))[table.place]
+        words = word_variances(word_cells(single))[table.place]
         assert words.words == {"0": 1, "1": 3, "2": 3}
         estimates = table.estimates(words)
         added = estimates["wording"].variance - estimates["sentences"].variance
@@ -109,7 +93,7 @@ def test_words_that_lack_sentences_are_compared_by_their_means() -> None:
     cells = frame.select("model", "template_id", "term").unique(maintain_order=True)
     kept = cells.filter(pl.Series(random.random(cells.height) < 0.7))
     frame = frame.join(kept, on=kept.columns, how="semi")
-    found = {key[0]: v for key, v in word_variances(words_of(frame), ["negative_fpr"]).items()}
+    found = {key[0]: v for key, v in word_variances(word_cells(frame), ["negative_fpr"]).items()}
     assert np.mean([v.variance for v in found.values()]) == pytest.approx(0.01, abs=0.0015)
     one = frame.filter(pl.col("model") == "m0")
     squares = []
@@ -162,7 +146,7 @@ def test_words_are_the_units_of_a_t_test_beside_what_else_varies(
 
 def test_predictions_without_templates_are_judged_over_runs_alone() -> None:
     frame = predictions().with_columns(template_id=pl.lit(None, pl.String))
-    analysis = analysed(stats.cells(frame), words=words_of(frame), scope="widest")
+    analysis = analysed(stats.cells(frame), words=word_cells(frame), scope="widest")
     assert set(analysis.scopes["scope"]) == set(analysis.gaps["scope"]) == {"runs"}
     assert analysis.components.is_empty()
     asked = gaps(stats.cells(frame), scope="sentences")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ import torch
 import transformers
 
 from raybias.config import Backbone
-from raybias.engine.adapters.tuning import PackedTuner, Run, TokenSet
+from raybias.engine.adapters.base import AdapterTrainer
+from raybias.engine.adapters.tuning import PackedTuner, Run, TokenSet, Trial
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.context import Execution
+from raybias.methods import Tuned
 from raybias.schema import LABELS
 from support.quantised import quantise
 from support.words import word_tokenizer
@@ -122,6 +125,17 @@ def spec_of(kind: str, path: Path, *, dtype: str = "float32") -> Backbone:
 def load(kind: str, folder: Path, *, dtype: str = "float32") -> LoadedBackbone:
     """A random backbone of `kind`, through the code that loads real ones."""
     return load_backbone(spec_of(kind, folder / kind, dtype=dtype))
+
+
+def tuner(
+    trainer: AdapterTrainer,
+    method: Tuned,
+    trials: Sequence[Trial],
+    rows: tuple[int, int] = (40, 21),
+) -> PackedTuner:
+    """These trials with so many rows to train on and to evaluate."""
+    train, validation = (token_set(count, seed=seed) for seed, count in enumerate(rows, 5))
+    return PackedTuner(trainer, method.recipe, trials, train=train, validation=validation)
 
 
 def finished(packed: PackedTuner) -> dict[str, Run]:

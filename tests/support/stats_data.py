@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from raybias import schema, stats
@@ -13,6 +15,7 @@ from raybias.config import Profile, Statistics
 from raybias.report.files import rules_of_files
 from raybias.stats.metric import VALUES
 from raybias.stats.predictions import join_pieces
+from raybias.stats.scopes import GapTable
 
 
 def predictions(
@@ -94,11 +97,40 @@ def prompted(
     )
 
 
+def crossed(pred_RTGW: npt.NDArray[np.integer[Any]]) -> pl.DataFrame:
+    """Predictions for neutral sentences, by the run, template, group and word of their place."""
+    run, template, group, word = np.indices(pred_RTGW.shape).reshape(4, -1)
+    places = {"run_id": run, "template_id": template, "group": group, "term": 10 * group + word}
+    keys = {"model": "m", "method": "lora", "dataset": "d", "probe": "p", "style": "original"}
+    return pl.DataFrame(places).cast(pl.String).with_columns(
+        **{name: pl.lit(value) for name, value in keys.items()}, attribute=pl.lit("x"),
+        item_id=pl.concat_str("template_id", "term", separator="-"),
+        label=pl.lit(1, pl.Int8), pred=pl.Series(pred_RTGW.ravel(), dtype=pl.Int8),
+    )  # fmt: skip
+
+
+def gap_table(values_GRT: npt.NDArray[np.float64], model: str = "m") -> GapTable:
+    """A table of groups g0, g1 and so on, all in the mean, and of as many templates."""
+    groups, _, templates = values_GRT.shape
+    return GapTable(
+        (model, "lora", "d", "p", "original", "x"), "negative_fpr",
+        tuple(f"g{n}" for n in range(groups)), np.full(groups, True), values_GRT,
+        tuple(f"t{n}" for n in range(templates)),
+    )  # fmt: skip
+
+
 def term_cells(table: pl.DataFrame) -> pl.DataFrame:
     """Predictions counted by term, without those whose term is not known."""
-    types = pl.Schema(schema.TERM_CELLS)
-    known = table.filter(pl.col("term").is_not_null())
-    return known.group_by(types.names()[:-1], maintain_order=True).agg(n=pl.len()).cast(types)
+    return _counted(table.filter(pl.col("term").is_not_null()), pl.Schema(schema.TERM_CELLS))
+
+
+def word_cells(table: pl.DataFrame) -> pl.DataFrame:
+    """Predictions counted by word."""
+    return _counted(table, pl.Schema(schema.WORD_CELLS))
+
+
+def _counted(table: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
+    return table.group_by(types.names()[:-1], maintain_order=True).agg(n=pl.len()).cast(types)
 
 
 def analysed(
