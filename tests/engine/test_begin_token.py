@@ -78,13 +78,9 @@ def test_the_preferences_that_turn_are_those_that_the_other_token_changes(tmp_pa
 
     ours, other = scored(), scored(bos="<|turn|>")
     for rule in CAUSAL:
-        assert [one.turned for one in ours[rule]] == (
-            [None] * len(pairs)
-            if rule == "perplexity"
-            else [
-                a.preference != b.preference for a, b in zip(ours[rule], other[rule], strict=True)
-            ]
-        )
+        both = zip(ours[rule], other[rule], strict=True)
+        changes = [None if rule == "perplexity" else a.preference != b.preference for a, b in both]
+        assert [one.turned for one in ours[rule]] == changes
     assert any(one.turned for one in ours["prepend"])
 
 

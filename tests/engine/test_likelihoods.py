@@ -15,7 +15,7 @@ from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.scoring.continuations import SentenceScorer, filled_in
 from raybias.engine.scoring.masked import scored_loader
-from raybias.methods import DecisionLikelihood, OptionAnswer, OptionLikelihood
+from raybias.methods import OptionAnswer, OptionLikelihood
 from raybias.methods.asking import Asked, ItemReader
 from raybias.methods.base import Method, Shard, shard_of
 from raybias.methods.options import named_option
@@ -44,9 +44,8 @@ def load(kind: str, folder: Path) -> LoadedBackbone:
 peer = cache(partial(prompting.Peer, begin=(1,)))
 
 
-def items(folder: Path, source: str) -> list[dict[str, object]]:
-    make = {"bbq": question_data.bbq, "discrim_eval": question_data.discrim_eval}[source]
-    probe = QuestionProbe(source=source, data=str(make(folder)))
+def items(folder: Path) -> list[dict[str, object]]:
+    probe = QuestionProbe(source="bbq", data=str(question_data.bbq(folder)))
     return question_items(probe).to_dicts()
 
 
@@ -65,7 +64,7 @@ def read(
 @pytest.mark.parametrize("kind", prompting.KINDS)
 def test_answers_are_the_textbooks_at_any_batch_and_order(kind: str, folder: Path) -> None:
     backbone = load(kind, folder)
-    asked = items(folder, "bbq")
+    asked = items(folder)
     expected = read(backbone, OPTIONS, asked, 16)
     assert len(expected) == 24 * 4
     for n in (0, 5, 17):
@@ -95,7 +94,7 @@ def test_orders_move_options_and_answers_keep_the_published_places(folder: Path)
     method = OptionLikelihood.model_validate(
         {"prompts": PROMPTS[1:], "orders": 3, "read": "letter"}
     )
-    (item, *_) = items(folder, "bbq")
+    (item, *_) = items(folder)
     first, second, third = method.requests(item, chat=False)
     assert [first.places, second.places, third.places] == [(0, 1, 2), (1, 2, 0), (2, 0, 1)]
     assert "A. The grandson\nB. Can't be determined\nC. The grandfather" in second.text
@@ -109,7 +108,7 @@ def test_orders_move_options_and_answers_keep_the_published_places(folder: Path)
 
 
 def test_likelihoods_are_chosen_by_length_where_the_study_says_so(folder: Path) -> None:
-    (item, *_) = items(folder, "bbq")
+    (item, *_) = items(folder)
     chosen = {}
     for by in ("none", "characters", "bytes"):
         method = OptionLikelihood.model_validate({"prompts": PROMPTS[:1], "normalise": by})
@@ -128,7 +127,7 @@ def test_written_answers_are_those_of_transformers_in_any_order_of_options(
     kind: str, folder: Path
 ) -> None:
     backbone = load(kind, folder)
-    asked = items(folder, "bbq")
+    asked = items(folder)
     method = OptionAnswer.model_validate(
         {"orders": 2, "answer_tokens": 3, "prompt_format": "raw", "unknowns": ["?"]}
     )
@@ -159,23 +158,12 @@ def test_an_answer_names_an_option_by_its_letter_or_its_words(
     assert named_option(answer, asked) == place
 
 
-def test_decisions_are_the_textbooks(folder: Path) -> None:
-    backbone, method = load("gpt2", folder), DecisionLikelihood()
-    asked = items(folder, "discrim_eval")
-    for row, item in zip(read(backbone, method, asked[:3], 2), asked, strict=False):
-        (question,) = method.requests(item, chat=False)
-        asks = question.text + question.cue
-        assert asks == f"{item['text']}\n\nPlease answer with yes or no.\nAnswer:"
-        by_book = [peer(backbone.spec.id).likelihood(asks, f" {word}") for word in ("yes", "no")]
-        assert [row["favourable"], row["unfavourable"]] == pytest.approx(by_book, rel=1e-5)
-
-
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert", "roberta"])
 def test_sentences_are_the_textbooks(kind: str, tmp_path: Path) -> None:
     spec = pair_models.spec(kind, tmp_path)
     scorer = SentenceScorer(scored_loader(spec)(spec))
     masked = kind in ("bert", "roberta")
-    book = pair_models.textbook(spec.id, masked=masked)
+    book = pair_models.Textbook(spec.id, masked=masked)
     said = [("w1 w2 BLANK w3", "w1 w2 w9 w3"), ("BLANK w5 .", "w7 w5 ."), ("w4 w8", "w6 w7")]
     said = said[:2] if masked else said
     found, tokens = scorer.prepare(said)()

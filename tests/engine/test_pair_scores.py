@@ -9,12 +9,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-import transformers
 
 from raybias.config import Backbone, Probe, parse_study
 from raybias.engine.backbone import LoadedBackbone
@@ -58,8 +55,8 @@ def load(folder: Path) -> Load:
     return cache(lambda kind: load_backbone(pair_models.spec(kind, folder), scores_of(kind)))
 
 
-def scorer(backbone: LoadedBackbone, kind: str, **options: Any) -> PairScorer:
-    return PairScorer(backbone, scores_of(kind), **options)
+def scorer(backbone: LoadedBackbone, kind: str) -> PairScorer:
+    return PairScorer(backbone, scores_of(kind))
 
 
 def check(
@@ -83,15 +80,19 @@ def near(one: PairScore, two: PairScore) -> bool:
 @pytest.mark.parametrize("kind", [*CAUSAL_KINDS, *MASKED_KINDS])
 def test_scores_are_the_textbooks(kind: str, load: Load) -> None:
     backbone = load(kind)
-    book = pair_models.textbook(backbone.spec.id, masked=kind in MASKED_KINDS)
+    book = pair_models.Textbook(backbone.spec.id, masked=kind in MASKED_KINDS)
     own = scorer(backbone, kind)
     found = own.prepare(PAIRS)()
     assert tuple(found) == scores_of(kind)
     assert own.prepare([])() == {score: [] for score in found}
     for score, each in found.items():
         check(book, score, PAIRS, each)
-        decided = [pair.preference for pair in each]
-        assert {0, 1} <= set(decided)
+        assert {0, 1} <= {pair.preference for pair in each}
+    # In any company.
+    small, turned = scorer(backbones.with_budget(backbone, 24), kind), PAIRS[::-1]
+    for pairs, scored in ((turned, small.prepare(turned)()), (PAIRS[:1], own.prepare(PAIRS[:1])())):
+        for score, each in scored.items():
+            check(book, score, pairs, each)
     if kind in ("bloom", "cohere"):
         # ALiBi takes no tree; Cohere scales its logits after the head.
         assert own.scorer.reader.packs is (kind == "cohere")
@@ -109,27 +110,9 @@ def test_scores_of_a_trained_model_are_the_textbooks() -> None:
     pairs = list(zip(texts[::2], texts[1::2], strict=False))
     path = str(files("raybias") / "assets" / "planted")
     found = PairScorer(load_backbone(Backbone(id=path), CAUSAL), CAUSAL).prepare(pairs)()
-    book = pair_models.textbook(path, masked=False)
+    book = pair_models.Textbook(path, masked=False)
     for score, each in found.items():
         check(book, score, pairs, each)
-
-
-@pytest.mark.parametrize("kind", ["gpt2", "roberta"])
-def test_decisions_do_not_depend_on_company(kind: str, load: Load) -> None:
-    backbone = load(kind)
-    expected = scorer(backbone, kind).prepare(PAIRS)()
-    order = np.random.default_rng(0).permutation(len(PAIRS)).tolist()
-    twice = [PAIRS[n] for n in [*order, *order[::-1]]]
-    single = scorer(backbone, kind)
-    each_alone = [single.prepare([pair])() for pair in PAIRS[:20]]
-    one_by_one = {rule: [found[rule][0] for found in each_alone] for rule in expected}
-    for found, places in (
-        (scorer(backbones.with_budget(backbone, 24), kind).prepare(PAIRS)(), range(len(PAIRS))),
-        (scorer(backbone, kind).prepare(twice)(), [*order, *order[::-1]]),
-        (one_by_one, range(20)),
-    ):
-        for score, each in found.items():
-            assert all(near(one, expected[score][n]) for one, n in zip(each, places, strict=True))
 
 
 def test_equal_scores_tie_however_rows_are_cut(load: Load) -> None:
@@ -156,23 +139,16 @@ def test_unfit_models_are_refused(folder: Path, tmp_path: Path) -> None:
         check_scores(bert, ("bias_bench",))
     with pytest.raises(ConfigError, match="unknown pair score 'pll'; use bias_bench, prepend"):
         check_scores(gpt2, ("pll",))
-    for name, change, match in (
-        ("no_mask", {"mask_token": None}, "no mask token"),
-        ("no_specials", {}, "puts 0 special tokens around"),
+    for kind, mask, match in (
+        ("bert", None, "no mask token"),
+        ("gpt2", "<mask>", "puts 0 special tokens around"),
     ):
-        path = shutil.copytree(bert.id, tmp_path / name)
-        kind = "gpt2" if name == "no_specials" else "bert"
+        path = shutil.copytree(bert.id, tmp_path / kind)
         changed = pair_models.tokenizer(kind)
-        changed.mask_token = "<mask>"
-        for key, value in change.items():
-            setattr(changed, key, value)
+        changed.mask_token = mask
         changed.save_pretrained(path)
         with pytest.raises(ModelError, match=match):
             load_backbone(Backbone(id=str(path)), ("masked",))
-    headless = shutil.copytree(bert.id, tmp_path / "headless")
-    transformers.AutoModel.from_pretrained(bert.id).save_pretrained(headless)
-    with pytest.raises(ModelError, match="a masked language model needs"):
-        load_backbone(Backbone(id=str(headless)), ("masked",))
 
 
 def test_unfit_sentences_are_counted_and_named(load: Load) -> None:

@@ -82,15 +82,11 @@ def test_a_template_is_the_users_to_set_and_braces_in_texts_stay() -> None:
     }
 
 
-def frame(labels: list[int]) -> pl.DataFrame:
-    rows = [(f"text {row}", label) for row, label in enumerate(labels)]
-    return pl.DataFrame(rows, schema=pl.Schema(SENTENCES), orient="row")
-
-
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 2), max_size=30), st.integers(0, 9), st.integers(1, 3))
 def test_shots_are_whole_distinct_and_ordered(labels: list[int], seed: int, count: int) -> None:
-    pool = frame(labels)
+    texts = [f"text {row}" for row in range(len(labels))]
+    pool = pl.DataFrame({"text": texts, "label": labels}, pl.Schema(SENTENCES))
     options = {"seed": seed, "shots_per_label": count, "where": "pool x"}
     if min(map(labels.count, range(3))) < count:
         with pytest.raises(DataError, match=r"pool x: has \d+ \w+ sentences, not the"):

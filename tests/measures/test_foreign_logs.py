@@ -11,7 +11,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 
 import raybias
@@ -44,21 +43,11 @@ def state(change: str, value: Any) -> dict[str, Any]:
     return content
 
 
-def pair(**changes: Any) -> dict[str, Any]:
-    """A sample of CrowS-Pairs that lm-eval wrote, its document changed."""
-    line: dict[str, Any] = json.loads(text(PAIRS).splitlines()[0])
-    return {**line, "doc": line["doc"] | changes}
-
-
 def write(folder: Path, name: str, lines: list[dict[str, Any]]) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / name
     path.write_text("\n".join(map(json.dumps, lines)))
     return path
-
-
-def score(table: pl.DataFrame, name: str) -> list[float]:
-    return table.filter(score=name).sort("condition")["value"].to_list()
 
 
 def test_samples_of_lm_eval(tmp_path: Path) -> None:
@@ -108,7 +97,8 @@ def test_a_run_of_helm_has_the_scores_that_helm_computes(tmp_path: Path) -> None
     assert answers["model"].unique().to_list() == ["openai/gpt2"]
     own = json.loads((FOREIGN / "helm_scores.json").read_text())
     wanted = [own["bbq_metric_ambiguous_bias"], own["bbq_metric_unambiguous_bias"]]
-    assert score(raybias.measure([STATE], items=items), "helm") == pytest.approx(wanted)
+    found = raybias.measure([STATE], items=items).filter(score="helm").sort("condition")
+    assert found["value"].to_list() == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +134,9 @@ def test_pairs_of_lm_eval(tmp_path: Path) -> None:
     assert set(raybias.measure(folder)["kind"]) == {"pairs"}
 
 
+PAIR: dict[str, Any] = json.loads(text(PAIRS).splitlines()[0])
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -151,15 +144,10 @@ def test_pairs_of_lm_eval(tmp_path: Path) -> None:
         (sample(filtered_resps=[["-1.0", "True"]]), "has 12 continuations and 1 responses"),
         (sample(arguments=[], filtered_resps=[]), "an option has no log-likelihood"),
         (sample(doc={"question": "?"}), "example_id: Field required"),
+        (PAIR | {"doc": PAIR["doc"] | {"bias_type": 3}}, "bias_type is 3, not its name"),
     ],
 )
 def test_a_wrong_sample_is_one_line(line: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = write(tmp_path / "m", "samples.jsonl", [line])
     with pytest.raises(DataError, match=message):
-        read([path])["options"]
-
-
-def test_a_pair_without_names_is_one_line(tmp_path: Path) -> None:
-    path = write(tmp_path / "m", "samples.jsonl", [pair(bias_type=3)])
-    with pytest.raises(DataError, match="bias_type is 3, not its name"):
         read([path])

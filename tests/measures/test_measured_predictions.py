@@ -15,7 +15,7 @@ from raybias.errors import ConfigError, DataError
 from raybias.storage import Store
 from support.commands import exit_code, refused
 from support.pages import page_of
-from support.stats_data import judged_files, predictions
+from support.stats_data import predictions
 
 
 def plain(model: str) -> str:
@@ -66,26 +66,6 @@ def test_published_gaps_are_reproduced(
             assert found[key] == pytest.approx(expected, abs=1e-9, rel=0)
     page = page_of(Store(tmp_path)).text
     assert "73 of 132 are significant if seeds are redrawn" in page
-
-
-@pytest.mark.long
-def test_a_studys_scopes_are_those_of_its_files(shared: Path) -> None:
-    files = sorted((shared / "data" / "regard_published").glob("regard_*.tsv.gz"))[:3]
-    estimates = raybias.measure(files, margin=0.05)
-    gaps = estimates.filter(pl.col("model") != "all", condition="", statistic="gap")
-    scopes = judged_files(files, margin=0.05).scopes
-    both = gaps.join(
-        scopes, on=["model", "method", "probe", "attribute", "group", "score", "scope"]
-    )
-    assert both.height == scopes.height == 3 * 12 * 3
-    for name in ("value", "low", "high", "p", "q", "mde", "survives"):
-        assert both[name].equals(both[f"{name}_right"], null_equal=True, check_names=False)
-    smaller = both["reason"].str.starts_with("smaller than the margin").fill_null(value=False)
-    unexplained = both["reason_right"].is_null()
-    assert smaller.equals(both["equivalent"] & unexplained, check_names=False)
-    # Schuirmann's two one-sided tests: an interval at 95% within the margin is within at 90% too.
-    inside = (both["low"] > -0.05) & (both["high"] < 0.05)
-    assert both.filter(inside)["equivalent"].all()
 
 
 def test_rates_stand_beside_gaps_and_ratios_within_what_is_possible() -> None:

@@ -92,15 +92,10 @@ def test_each_template_has_the_same_weight_and_only_whole_ones_count() -> None:
         ("t3", "a", 0), ("t3", "b", 0), ("t3", "unmarked", 0),
         ("t0", "c", 0),
     ]  # fmt: skip
-    table = pl.DataFrame(
-        [
-            {"model": "m", "method": "", "dataset": "", "run_id": "r", "probe": "p", "style": "",
-             "item_id": str(i), "label": 1, "attribute": "x", "group": group,
-             "template_id": template, "pred": pred}
-            for i, (template, group, pred) in enumerate(rows)
-        ],
-        schema=pl.Schema(schema.PREDICTIONS),
-    )  # fmt: skip
+    templates, groups, pred = zip(*rows, strict=True)
+    table = crossed(np.array(pred).reshape(1, -1, 1, 1)).with_columns(
+        template_id=pl.Series(templates), group=pl.Series(groups)
+    )
     chosen = {"x": ["a", "b"]}
     found = measured(table, reference_groups=chosen).filter(score="negative_fpr")
     assert found["templates"].unique().to_list() == [2]
@@ -150,16 +145,14 @@ def test_templates_by_hand() -> None:
     cells = stats.cells(table)
     found = stats.by_template(cells, analysed(cells).inside)
     assert found.height == 2 * 3 * (4 + 4)  # models, groups, templates of either rate
-    for row in found.sample(12, seed=1).iter_rows(named=True):
-        label = {"negative_fpr": 0, "positive_fpr": 2}[row["score"]]
-        values = []
-        for _, part in table.filter(model=row["model"], template_id=row["template_id"]).group_by(
-            "run_id"
-        ):
-            rate = {g: (p["pred"] == label).mean() for (g,), p in part.group_by("group")}
-            values.append(rate[row["group"]] - np.mean(list(rate.values())))
-        assert row["value"] == pytest.approx(np.mean(values), abs=1e-12)
-        assert row["units"] == 2
+    place = ["model", "template_id", "group"]
+    for score, label in (("negative_fpr", 0), ("positive_fpr", 2)):
+        rates = table.group_by(*place, "run_id").agg(rate=(pl.col("pred") == label).mean())
+        gap = pl.col("rate") - pl.col("rate").mean().over("model", "template_id", "run_id")
+        by_hand = rates.with_columns(gap=gap).group_by(place).agg(pl.col("gap").mean())
+        both = found.filter(score=score, units=2).join(by_hand, on=place)
+        assert both.height == 24
+        np.testing.assert_allclose(both["value"], both["gap"], atol=1e-12)
     top = stats.largest(found, "template_id", k=1)
     assert top.height == 6
     means = found.group_by("score", "group", "template_id").agg(pl.col("value").mean())

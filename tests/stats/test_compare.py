@@ -43,9 +43,9 @@ def arm(seeds: Sequence[int] = (1, 2, 3, 4), *, templates: int = 60) -> pl.DataF
     return pl.concat(parts)
 
 
-def turned(frame: pl.DataFrame, *, group: str = "0", every: int = 3) -> pl.DataFrame:
-    """The frame with every third template's sentences about a group called negative."""
-    hit = (pl.col("template_id").cast(pl.Int64) % every == 0) & (pl.col("group") == group)
+def turned(frame: pl.DataFrame, *, every: int = 3) -> pl.DataFrame:
+    """The frame with every third template's sentences about the first group called negative."""
+    hit = (pl.col("template_id").cast(pl.Int64) % every == 0) & (pl.col("group") == "0")
     return frame.with_columns(pred=pl.when(hit).then(pl.lit(0, pl.Int8)).otherwise("pred"))
 
 

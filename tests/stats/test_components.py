@@ -100,21 +100,6 @@ def test_symmetric_sums_equal_the_closed_form_and_stay_unbiased_with_cells_missi
         assert some[facet].mean() == near, facet
 
 
-@pytest.mark.parametrize(
-    ("shape", "drawn"),
-    [((5, 30, 3), FACETS), ((5, 60), FACETS[:2]), ((3, 10), FACETS[:2]), ((40, 8, 6), FACETS)],
-)
-def test_nominal_intervals_cover_what_they_say(
-    shape: tuple[int, ...], drawn: tuple[str, ...]
-) -> None:
-    tables = mean_squares(simulated(shape, studies=1500, seed=6), drawn)
-    low, high = tables.estimate().interval(0.95)
-    covered = ((low < 0) & (high > 0)).mean()
-    assert covered == pytest.approx(0.95, abs=0.02)
-    low, high = tables.estimate(["run"]).interval(0.95)
-    assert ((low < 0) & (high > 0)).mean() < covered
-
-
 def test_what_does_not_vary_has_no_interval() -> None:
     same = mean_squares(np.full((1, 4, 6), 0.25), ("run", "template")).estimate()
     assert np.isnan(same.interval(0.95)).all()

@@ -50,9 +50,9 @@ def test_each_reason_and_its_limit(shown: Showing, said: str | None) -> None:
     assert reason == said if said is None else said in str(reason)
 
 
-def guesses(right: float, *, pred: int | None = None, templates: int = 60) -> pl.DataFrame:
+def guesses(right: float, *, pred: int | None = None) -> pl.DataFrame:
     """Predictions that are right so often, else of any label; or always one label."""
-    frame = predictions(seed=2, models=1, runs=5, templates=templates)
+    frame = predictions(seed=2, models=1, runs=5, templates=60)
     random = np.random.default_rng(5)
     label = frame["label"].to_numpy()
     guess = random.integers(0, 3, len(label))

@@ -54,15 +54,13 @@ def test_the_variance_and_its_degrees_of_freedom_are_those_of_the_matrices(strat
     assert found.freedom[0] == pytest.approx(np.trace(spectrum) ** 2 / (spectrum**2).sum())
 
 
-def in_clusters(
-    sizes: np.ndarray, share: float, like: float, studies: int, random: np.random.Generator
-) -> Doubles:
-    """Outcomes of 0 and 1 [studies, pairs] whose clusters are alike by `like` on a latent scale."""
+def in_clusters(sizes: np.ndarray, like: float, random: np.random.Generator) -> Doubles:
+    """Outcomes [200 studies, pairs], 60% of them 1, alike within clusters on a latent scale."""
     spread = np.sqrt(like / (1 - like))
     cluster = np.repeat(np.arange(len(sizes)), sizes)
-    latent = random.normal(size=(studies, len(cluster)))
-    latent += spread * random.normal(size=(studies, len(sizes)))[:, cluster]
-    return (latent < stats.norm.ppf(share) * np.sqrt(1 + spread**2)).astype(float)
+    latent = random.normal(size=(200, len(cluster)))
+    latent += spread * random.normal(size=(200, len(sizes)))[:, cluster]
+    return (latent < stats.norm.ppf(0.6) * np.sqrt(1 + spread**2)).astype(float)
 
 
 def judged(values: Doubles, cluster: np.ndarray | None, test: str) -> pl.DataFrame:
@@ -89,10 +87,10 @@ def test_intervals_of_pairs_in_clusters_of_ten_cover_the_truth() -> None:
     for what, share, test, times in (
         ("preference", 0.6, "mcnemar", 100), ("effect", 0.0, "paired_t", 100)
     ):  # fmt: skip
-        values = in_clusters(sizes, 0.6, like, 200, random)
+        values = in_clusters(sizes, like, random)
         if what == "effect":
             # A style's effect is a mean of paired differences, here of writers that turn alike.
-            values = values - in_clusters(sizes, 0.6, like, 200, random)
+            values = values - in_clusters(sizes, like, random)
         for drawn, known in (("clusters", cluster), ("pairs", None)):
             table = judged(values, known, test)
             held = (table["low"] <= times * share) & (table["high"] >= times * share)

@@ -146,10 +146,3 @@ def test_a_classifier_with_mostly_unreadable_answers_has_no_verdict(tmp_path: Pa
     alone = gaps(counts.cells.filter(pl.col("method").cast(pl.String) != "zero_shot"))
     assert "zero_shot+likelihood" in alone["method"].to_list()
     assert_frame_equal(after.filter(~theirs), alone)
-
-    found = analysed(counts.cells, terms=counts.terms, withheld=withheld)
-    terms = found.of_terms
-    for table in (found.marked, terms):
-        assert table.filter(~theirs)["reason"].null_count() == table.filter(~theirs).height
-        assert table.filter(theirs)["survives"].null_count() == table.filter(theirs).height
-    assert terms.filter(theirs).height

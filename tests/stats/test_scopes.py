@@ -15,17 +15,14 @@ from raybias.stats.scopes import GapTable, WordVariance, rate_tables, word_varia
 from support.stats_data import analysed, crossed, gaps, predictions, word_cells
 
 
-def inside(frame: pl.DataFrame) -> pl.DataFrame:
-    groups = frame.select("probe", "attribute", "group").unique()
-    return groups.with_columns(in_mean=pl.lit(True))
-
-
 def tables_of(frame: pl.DataFrame) -> list[GapTable]:
-    return [each.less_mean() for each in rate_tables(stats.cells(frame), inside(frame))]
+    groups = frame.select("probe", "attribute", "group").unique()
+    inside = groups.with_columns(in_mean=pl.lit(True))
+    return [each.less_mean() for each in rate_tables(stats.cells(frame), inside)]
 
 
 def study(
-    *, studies: int = 1, runs: int = 5, templates: int = 30, words: int = 3, word_sd: float = 0.0
+    *, studies: int = 1, runs: int = 5, templates: int = 30, word_sd: float = 0.0
 ) -> pl.DataFrame:
     """Neutral sentences whose error rates vary by run, template, template x group and word."""
     random = np.random.default_rng(11)
@@ -36,9 +33,9 @@ def study(
             + random.normal(0, 0.03, (runs, 1, 1, 1))
             + random.normal(0, 0.1, (1, templates, 1, 1))
             + random.normal(0, 0.2, (1, templates, 3, 1))
-            + random.normal(0, word_sd, (1, 1, 3, words))
+            + random.normal(0, word_sd, (1, 1, 3, 3))
         )
-        wrong = random.random((runs, templates, 3, words)) < rate.clip(0, 1)
+        wrong = random.random((runs, templates, 3, 3)) < rate.clip(0, 1)
         parts.append(crossed(np.where(wrong, 0, 1)).with_columns(model=pl.lit(f"m{model}")))
     return pl.concat(parts)
 
@@ -88,7 +85,7 @@ def test_the_variance_of_words_is_found_and_widens_every_group() -> None:
 
 def test_words_that_lack_sentences_are_compared_by_their_means() -> None:
     """Against loops over the templates of one group; the truth over many such groups."""
-    frame = study(studies=60, templates=20, words=3, word_sd=0.1)
+    frame = study(studies=60, templates=20, word_sd=0.1)
     random = np.random.default_rng(5)
     cells = frame.select("model", "template_id", "term").unique(maintain_order=True)
     kept = cells.filter(pl.Series(random.random(cells.height) < 0.7))

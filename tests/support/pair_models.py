@@ -9,7 +9,6 @@ import difflib
 import math
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -68,8 +67,9 @@ def pairs(count: int, *, seed: int, longest: int = 12) -> list[tuple[str, str]]:
 class Textbook:
     """Scores of pairs, computed as their authors wrote them."""
 
-    def __init__(self, path: str, kind: Any) -> None:
-        self.model = kind.from_pretrained(path).eval()
+    def __init__(self, path: str, *, masked: bool) -> None:
+        auto = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+        self.model = auto.from_pretrained(path).eval()
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(path)
         self._read = cache(self._logits)
 
@@ -141,9 +141,3 @@ class Textbook:
     def begun(self, ids: list[int]) -> list[float]:
         output = self.log_probs([self._begin(), *ids])
         return [output[n, token].item() for n, token in enumerate(ids)]
-
-
-def textbook(path: str, *, masked: bool) -> Textbook:
-    """The textbook of a saved model."""
-    auto = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
-    return Textbook(path, auto)
