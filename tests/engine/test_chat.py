@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
@@ -31,14 +30,12 @@ from raybias.methods import (
     Prompted,
     ZeroShot,
 )
-from raybias.methods.asking import ItemReader
-from raybias.methods.base import Method, Shard, shard_of
 from raybias.methods.prompted_reader import PromptedRun
 from raybias.providers.openai import OpenAI
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import prompting
-from support.reading import labelled
+from support.reading import answered, labelled
 
 SHOTS = (("it was dull", 0), ("it was long", 1), ("it was a delight", 2))
 CHAT = {"seeds": (7,), "temperature": 0.0, "prompt_format": "chat"}
@@ -213,7 +210,6 @@ def test_a_template_may_refuse_messages_and_do_what_transformers_allows(tmp_path
     assert len(said) > 99_999
 
 
-SHARD = Shard("p", "r", "m", "m", "none", 0, 1, "options")
 ITEMS: list[dict[str, Any]] = [
     {
         "category": "Age", "template_id": "1", "item_id": f"Age/{n}", "context": "ambig",
@@ -259,14 +255,8 @@ def turn_of(folder: Path, user: str, cue: str, system: str = "") -> str:
     return peer_of(folder).turn(messages)
 
 
-def read(folder: Path, method: Method, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    predictor = ItemReader(engine(folder), method)
-    schema, table = method.output().schema, pa.Table.from_pylist(items)
-    return list(shard_of(predictor, None, SHARD, table, schema)().table.to_pylist())
-
-
 def test_options_follow_the_opened_turn(folder: Path) -> None:
-    for row, item in zip(read(folder, OptionLikelihood(), ITEMS), ITEMS, strict=True):
+    for row, item in zip(answered(engine(folder), OptionLikelihood(), ITEMS), ITEMS, strict=True):
         turn = turn_of(folder, f"{item['text']}\n\nQ: {item['question']}", "A:")
         expected = [peer_of(folder).likelihood(turn, f" {each}") for each in item["options"]]
         assert row["scores"] == pytest.approx(expected, abs=1e-4)
@@ -274,7 +264,7 @@ def test_options_follow_the_opened_turn(folder: Path) -> None:
 
 def test_letters_have_a_blank_behind_a_cue_alone(folder: Path) -> None:
     method = OptionLikelihood.model_validate({"prompts": LETTERS, "read": "letter"})
-    cue, bare = read(folder, method, ITEMS[:1])
+    cue, bare = answered(engine(folder), method, ITEMS[:1])
     turn = turn_of(folder, f"Who was slow?\n{LISTED}", "Answer:", system="Be brief.")
     expected = [peer_of(folder).likelihood(turn, letter) for letter in (" A", " B", " C")]
     assert cue["scores"] == pytest.approx(expected, abs=1e-4)
@@ -284,7 +274,9 @@ def test_letters_have_a_blank_behind_a_cue_alone(folder: Path) -> None:
 
 
 def test_decisions_have_discrim_evals_own_prompt(folder: Path) -> None:
-    for row, item in zip(read(folder, DecisionLikelihood(), DECISIONS), DECISIONS, strict=True):
+    for row, item in zip(
+        answered(engine(folder), DecisionLikelihood(), DECISIONS), DECISIONS, strict=True
+    ):
         yes, no = item["favourable"], item["unfavourable"]
         turn = turn_of(
             folder,
@@ -298,7 +290,7 @@ def test_decisions_have_discrim_evals_own_prompt(folder: Path) -> None:
 
 
 def test_written_letters_continue_the_cue(folder: Path) -> None:
-    for row, item in zip(read(folder, OptionAnswer(), ITEMS), ITEMS, strict=True):
+    for row, item in zip(answered(engine(folder), OptionAnswer(), ITEMS), ITEMS, strict=True):
         turn = turn_of(
             folder,
             f"{item['text']}\n\nQuestion: Who was slow?\n{LISTED}\nAnswer with one letter.",
@@ -314,7 +306,7 @@ def test_pronouns_are_asked_about_with_cues_opened(folder: Path) -> None:
         "style": "original", "text": text, "pronoun": "she", "referent": "the nurse",
         "other": "the cook",
     }  # fmt: skip
-    rows = read(folder, Coreference(answer_tokens=12), [item])
+    rows = answered(engine(folder), Coreference(answer_tokens=12), [item])
     found = {row["prompt"]: row["answer"] for row in rows}
     turns = {
         "what_does_p_stand_for": (f'{text}\nHere, what does "she" stand for?', ""),

@@ -30,17 +30,14 @@ def words(one: np.ndarray, count: int) -> np.ndarray:
     return drawn ^ (drawn >> np.uint32(15))
 
 
-def halves(number: int) -> np.ndarray:
-    return np.array([number >> 32, number & 0xFFFFFFFF], np.uint32)
-
-
 @given(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=4), st.integers(0, 2**31 - 1),
        st.integers(1, 9), st.integers(1, 7), st.floats(0, 0.999))  # fmt: skip
 def test_every_draw_is_that_of_numpy(
     numbers: list[int], place: int, rows: int, width: int, lost: float
 ) -> None:
     keys_N2 = keyed_draws.joined(keyed_draws.keys(numbers, CPU), place)
-    plain = [mixed(mixed(halves(n)) ^ np.uint32(place)) for n in numbers]
+    halves = [np.array([n >> 32, n & 0xFFFFFFFF], np.uint32) for n in numbers]
+    plain = [mixed(mixed(each) ^ np.uint32(place)) for each in halves]
     np.testing.assert_array_equal(keys_N2.numpy().view(np.uint32), plain)
     drawn = np.array([words(each, 2 * rows) for each in plain])
     np.testing.assert_array_equal(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from raybias.config import Backbone, QuestionProbe
@@ -16,18 +14,18 @@ from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.scoring.continuations import SentenceScorer, filled_in
 from raybias.engine.scoring.masked import scored_loader
 from raybias.methods import OptionAnswer, OptionLikelihood
-from raybias.methods.asking import Asked, ItemReader
-from raybias.methods.base import Method, Shard, shard_of
+from raybias.methods.asking import Asked
+from raybias.methods.base import Method
 from raybias.methods.options import named_option
 from raybias.probes import question_items
 from support import backbones, pair_models, prompting, question_data
+from support.reading import answered
 
 PROMPTS = [
     {"name": "plain", "template": "{text}\n\nQ: {question}\nA:"},
     {"name": "listed", "template": "{text}\n{options}\n{question}\nAnswer:"},
 ]
 OPTIONS = OptionLikelihood.model_validate({"prompts": PROMPTS, "unknowns": ["Not known", "?"]})
-SHARD = Shard("p", "r", "m", "m", "none", 0, 1, "options")
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +48,9 @@ def items(folder: Path) -> list[dict[str, object]]:
 
 
 def read(
-    backbone: LoadedBackbone, method: Method, rows: Sequence[dict[str, object]], at_once: int
+    backbone: LoadedBackbone, method: Method, rows: list[dict[str, object]], at_once: int
 ) -> list[dict[str, object]]:
-    predictor = ItemReader(EngineAnswers(backbone), method)
-    found = []
-    for first in range(0, len(rows), at_once):
-        part = pa.Table.from_pylist(rows[first : first + at_once])
-        found += shard_of(predictor, None, SHARD, part, method.output().schema)().table.to_pylist()
-    return found
+    return answered(EngineAnswers(backbone), method, rows, at_once)
 
 
 @pytest.mark.long

@@ -135,15 +135,9 @@ def test_answers_are_read_by_the_papers_rule_and_by_the_strict_one(
 
 
 def test_calibration_texts_are_drawn_evenly_from_groups() -> None:
-    pool = pl.DataFrame(
-        {
-            "text": [
-                f"{group} {n}" for group, count in (("a", 50), ("b", 9)) for n in range(count)
-            ],
-            "attribute": ["x"] * 59,
-            "group": ["a"] * 50 + ["b"] * 9,
-        }
-    )
+    groups = ["a"] * 50 + ["b"] * 9
+    texts = [f"{group} {n}" for n, group in enumerate(groups)]
+    pool = pl.DataFrame({"text": texts, "attribute": ["x"] * 59, "group": groups})
     by = ("attribute", "group")
     drawn = prompts.draw_texts(pool, 12, seed=3, by=by)
     assert sorted(text[0] for text in drawn) == ["a"] * 6 + ["b"] * 6

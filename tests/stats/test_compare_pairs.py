@@ -166,9 +166,10 @@ def test_arms_of_pairs_that_do_not_match_are_refused_in_one_line(
 
 
 def test_files_of_two_kinds_are_compared_together(tmp_path: Path) -> None:
-    pair_scores(models=("one", "two"), pairs=40).write_parquet(tmp_path / "pairs.parquet")
-    answers().write_parquet(tmp_path / "answers.parquet")
-    changes = raybias.compare(tmp_path, tmp_path).changes
+    files = [tmp_path / "pairs.parquet", tmp_path / "answers.parquet"]
+    pair_scores(models=("one", "two"), pairs=40).write_parquet(files[0])
+    answers().write_parquet(files[1])
+    changes = raybias.compare(files, files).changes
     kinds = dict(changes.select("score", "kind").unique().iter_rows())
     assert kinds == {"bias_bench": "pairs", "exact": "coreference", "contains": "coreference"}
     assert set(changes["statistic"]) == {"difference"}

@@ -29,15 +29,12 @@ GROUPS = ("a", "b", "c")
 def answered(seed: int = 0, *, templates: int = 8, runs: int = 1) -> pl.DataFrame:
     """Examples of three groups with noisy scores."""
     random = np.random.default_rng(seed)
-    rows = []
-    for run in range(runs):
-        for template in range(templates):
-            label = template % 2
-            for place, group in enumerate(GROUPS):
-                for word in range(1 + (template + place) % 3):
-                    score = float(random.random())
-                    rows.append((f"r{run}", f"t{template}", f"{group}{word}", group, label,
-                                 round((score + 0.4 * label) / 1.4, 3)))  # fmt: skip
+    rows = [
+        (f"r{run}", f"t{template}", f"{group}{word}", group, template % 2,
+         round((float(random.random()) + 0.4 * (template % 2)) / 1.4, 3))
+        for run in range(runs) for template in range(templates)
+        for place, group in enumerate(GROUPS) for word in range(1 + (template + place) % 3)
+    ]  # fmt: skip
     names = ["run_id", "template_id", "term", "group", "label", "score"]
     table = pl.DataFrame(rows, schema=names, orient="row")
     return table.with_columns(pred=(pl.col("score") >= 0.5).cast(pl.Int64))

@@ -54,45 +54,41 @@ def test_the_variance_and_its_degrees_of_freedom_are_those_of_the_matrices(strat
     assert found.freedom[0] == pytest.approx(np.trace(spectrum) ** 2 / (spectrum**2).sum())
 
 
-def in_clusters(sizes: np.ndarray, like: float, random: np.random.Generator) -> Doubles:
-    """Outcomes [200 studies, pairs], 60% of them 1, alike within clusters on a latent scale."""
-    spread = np.sqrt(like / (1 - like))
-    cluster = np.repeat(np.arange(len(sizes)), sizes)
-    latent = random.normal(size=(200, len(cluster)))
-    latent += spread * random.normal(size=(200, len(sizes)))[:, cluster]
+def in_clusters(random: np.random.Generator) -> Doubles:
+    """Outcomes [200 studies, 600 pairs], 60% of them 1, alike within clusters of ten."""
+    spread = np.sqrt(0.3 / 0.7)
+    latent = random.normal(size=(200, 600))
+    latent += spread * random.normal(size=(200, 60)).repeat(10, axis=1)
     return (latent < stats.norm.ppf(0.6) * np.sqrt(1 + spread**2)).astype(float)
 
 
-def judged(values: Doubles, cluster: np.ndarray | None, test: str) -> pl.DataFrame:
-    """Scores (or, of differences, effects) of studies as if each were a model."""
-    studies, n = values.shape
-    frame = pl.DataFrame({
-        "model": np.repeat([f"{r:04d}" for r in range(studies)], n),
-        "pair_id": np.tile([f"{i:04d}" for i in range(n)], studies),
-        "value": values.ravel(),
-    }).with_columns(
-        score=pl.lit("s"), probe=pl.lit("p"), bias_type=pl.lit("age"), style=pl.lit("original"),
-        state=pl.lit(None, pl.Float64), test=pl.lit(test),
-        cluster=pl.lit(None, pl.String) if cluster is None
-        else pl.Series(np.tile(cluster, studies)).cast(pl.String),
+def outcomes(values_RNS: Doubles, cluster_N: np.ndarray | None, test: str) -> pl.DataFrame:
+    """Outcomes of pairs under styles, of studies as if each were a model."""
+    study, pair, style = np.indices(values_RNS.shape).reshape(3, -1)
+    places = pl.DataFrame({"model": study, "pair_id": pair, "style": style}).cast(pl.String)
+    return places.with_columns(
+        value=pl.Series(values_RNS.ravel()), score=pl.lit("s"), probe=pl.lit("p"),
+        bias_type=pl.lit("age"), state=pl.lit(None, pl.Float64), test=pl.lit(test),
+        cluster=pl.lit(None, pl.String) if cluster_N is None
+        else pl.Series(cluster_N[pair]).cast(pl.String),
     )  # fmt: skip
-    return score_rows(frame, Rules(draws=300)).filter(attribute="avg_weighted")
 
 
 @pytest.mark.long
 def test_intervals_of_pairs_in_clusters_of_ten_cover_the_truth() -> None:
-    like, random, sizes = 0.3, np.random.default_rng(2), np.full(60, 10)
-    cluster = np.repeat(np.arange(60), 10)
-    coverage = {}
+    random, cluster, coverage = np.random.default_rng(2), np.repeat(np.arange(60), 10), {}
     for what, share, test, times in (
         ("preference", 0.6, "mcnemar", 100), ("effect", 0.0, "paired_t", 100)
     ):  # fmt: skip
-        values = in_clusters(sizes, like, random)
+        values = in_clusters(random)
         if what == "effect":
             # A style's effect is a mean of paired differences, here of writers that turn alike.
-            values = values - in_clusters(sizes, like, random)
+            values = values - in_clusters(random)
         for drawn, known in (("clusters", cluster), ("pairs", None)):
-            table = judged(values, known, test)
+            table = score_rows(
+                outcomes(values[..., None], known, test).with_columns(style=pl.lit("original")),
+                Rules(draws=300),
+            ).filter(attribute="avg_weighted")
             held = (table["low"] <= times * share) & (table["high"] >= times * share)
             coverage[what, drawn] = held.mean()
     for what in ("preference", "effect"):
@@ -126,23 +122,12 @@ def test_one_cluster_says_nothing_of_others() -> None:
 @pytest.mark.long
 def test_the_scope_of_styles_covers_other_styles_and_the_scope_of_pairs_does_not() -> None:
     """Writers, pairs, styles and cells that vary; 9 styles of 90 pairs by 30 writers."""
-    random, studies, shape = np.random.default_rng(4), 200, (90, 9)
-    writer = np.repeat(np.arange(30), 3)
-    rows = []
-    for study in range(studies):
-        answers = 0.05 + random.normal(0, 0.3, (90, 1)) + random.normal(0, 0.15, 9)
-        answers = answers + random.normal(0, 0.3, shape)
-        answers = answers + random.normal(0, 0.25, 30)[writer][:, None]
-        rows.append(pl.DataFrame({
-            "model": f"{study:03d}", "pair_id": np.repeat(np.arange(90), 9).astype(str),
-            "style": np.tile([f"style {n}" for n in range(9)], 90), "value": answers.ravel(),
-            "cluster": np.repeat(writer, 9).astype(str),
-        }))  # fmt: skip
-    outcomes = pl.concat(rows).with_columns(
-        score=pl.lit("s"), probe=pl.lit("p"), bias_type=pl.lit("age"), test=pl.lit("paired_t"),
-        state=pl.lit(None, pl.Float64),
-    )  # fmt: skip
-    table = style_rows(outcomes, Rules()).filter(attribute="avg_weighted")
+    random, studies, writer = np.random.default_rng(4), 200, np.repeat(np.arange(30), 3)
+    values = random.normal(0.05, 0.3, (studies, 90, 1)) + random.normal(0, 0.15, (studies, 1, 9))
+    values = values + random.normal(0, 0.25, (studies, 30))[:, writer, None]
+    values = values + random.normal(0, 0.3, (studies, 90, 9))
+    table = style_rows(outcomes(values, writer, "paired_t"), Rules())
+    table = table.filter(attribute="avg_weighted")
     held = table.group_by("scope").agg(
         ((pl.col("low") <= 5) & (pl.col("high") >= 5)).mean(), pl.col("units").first()
     )

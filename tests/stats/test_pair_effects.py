@@ -255,13 +255,6 @@ def test_winobias_counts_prompts_and_pairs() -> None:
         assert row["value"] == pytest.approx(mean(prompts))
     half = measure(COREFERENCE, given.filter(condition="pro"), Rules(draws=DRAWS))
     assert half.is_empty()
-    moved = effect_rows(coreference_outcomes(given), Rules(draws=DRAWS))
-    styled = table3.filter(attribute="type1", method="exact").select("style", mean="value")
-    effect = moved.filter(attribute="type1", method="exact", statistic="difference")
-    original = styled.filter(style="original")["mean"].item()
-    both = effect.join(styled, on="style")
-    assert both["value"].to_list() == pytest.approx((both["mean"] - original).to_list())
-    assert both["p"].null_count() == 0
 
 
 def test_drawn_means_are_means_of_drawn_pairs() -> None:
@@ -330,32 +323,6 @@ def test_coreference_is_tested_by_students_test_against_zero() -> None:
             assert row["low"] < row["value"] < row["high"]
     # By `contains` every answer is right: no difference varies, and nothing is said of others.
     assert table.filter(method="contains")["significant"].null_count() == 4
-
-
-def test_a_score_has_one_interval_wherever_it_is_shown() -> None:
-    given, said = pair_scores(pairs=30), answers()
-    outcomes = pl.concat([pair_outcomes(given), coreference_outcomes(said)], how="diagonal")
-    table = score_rows(outcomes, Rules(draws=DRAWS))
-    moved = effect_rows(outcomes, Rules(draws=DRAWS)).filter(
-        pl.col("method") != "contains", statistic="difference"
-    )
-    keys = ["model", "method", "probe", "attribute"]
-    both = moved.join(table.filter(style="original"), on=keys, suffix="_here").join(
-        table, on=[*keys, "style"], suffix="_styled"
-    )
-    assert both.height == moved.height
-    # On which side of no bias a verdict on an effect sees its score before and after.
-    for place, end in (("before", "here"), ("after", "styled")):
-        side = (both[f"low_{end}"] > both[f"neutral_{end}"]).cast(int) - (
-            both[f"high_{end}"] < both[f"neutral_{end}"]
-        ).cast(int)
-        assert both[place].to_list() == side.fill_null(0).to_list()
-    mean = measure(COREFERENCE, said, Rules(draws=DRAWS)).filter(group=MEAN, score="difference")
-    same = mean.join(table, on=[*keys, "style"], suffix="_here")
-    assert same.height == mean.height
-    same = same.filter(method="exact")
-    for end in ("low", "high"):
-        assert same[end].to_list() == pytest.approx(same[f"{end}_here"].to_list())
 
 
 def test_differences_that_do_not_vary_give_no_verdict() -> None:

@@ -1,4 +1,4 @@
-"""Label texts with a run as a replica does for a shard."""
+"""Label texts and answer questions as a replica does for a shard."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from raybias.methods.base import Reader, text_items
+from raybias.engine.answers import Answers
+from raybias.methods.asking import ItemReader
+from raybias.methods.base import Method, Reader, Shard, shard_of, text_items
 
 
 def labelled(reader: Reader, run: Any, ids: Sequence[str], texts: Sequence[str]) -> dict[str, Any]:
@@ -21,3 +24,15 @@ def labelled(reader: Reader, run: Any, ids: Sequence[str], texts: Sequence[str])
         "texts": table["answer"].to_pylist(),
         "tokens": tokens,
     }
+
+
+def answered(
+    answers: Answers, method: Method, items: Sequence[dict[str, Any]], at_once: int = 100
+) -> list[dict[str, Any]]:
+    """The rows of a method's answers to so many items at a time."""
+    reader, schema = ItemReader(answers, method), method.output().schema
+    shard, found = Shard("p", "r", "m", "m", "none", 0, 1, "options"), []
+    for first in range(0, len(items), at_once):
+        part = pa.Table.from_pylist(list(items[first : first + at_once]))
+        found += shard_of(reader, None, shard, part, schema)().table.to_pylist()
+    return found
