@@ -30,8 +30,7 @@ from raybias.schema import RUNS
 from raybias.storage import Store
 from raybias.study_record import begin
 from support import question_data
-from support.answer_data import bbq_file, option_answers, stereoset, triple_file
-from support.foreign.make import questions
+from support.answer_data import bbq_file, option_answers, questions, stereoset, triple_file
 from support.hostile import Files, corrupted, csv_bytes, dumped, parquet_bytes
 from support.pages import files_in
 from support.pair_data import answers, pair_scores

@@ -26,7 +26,7 @@ BUDGET = {
     "raybias/report": (4_228, 21),
     "raybias/runtime": (5_603, 28),
     "raybias/stats": (6_458, 26),
-    "tests": (28_232, 189),
+    "tests": (26_530, 181),
 }
 
 

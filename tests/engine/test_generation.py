@@ -241,7 +241,6 @@ def test_a_draw_is_that_over_the_whole_vocabulary(top_k: int, dtype: torch.dtype
 
 
 def test_windows_are_respected(tmp_path: object) -> None:
-    """Mistral's layers see a window; prompts beyond it are read as the model reads them."""
     model = backbones.load("mistral", tmp_path)
     model.model.config.sliding_window = 12
     rows, values = prompts(seed=5), sampling(model)

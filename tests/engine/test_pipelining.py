@@ -35,22 +35,17 @@ PASSES = 3
 ROWS = [tuple(row) for row in backbones.token_rows(24, seed=3)]
 
 
-def execution(passes: int) -> Execution:
-    """How a model computes with so many batches side by side; a CPU has no other device."""
-    return Execution(tokens_per_batch=120, passes=passes)
-
-
 @pytest.mark.parametrize("kind", ["opt", "bloom", "roberta"])
 def test_log_probabilities(kind: str, tmp_path: Path) -> None:
     found = []
     for passes in (1, PASSES):
         if kind == "roberta":
             spec = Backbone(id=str(pair_models.save(kind, tmp_path)), dtype="float32")
-            scorer: Any = MaskedScorer(load_masked(spec, execution(passes)))
+            scorer: Any = MaskedScorer(load_masked(spec, Execution(120, passes=passes)))
             asked: Any = [[(row, place) for place in range(1, len(row) - 1)] for row in ROWS]
         else:
             loaded = backbones.load(kind, tmp_path)
-            split = LoadedBackbone(loaded.encoder, loaded.model, execution(passes))
+            split = LoadedBackbone(loaded.encoder, loaded.model, Execution(120, passes=passes))
             scorer, asked = TokenScorer(split), [(row, 1) for row in ROWS]
         assert scorer.batcher.pipeline.depth == passes
         found.append(scorer.prepare(asked)())

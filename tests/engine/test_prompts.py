@@ -14,8 +14,6 @@ from raybias.schema import SENTENCES
 from support.prompting import plain
 
 WORDS = Verbalizer().words()
-
-
 OTHERS = ("bad", "okay", "good")
 
 

@@ -18,8 +18,6 @@ from raybias.measures import measure
 from raybias.measures.entries.decisions import DECISIONS
 
 AGES, GENDERS = ("20", "60", "90"), ("male", "female")
-
-
 FIRST = "age=60; gender=male"
 
 

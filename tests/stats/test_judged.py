@@ -15,9 +15,9 @@ from support.stats_data import analysed, crossed
 
 def predictions() -> pl.DataFrame:
     """A judge that is harsh on the first group; people's labels are in `human`."""
-    random = np.random.default_rng(0)
-    human = (random.random((2, 30, 3, 1)) > 0.3).astype(int)
-    wrong = random.random(human.shape) < np.array([[0.35], [0.1], [0.1]])
+    drawn = np.random.default_rng(0).random((2, 30, 3, 2))
+    human = (drawn[..., :1] > 0.3).astype(int)
+    wrong = drawn[..., 1:] < np.array([[0.35], [0.1], [0.1]])
     frame = crossed(np.where(wrong, 1 - human, human))
     return frame.with_columns(human=pl.Series(human.ravel(), dtype=pl.Int8))
 
