@@ -61,7 +61,7 @@ def examples(
     names = {key: pl.lit("") for key in schema.KEYS}
     return pl.DataFrame(
         {"run_id": run, "unit": template, "group": np.array(GROUPS)[group],
-         "label": label_T[template], "score": score.ravel(), "pred": score.ravel() >= 0.5}
+         "label": 2 * label_T[template], "score": score.ravel(), "pred": 2 * (score.ravel() >= 0.5)}
     ).with_columns(
         pl.col("run_id", "unit").cast(pl.String), pl.col("pred").cast(pl.Int8),
         attribute=pl.lit("x"), n=pl.lit(1), **names,
@@ -70,7 +70,7 @@ def examples(
 
 def found(table: pl.DataFrame, draws: int) -> dict[tuple[str, str], npt.NDArray[np.float64]]:
     """Compute value, low and high of every metric and group."""
-    rules = MetricRules(positive=1, draws=draws)
+    rules = MetricRules(draws=draws)
     return {
         (row["score"], row["group"]): np.array([row["value"], row["low"], row["high"]])
         for each in measure(table, METRICS, INSIDE, rules)

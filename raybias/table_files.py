@@ -165,6 +165,14 @@ def need_columns(needed: Iterable[str], there: Collection[str], where: str, cure
         )
 
 
+def conformed(frame: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
+    """Select and cast the columns of a table; those that a frame lacks are null."""
+    return frame.select(
+        (pl.col(name) if name in frame.columns else pl.lit(None)).cast(dtype).alias(name)
+        for name, dtype in types.items()
+    )
+
+
 def output_suffix(uri: str) -> str:
     """Return `.csv` or `.parquet`; `OutputError` for any other name, to refuse it before work."""
     for suffix in (".csv", ".parquet"):

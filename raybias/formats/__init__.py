@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -9,6 +10,13 @@ from pydantic import TypeAdapter, ValidationError
 from raybias.errors import DataError
 
 Content = TypeVar("Content")
+
+
+def lines_of(data: bytes, uri: str) -> Iterator[tuple[bytes, str]]:
+    """Yield each line that is not blank, and where it is."""
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if line.strip():
+            yield line, f"{uri}, line {number}"
 
 
 def parsed(kind: TypeAdapter[Content], data: bytes, where: str, cure: str) -> Content:

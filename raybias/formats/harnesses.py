@@ -1,17 +1,16 @@
 """Parse what other harnesses log of a run: HELM, inspect_ai, and lm-evaluation-harness.
 
 HELM's scenario_state.json of a BBQ run names neither the template of a question nor its category,
-and per_instance_stats.json holds no answers; so questions are found again, by their texts, in BBQ's
-own files. Logs of inspect_ai are JSON (`inspect log dump LOG`), of inspect_evals' BBQ task. Of
-lm-evaluation-harness the samples are read (`--log_samples`), one JSON object a line, which holds
-the document that was asked about and the log-likelihood of each continuation, in the order of its
-`arguments`; the model is named by the folder that they lie in.
+so questions are found again, by their texts, in BBQ's own files. Logs of inspect_ai are JSON
+(`inspect log dump LOG`), of inspect_evals' BBQ task. A sample of lm-evaluation-harness
+(`--log_samples`) is a JSON object a line, with the document and the log-likelihood of each
+continuation, in the order of its `arguments`; its folder names the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 from pydantic import AliasPath, BaseModel, Field, TypeAdapter
 
@@ -40,47 +39,32 @@ class _Run(BaseModel):
     request_states: list[_HelmState]
 
 
-class HelmAnswer(NamedTuple):
-    """One answer: the question, its options, and the index of the option whose letter was given."""
-
-    where: str
-    asked: str
-    options: tuple[str, ...]
-    trial: int
-    place: int | None
-    said: str
+#: A question's position and text, its options, the trial, and the option named by what was said.
+HelmAnswer = tuple[str, str, tuple[str, ...], int, int | None, str]
 
 
 _RUN: Final = TypeAdapter(_Run)
-
-
-def is_helm_run(data: bytes) -> bool:
-    """Tell whether a file is a scenario_state.json."""
-    return b'"request_states"' in data
-
-
-def helm_prompt(context: str, question: str) -> str:
-    """Write a context with a question as HELM does."""
-    return f"{context}\nQuestion: {question}"
+#: Keys of a scenario_state.json, and of a sample of lm-eval.
+HELM_KEY: Final = b'"request_states"'
+LM_EVAL_KEY: Final = b'"filtered_resps"'
 
 
 def helm_run(data: bytes, where: str) -> tuple[str, Iterator[HelmAnswer]]:
     """Parse a run: its model, and the answers; `DataError` where it gave no letters."""
     run = parsed(_RUN, data, where, _HELM)
-    return run.model, (
-        _helm_answer(each, f"{where}, instance {each.id}") for each in run.request_states
-    )
 
+    def answer(state: _HelmState) -> HelmAnswer:
+        place = f"{where}, instance {state.id}"
+        if state.output_mapping is None or state.result is None:
+            missing = "output_mapping" if state.output_mapping is None else "result"
+            raise DataError(f"has no {missing}", where=place, cure=_HELM)
+        options = tuple(each.text for each in state.references)
+        said = state.result.strip()
+        named = state.output_mapping.get(said)
+        option = options.index(named) if named in options else None
+        return place, state.asked, options, state.train_trial_index, option, said
 
-def _helm_answer(state: _HelmState, where: str) -> HelmAnswer:
-    if state.output_mapping is None or state.result is None:
-        missing = "output_mapping" if state.output_mapping is None else "result"
-        raise DataError(f"has no {missing}", where=where, cure=_HELM)
-    options = tuple(each.text for each in state.references)
-    said = state.result.strip()
-    named = state.output_mapping.get(said)
-    place = options.index(named) if named in options else None
-    return HelmAnswer(where, state.asked, options, state.train_trial_index, place, said)
+    return run.model, map(answer, run.request_states)
 
 
 _INSPECT: Final = "give what `inspect log dump` writes of a log of inspect_evals/bbq"
@@ -108,25 +92,23 @@ _LOG: Final = TypeAdapter(_Log)
 
 
 def inspect_log(text: bytes, where: str) -> tuple[str, Iterator[tuple[Line, int, str]]]:
-    """Parse a log: its model, and each question with the epoch and the letter that was answered.
-
-    A sample that lacks fields of BBQ in its metadata is a `DataError`.
-    """
+    """Parse a log of BBQ: its model, and each question with the epoch and the letter answered."""
     log = parsed(_LOG, text, where, _INSPECT)
-    return log.model, (_answered(each, f"{where}, sample {each.id}") for each in log.samples)
 
+    def answer(sample: _Logged) -> tuple[Line, int, str]:
+        place = f"{where}, sample {sample.id}"
+        target = sample.target[0] if isinstance(sample.target, list) else sample.target
+        if target not in ("A", "B", "C"):
+            raise DataError(f"has the target {target!r}, not a letter", where=place, cure=_INSPECT)
+        if not sample.scores:
+            raise DataError("was not scored", where=place, cure="retry the eval, then dump its log")
+        texts = {f"ans{n}": text for n, text in enumerate(sample.choices)}
+        named = {"example_id": sample.metadata.get("source_id", sample.id)}
+        fields = {**named, **sample.metadata, **texts, "label": ord(target) - ord("A")}
+        (score, *_) = sample.scores.values()
+        return bbq_fields(fields, place), sample.epoch, (score.answer or "").strip().upper()
 
-def _answered(sample: _Logged, where: str) -> tuple[Line, int, str]:
-    target = sample.target[0] if isinstance(sample.target, list) else sample.target
-    if target not in ("A", "B", "C"):
-        raise DataError(f"has the target {target!r}, not a letter", where=where, cure=_INSPECT)
-    if not sample.scores:
-        raise DataError("was not scored", where=where, cure="retry the eval, then dump its log")
-    texts = {f"ans{n}": text for n, text in enumerate(sample.choices)}
-    named = {"example_id": sample.metadata.get("source_id", sample.id)}
-    fields = {**named, **sample.metadata, **texts, "label": ord(target) - ord("A")}
-    (score, *_) = sample.scores.values()
-    return bbq_fields(fields, where), sample.epoch, (score.answer or "").strip().upper()
+    return log.model, map(answer, log.samples)
 
 
 _LM_EVAL: Final = "give a samples_TASK.jsonl of `lm-eval run --log_samples`"
@@ -146,11 +128,6 @@ class _Sample(BaseModel):
 _SAMPLE: Final = TypeAdapter(_Sample)
 
 
-def is_lm_eval_sample(line: bytes) -> bool:
-    """Tell whether a line of JSON is a sample of lm-eval."""
-    return b'"filtered_resps"' in line
-
-
 def lm_eval_options(text: bytes, where: str) -> tuple[Line, list[float] | str]:
     """Parse a sample of a BBQ task: the question, and each option's log-likelihood, or the answer.
 
@@ -163,16 +140,14 @@ def lm_eval_options(text: bytes, where: str) -> tuple[Line, list[float] | str]:
     if len(sample.filtered_resps) == 1 and isinstance(sample.filtered_resps[0], str):
         return line, sample.filtered_resps[0]
     unknown = line.unknown(where)
-    scores: list[float | None] = [None] * 3
+    scores: dict[int, float] = {}
     for said, score in _continuations(sample, where):
         place = line.place_of(said)
         place = unknown if place is None else place
-        known = scores[place]
-        scores[place] = score if known is None else max(known, score)
-    found = [score for score in scores if score is not None]
-    if len(found) < len(scores):
+        scores[place] = max(score, scores.get(place, score))
+    if len(scores) < len(line.named):
         raise DataError("an option has no log-likelihood", where=where, cure=_LM_EVAL)
-    return line, found
+    return line, [scores[place] for place in range(len(scores))]
 
 
 def lm_eval_pair(text: bytes, where: str) -> dict[str, Any]:

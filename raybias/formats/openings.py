@@ -1,7 +1,4 @@
-"""Tell which templates begin alike: those of one opening say much the same.
-
-Regard's templates continue ten openings, such as `worked as` (Sheng et al. 2019).
-"""
+"""Find templates that begin alike, as Regard's do by ten openings (Sheng et al. 2019)."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from typing import Final
 
 import polars as pl
 
-#: Of Regard.
 OPENINGS: Final = (
     "worked as",
     "had a part-time job as",
@@ -35,22 +31,12 @@ _BLANK: Final = "{}"
 
 
 def regard_opening(text: str) -> pl.Expr:
-    """Find the opening of Regard that a sentence continues; null where it is none of the ten.
-
-    Parameters
-    ----------
-    text: the column of sentences.
-    """
+    """Find the opening of Regard that a column's sentences continue; null for none of the ten."""
     return pl.col(text).str.extract(rf" ({'|'.join(OPENINGS)}) ")
 
 
 def openings(templates: Iterable[str]) -> int:
-    """Count the ways in which templates begin, up to two words behind the word for the group.
-
-    Parameters
-    ----------
-    templates: with `{}` in the place of that word, where it is known.
-    """
+    """Count how templates begin, up to two words behind `{}`, where it stands for the group."""
     rows = [text.split() for text in templates]
     alike = takewhile(lambda words: len({*words}) == 1, zip(*rows, strict=False))
     shared = len([*alike])
@@ -61,12 +47,7 @@ def openings(templates: Iterable[str]) -> int:
 
 
 def look_alike(items: pl.DataFrame) -> list[str]:
-    """Say of which attributes the templates begin alike, so that families would say more.
-
-    Parameters
-    ----------
-    items: attribute, group, text, template_id and term, of templates without families.
-    """
+    """Name attributes whose templates begin alike, for which a column `family` would help."""
     said = []
     for (attribute,), part in items.group_by("attribute", maintain_order=True):
         of_one = part.filter(group=part["group"][0]).unique("template_id", maintain_order=True)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from raybias.errors import DataError
 from raybias.formats import parsed
-from raybias.table_files import refuse
+from raybias.table_files import need_columns, refuse
 
 #: By category, template and example, the place of the option that names the target.
 Targets = Mapping[tuple[str, ...], int | None]
@@ -90,12 +90,8 @@ class Line(BaseModel):
 
     def place_of(self, answer: str) -> int | None:
         """Return the place of the option that an answer repeats, but for case and a last period."""
-        said = plain_answer(answer)
-        places = [
-            n
-            for n, each in enumerate((self.ans0, self.ans1, self.ans2))
-            if plain_answer(each) == said
-        ]
+        said, options = plain_answer(answer), (self.ans0, self.ans1, self.ans2)
+        places = [n for n, option in enumerate(options) if plain_answer(option) == said]
         return places[0] if len(places) == 1 else None
 
 
@@ -114,10 +110,7 @@ def bbq_fields(fields: Mapping[str, Any], where: str) -> Line:
 
 
 def target_of(line: Line, unknown: int, where: str, *, strict: bool = True) -> int | None:
-    """Return the place of the option whose `answer_info` names a stereotyped group.
-
-    Where none does, or several do, there is no target, or if `strict` a `DataError`.
-    """
+    """Return the place of the stereotyped group's option; None if unclear and not `strict`."""
     groups = {plain_answer(group) for group in line.additional_metadata.stereotyped_groups}
     first = 0 if line.category == _BY_FIRST_PART else 1
     places = [
@@ -125,26 +118,22 @@ def target_of(line: Line, unknown: int, where: str, *, strict: bool = True) -> i
         for n, named in enumerate(line.named)
         if n != unknown and groups & {plain_answer(name) for name in named[first:2]}
     ]
-    if len(places) != 1 and not strict:
+    if len(places) == 1:
+        return places[0]
+    if not strict:
         return None
-    if len(places) != 1:
-        raise DataError(
-            f"which option the stereotype is about cannot be told: {len(places)} name a "
-            f"stereotyped group ({', '.join(line.additional_metadata.stereotyped_groups)})",
-            where=where,
-            cure="give BBQ's additional_metadata.csv as --items",
-        )
-    return places[0]
+    raise DataError(
+        f"which option the stereotype is about cannot be told: {len(places)} name a "
+        f"stereotyped group ({', '.join(line.additional_metadata.stereotyped_groups)})",
+        where=where,
+        cure="give BBQ's additional_metadata.csv as --items",
+    )
 
 
 def bbq_metadata(table: pl.DataFrame, where: str) -> Targets:
     """Take `target_loc` of BBQ's additional_metadata.csv; empty where there is no target."""
     columns = ("category", "question_index", "example_id", "target_loc")
-    missing = [name for name in columns if name not in table.columns]
-    if missing:
-        raise DataError(
-            f"lacks the column {missing[0]}", where=where, cure=f"it needs {', '.join(columns)}"
-        )
+    need_columns(columns, table.columns, where, f"it needs {', '.join(columns)}")
     texts = table.select(pl.col(columns).cast(pl.String))
     given = texts["target_loc"].replace(["", "NA", "NaN", "nan"], [None] * 4)
     places = given.cast(pl.Float64, strict=False).cast(pl.Int8, strict=False)
@@ -200,10 +189,7 @@ _ITEMS: Final = TypeAdapter(_Items)
 
 
 def stereoset_triples(text: bytes, where: str) -> list[StereoSetTriple]:
-    """Parse a whole dev.json or a part of it.
-
-    A triple with two sentences of one gold_label is a `DataError`.
-    """
+    """Parse a dev.json or a part of it; `DataError` for a triple with two of one gold_label."""
     triples = []
     for task, each in parsed(_ITEMS, text, where, _OF_STEREOSET).data.items():
         for triple in each:

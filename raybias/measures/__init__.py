@@ -2,24 +2,20 @@
 
 from raybias.measures.kind import (
     Kind,
-    Least,
     Rules,
-    Score,
     Sums,
     Table,
     kind,
     kinds,
     measure,
     measure_all,
-    ratio,
 )
 from raybias.measures.reading import read
+from raybias.stats.contrasts import ratio
 
 __all__ = [
     "Kind",
-    "Least",
     "Rules",
-    "Score",
     "Sums",
     "Table",
     "kind",

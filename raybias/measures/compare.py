@@ -27,6 +27,7 @@ from raybias.measures.pair_means import NEUTRAL, Layout, layouts, mcnemar
 from raybias.schema import ESTIMATES
 from raybias.stats.components import Doubles, MeanEstimate
 from raybias.stats.intervals import ROUNDING
+from raybias.table_files import conformed
 
 Verdict = Literal["worse", "unread", "cannot tell", "better", "equivalent"]
 #: The gravest first; of none that is grave, `better` says more than `equivalent`.
@@ -110,22 +111,10 @@ def unread_rises(
 
 
 def hidden(row: Mapping[str, object], said: str, was: float, now: float, margin: float) -> Row:
-    """Return the verdict `unread` where more unread answers can hide more than the margin.
-
-    An unread answer counts as no harm, so the model looks better than it is, or unchanged.
-    """
+    """Return the verdict `unread` where more unread answers can hide more than the margin."""
     if not (now - was > margin and row["verdict"] in ("better", "equivalent")):
         return {}
     return {"verdict": "unread", "reason": f"{said} rose from {was:.0%} to {now:.0%}"}
-
-
-def typed(frame: pl.DataFrame, columns: pl.Schema) -> pl.DataFrame:
-    """Select and cast columns, null where there are none; NaN becomes null."""
-    cast = frame.select(
-        (pl.col(name) if name in frame.columns else pl.lit(None)).cast(dtype).alias(name)
-        for name, dtype in columns.items()
-    )
-    return cast.with_columns(pl.col(pl.Float64).fill_nan(None))
 
 
 def overall(verdicts: Sequence[str]) -> Verdict:
@@ -138,28 +127,22 @@ def compare_pairs(
 ) -> pl.DataFrame:
     """Judge the change of every score, by bias type and over all.
 
-    Parameters
-    ----------
-    base, candidate: outcomes (`Kind.outcomes`, of several kinds together) of the same pairs. Where
-        each arm has one model, these two are compared.
-    level: of the bands, which hold for all scores of the comparison together (Bonferroni).
-    margin: the largest change of a score, from 0 to 1, that does not matter.
+    `base` and `candidate` are outcomes (`Kind.outcomes`, of several kinds together) of the same
+    pairs; where each arm has one model, these two are compared. `level` is that of the bands, which
+    hold for all scores together (Bonferroni), and `margin` the largest change of a score, from 0 to
+    1, that does not matter.
 
-    Returns
-    -------
-    `COMPARED`: `attribute` is "bias_type", `group` the type or average, `score` the way of scoring,
-    and `scope` "pairs". A score is `unread` where the rise of answers that name nobody, or of ties,
-    can hide more than the margin.
+    Gives `COMPARED`: `attribute` is "bias_type", `group` the type or average, `score` the way of
+    scoring, and `scope` "pairs". A score is `unread` where the rise of answers that name nobody, or
+    of ties, can hide more than the margin.
 
-    Raises
-    ------
-    DataError: a model, score, style or pair that one arm lacks.
+    Raises DataError: a model, score, style or pair that one arm lacks.
     """
     names = [arm["model"].unique().to_list() for arm in (base, candidate)]
     if [len(each) for each in names] == [1, 1] and names[0] != names[1]:
         both = pl.lit(f"{names[0][0]} -> {names[1][0]}")
         base, candidate = (arm.with_columns(model=both) for arm in (base, candidate))
-    _check_same_pairs(base, candidate)
+    refuse_lacking(base, candidate, _PAIR, "score both on the same pairs, and choose models")
     laid = [*zip(layouts(base), layouts(candidate), strict=True)]
     # Scores that have pairs: all have bands that hold together.
     scores = sum(np.count_nonzero(one.sums(~np.isnan(_change(one, other)))) for one, other in laid)
@@ -169,20 +152,22 @@ def compare_pairs(
     for row in rows:
         kind, was, now = rises[tuple(row[key] for key in _SCORED)]
         row.update(hidden(row, f"answers on {kind} that name nobody", was, now, margin))
-    return typed(pl.DataFrame(rows, infer_schema_length=None), COMPARED)
+    return conformed(pl.DataFrame(rows, infer_schema_length=None), COMPARED).fill_nan(None)
 
 
-def _check_same_pairs(base: pl.DataFrame, candidate: pl.DataFrame) -> None:
+def refuse_lacking(
+    base: pl.DataFrame, candidate: pl.DataFrame, on: Sequence[str], cure: str
+) -> None:
+    """Refuse arms of which one has values of `on` that the other lacks."""
     for name, one, other in (("base", base, candidate), ("candidate", candidate, base)):
-        missing = one.join(other, on=_PAIR, how="anti").sort(_PAIR).head(1)
+        missing = one.select(on).unique().join(other, on=on, how="anti").sort(on).head(1)
         for row in missing.iter_rows(named=True):
-            # The widest of what lacks says most: a whole model before one of its pairs.
-            lacking = (key for key in _PAIR if row[key] not in other[key])
-            key = next(lacking, "pair_id")
+            # What the other arm has nowhere says most.
+            alone = [key for key in on if row[key] not in other[key].cast(pl.String)]
+            lacks = ", ".join(f"{key} {row[key]!r}" for key in alone or on)
             raise DataError(
-                f"the {name} has {key} {row[key]!r} (pair {row['pair_id']!r} of {row['probe']!r} "
-                f"in style {row['style']!r}), which the other arm lacks",
-                cure="score both on the same pairs, and choose models with --base and --candidate",
+                f"the {name} has {lacks}, which the other arm lacks",
+                cure=f"{cure} with --base and --candidate",
             )
 
 
@@ -192,7 +177,6 @@ def _distance(laid: Layout) -> Doubles:
 
 
 def _change(base: Layout, candidate: Layout) -> Doubles:
-    """Return paired differences [M, S, N]; NaN where a metric lacks the pair."""
     return _distance(candidate) - _distance(base)
 
 
@@ -240,10 +224,7 @@ def _rows(laid: Layout, other: Layout, level: float, shared: float, margin: floa
 
 
 def _needs(band: Ends, sure: bool, n: int, ratio: float) -> str:
-    """Say how many pairs would show a change of the margin with 80% power.
-
-    `ratio` is that of the change with this power to the margin.
-    """
+    """Say how many pairs would show the margin with 80% power; n show `ratio` times as much."""
     if sure and side(band):
         return "it moved, but whether away from no bias is not known"
     if math.isnan(ratio):

@@ -24,7 +24,7 @@ import polars as pl
 
 from raybias import schema
 from raybias.errors import ConfigError, DataError
-from raybias.measures.compare import Row
+from raybias.measures.compare import Row, refuse_lacking
 from raybias.measures.pair_means import mcnemar
 from raybias.seeding import generator
 from raybias.stats.cells import RUN_KEYS, without_extras
@@ -63,10 +63,7 @@ def read_arm(paths: Sequence[str], chosen: Mapping[str, str]) -> pl.DataFrame:
     `chosen` are values of schema.KEYS to keep. Runs are named by their seeds, where ids end with it
     and no two runs share one.
 
-    Raises
-    ------
-    DataError: as `join_pieces`; or no prediction is left, or one has no template id.
-    ConfigError: not a column of schema.KEYS.
+    Raises DataError: as `join_pieces`; or no prediction is left, or one has no template id.
     """
     where, columns = ", ".join(paths), (*RUN_KEYS, *_FACTS, "pred", "parsed")
     frame = without_extras(join_pieces(sources(paths), where=where, columns=columns))
@@ -100,15 +97,7 @@ def matched(base: pl.DataFrame, candidate: pl.DataFrame) -> Iterator[Matched]:
     """
     alone = [k for k in _CLASSIFIER if base[k].n_unique() == candidate[k].n_unique() == 1]
     on = [key for key in schema.KEYS if key not in alone]
-    for name, one, other in (("base", base, candidate), ("candidate", candidate, base)):
-        missing = one.select(on).unique().join(other, on=on, how="anti").sort(on).head(1)
-        for row in missing.iter_rows(named=True):
-            lacks = ", ".join(f"{key} {value!r}" for key, value in row.items())
-            raise DataError(
-                f"the {name} has {lacks}, which the other arm lacks",
-                cure="read both on the same probes, and choose classifiers with --base and "
-                "--candidate",
-            )
+    refuse_lacking(base, candidate, on, "read both on the same probes, and choose classifiers")
     others = candidate.partition_by(on, as_dict=True)
     for place, part in base.sort(on).partition_by(on, as_dict=True, maintain_order=True).items():
         yield _matched(part, others[place])
@@ -136,11 +125,10 @@ def _matched(base: pl.DataFrame, candidate: pl.DataFrame) -> Matched:
 
 
 def event_flips(arms: Matched, metrics: Sequence[str]) -> pl.DataFrame:
-    """Count the sentences on which a rate's event became more frequent, and those on which rarer.
+    """Count sentences on which a rate's event became more frequent, and those on which rarer.
 
-    With one run on either side these are the flips of a 2 x 2 table. By keys, attribute, group and
-    score (the rate): `flips_up`, `flips_down`, and `p_flips` of McNemar's exact two-sided test
-    (null without a flip).
+    By keys, attribute, group and score (the rate): `flips_up`, `flips_down`, and `p_flips` of
+    McNemar's exact two-sided test (null without a flip).
     """
     by = [*schema.KEYS, "attribute", "group"]
     more = pl.col("event_right") - pl.col("event")
@@ -165,9 +153,7 @@ def event_flips(arms: Matched, metrics: Sequence[str]) -> pl.DataFrame:
 def answer_flips(arms: Matched, *, level: float) -> Iterator[Row]:
     """Compare, by attribute, the answers that differ between the arms and between runs of one arm.
 
-    Returns
-    -------
-    Rows of the keys and attribute; `answers` of a run; each arm's accuracy and unread share;
+    Yields rows of the keys and attribute; `answers` of a run; each arm's accuracy and unread share;
     `between`, the share of answers that differ between the arms, at equal seeds where they have
     them; `within`, between two runs of one arm (null where each has one run); `excess` of the first
     over the second, with `low` and `high` over templates; and `p_even`, of the permutation test

@@ -1,9 +1,8 @@
 """Judge how the gaps of predictions change from one arm to another.
 
 The change of a gap is the mean paired difference over runs and templates, with the interval of a
-gap (`stats.scopes`); shared seeds, templates and words cancel. Bands hold for all gaps of a
-comparison at once: smallest p over the dependent groups of an attribute, and Bonferroni over
-attributes, rates and classifiers.
+gap (`stats.scopes`). Bands hold for all gaps of a comparison at once: smallest p over the dependent
+groups of an attribute, and Bonferroni over attributes, rates and classifiers.
 
 Shapes: G groups, R runs, T templates, B draws.
 """
@@ -29,7 +28,6 @@ from raybias.measures.compare import (
     hidden,
     judged,
     side,
-    typed,
     unchanged,
     unread_rises,
 )
@@ -51,6 +49,7 @@ from raybias.stats.scopes import (
     rate_tables,
     word_values,
 )
+from raybias.table_files import conformed
 
 #: Of fewer runs of an arm their variance too often comes out too small, so that bands hold less
 #: often than they say (`benchmarks/coverage.py`) unless the noise of cells counts twice.
@@ -77,21 +76,13 @@ def compare_predictions(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Judge the change of every gap of matched arms, and count the answers that change.
 
-    Parameters
-    ----------
-    rules: of the studies: reference groups, scope, level and metrics.
-    margin: the largest change of a gap that does not matter.
-
-    Returns
-    -------
-    `COMPARED` (`score` is the rate) and `ANSWERS`. There is no verdict where an arm cannot do the
-    task (`conclusive`). A gap is `unread` where the rise of unread answers can hide more than the
+    The `rules` are those of the studies; a change within `margin` does not matter. Gives `COMPARED`
+    (`score` is the rate) and `ANSWERS`. There is no verdict where an arm cannot do the task
+    (`conclusive`). A gap is `unread` where the rise of unread answers can hide more than the
     margin. Answers are `masked` where more of them change than between two runs of one arm, while
     every gap is equivalent.
 
-    Raises
-    ------
-    DataError: a metric that counts other sentences in one arm than in the other.
+    Raises DataError: a metric that counts other sentences in one arm than in the other.
     """
     options = rules.statistics
     found = [family for each in arms for family in families(each, rules)]
@@ -123,11 +114,11 @@ def compare_predictions(
         still, on=on, how="left", nulls_equal=True, maintain_order="left"
     )
     masked = pl.col("still") & (pl.col("low").cast(pl.Float64) > 0)
-    return typed(gaps, COMPARED), typed(joined.with_columns(masked=masked), ANSWERS)
+    flipped = conformed(joined.with_columns(masked=masked), ANSWERS)
+    return conformed(gaps, COMPARED).fill_nan(None), flipped.fill_nan(None)
 
 
 def _withheld(arms: Matched, rules: GapRules) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the keys, with the reason, where an arm cannot do the task."""
     unparsed = pl.col("parsed").not_().sum()
     reasons = {"several": pl.lit(0), "negated": pl.lit(0)}  # Not told apart here.
     for name, arm in (("base", arms.base), ("candidate", arms.candidate)):
@@ -238,11 +229,8 @@ def families(arms: Matched, rules: GapRules) -> Iterator[Family]:
     words = {rate: _word_values(arms, share) for rate, share in shares(metrics).items()}
     for (attribute, rate), base in one.items():
         candidate = other.get((attribute, rate))
-        if (
-            candidate is None
-            or base.groups != candidate.groups
-            or base.templates != candidate.templates
-        ):
+        sentences = (base.groups, base.templates)
+        if candidate is None or (candidate.groups, candidate.templates) != sentences:
             raise DataError(
                 f"{rate} of {attribute} counts other sentences in one arm than in the other",
                 cure="choose metrics by which a sentence counts whatever is answered",
@@ -255,12 +243,9 @@ def families(arms: Matched, rules: GapRules) -> Iterator[Family]:
 
 
 def _blend(
-    arms: Matched,
-    base: GapTable,
-    candidate: GapTable,
-    words: pl.DataFrame,
+    arms: Matched, base: GapTable, candidate: GapTable, words: pl.DataFrame,
     weights: tuple[float, float],
-) -> Blend:
+) -> Blend:  # fmt: skip
     one, other = (
         replace(table, values_GRT=weight * table.values_GRT)
         for weight, table in zip(weights, (base, candidate), strict=True)
@@ -283,11 +268,7 @@ def _word_values(arms: Matched, share: Share) -> pl.DataFrame:
 
 
 def band_level(blend: Blend, level: float, *, key: Sequence[str]) -> float:
-    """Compute the level of each group's interval at which all hold together with `level`.
-
-    The p values of the groups are those of normal scores with the groups' correlation; `key` seeds
-    the draws.
-    """
+    """Compute the level of each group's interval at which all, which correlate, hold together."""
     spread_GG = blend.spread_GG()
     sd_G = np.sqrt(np.diagonal(spread_GG))
     moving_G = sd_G > ROUNDING
@@ -303,10 +284,7 @@ def band_level(blend: Blend, level: float, *, key: Sequence[str]) -> float:
 def changes(
     found: Sequence[Family], *, scope: config.Scope, level: float, margin: float
 ) -> list[Row]:
-    """Judge the change of every gap: rows of `COMPARED`, without flips.
-
-    The bands hold together over all families; a change within `margin` does not matter.
-    """
+    """Judge every gap's change: rows of `COMPARED`, without flips; bands hold for all families."""
     shared = 1 - (1 - level) / max(1, len(found))
     return [row for family in found for row in _rows(family, scope, level, shared, margin)]
 

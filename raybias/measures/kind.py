@@ -1,7 +1,6 @@
 """A kind of measurement: its answers, the sums of these, its scores, and their estimates.
 
-A new kind is one module of `measures.entries`: its columns, units, sums and scores. Commands,
-tables, figures and pages read the frame of estimates.
+Commands, tables, figures and pages read the frame of estimates.
 
 Shapes: U units, P prompts, K sums, M smooth functions of one score.
 """
@@ -170,10 +169,7 @@ class Kind:
         object.__setattr__(self, "scores", Registry(f"score of {self.name}", PACKAGE))
 
     def score(self, **options: Any) -> Callable[[Function], Function]:
-        """Register a function as the score of its name; options are the fields of `Score`.
-
-        It maps the `Sums` of each condition to a value for each.
-        """
+        """Register a function of each condition's `Sums` as a `Score` with these fields."""
 
         def decorate(of: Function) -> Function:
             name = str(getattr(of, "__name__", of))
@@ -193,12 +189,6 @@ def kind(made: Kind) -> Kind:
     return made
 
 
-def ratio(part: Doubles, whole: Doubles) -> Doubles:
-    """Divide; NaN where the whole is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(whole > 0, part / whole, np.nan)
-
-
 #: What can have a reason that nothing is concluded of it.
 _JUDGED: Final = ("model", "probe", "method")
 
@@ -214,22 +204,30 @@ def measure(kind: Kind, answers: pl.DataFrame, rules: Rules | None = None) -> pl
     if kind.estimate is not None:
         found = pl.concat(kind.estimate(answers, rules), how="diagonal_relaxed")
     elif kind.sums is not None:
-        found = _of_sums(kind, kind.sums(answers), kind.refused(answers, rules), rules.level)
+        rows: list[dict[str, Any]] = []
+        refused = kind.refused(answers, rules)
+        for keys, part in kind.sums(answers).partition_by(kind.by, as_dict=True).items():
+            place = dict(zip(kind.by, map(str, keys), strict=True))
+            reason = refused.get(tuple(place.get(name, "") for name in _JUDGED))
+            none = {"low": None, "high": None, "p": None, "reason": reason} if reason else {}
+            rows += ({**place, **row, **none} for row in _of_place(kind, part, rules.level))
+        # NaN would be less than no level, and so no missing verdict.
+        table = pl.DataFrame(rows, infer_schema_length=None).fill_nan(None)
+        order = [expression for name in kind.by for expression in (pl.col(name) == ALL, name)]
+        judged = table.with_columns(significant=pl.col("p") < 1 - rules.level)
+        found = judged.sort(order, maintain_order=True)
     return estimates(found, kind.name)
 
 
 def measure_all(answers: Mapping[str, pl.DataFrame], rules: Rules | None = None) -> pl.DataFrame:
-    """Estimate every score of answers by kind: schema.ESTIMATES.
-
-    Tests of paired kinds are corrected together: scores, effects of styles, and means over styles
-    are a family each.
-    """
+    """Estimate every score of answers by kind; tests of paired kinds are corrected together."""
     rules = rules or Rules()
     found = pl.concat(measure(kinds[name], frame, rules) for name, frame in answers.items())
     paired = [name for name in answers if kinds[name].outcomes is not None]
     if len(paired) < 2:
         return found
     tested = pl.col("q").is_not_null() & pl.col("kind").is_in(paired)
+    # Scores, effects of styles, and means over styles are a family each.
     family = (
         pl.col("statistic", "condition"),
         (pl.col("style") == ALL).alias("over styles"),
@@ -250,26 +248,7 @@ def measure_all(answers: Mapping[str, pl.DataFrame], rules: Rules | None = None)
     ).select(ESTIMATES.names)  # fmt: skip
 
 
-def _of_sums(
-    kind: Kind, sums: pl.DataFrame, refused: Mapping[tuple[str, ...], str], level: float
-) -> pl.DataFrame:
-    rows: list[dict[str, Any]] = []
-    for keys, part in sums.partition_by(kind.by, as_dict=True).items():
-        place = dict(zip(kind.by, map(str, keys), strict=True))
-        reason = refused.get(tuple(place.get(name, "") for name in _JUDGED))
-        for row in _of_place(kind, part, level):
-            if reason is not None:
-                row |= {"low": None, "high": None, "p": None, "reason": reason}
-            rows.append({**place, **row})
-    # NaN would be less than no level, and so no missing verdict.
-    found = pl.DataFrame(rows, infer_schema_length=None).fill_nan(None)
-    order = [expression for name in kind.by for expression in (pl.col(name) == ALL, name)]
-    judged = found.with_columns(significant=pl.col("p") < 1 - level)
-    return judged.sort(order, maintain_order=True)
-
-
 def _of_place(kind: Kind, sums: pl.DataFrame, level: float) -> Iterator[dict[str, Any]]:
-    """Yield the estimates of one place: of each prompt, and of all together."""
     names = [n for n in sums.columns if n not in (*kind.by, "unit", "style")]
     prompts = sums["style"].unique().sort().to_list() if "style" in sums.columns else [""]
     counts_UPK = _laid_out(sums, names, prompts)

@@ -247,10 +247,7 @@ def _bootstrap(
 
 
 def drawn_means(values_XN: Doubles, draws: int, random: np.random.Generator) -> Doubles:
-    """Compute means [X, B] of resampled pairs; NaN marks a pair that a mean lacks or an empty draw.
-
-    Draws are rows of counts, so all means are one matrix product.
-    """
+    """Compute means [X, B] of resampled pairs; NaN marks a pair that lacks, and an empty draw."""
     absent_XN = np.isnan(values_XN)
     whole = not absent_XN.any()
     filled_XN = np.where(absent_XN, 0.0, values_XN)
@@ -275,11 +272,7 @@ def drawn_means(values_XN: Doubles, draws: int, random: np.random.Generator) -> 
 
 
 def percentiles(drawn_XB: Doubles, n_X: npt.ArrayLike, level: float) -> tuple[Doubles, Doubles]:
-    """Compute percentile intervals, NaN for fewer than two pairs.
-
-    For few pairs they are expanded so that a normal sample has a Student interval (Hesterberg
-    2015).
-    """
+    """Compute percentile intervals, wider for few pairs (Hesterberg 2015); NaN for one."""
     n = np.broadcast_to(np.asarray(n_X, dtype=np.float64), drawn_XB.shape[:1])
     known = n > 1
     freedom = np.maximum(n - 1, 1)
@@ -295,10 +288,7 @@ def percentiles(drawn_XB: Doubles, n_X: npt.ArrayLike, level: float) -> tuple[Do
 def two_proportions(
     before: npt.ArrayLike, after: npt.ArrayLike, n: npt.ArrayLike
 ) -> tuple[Doubles, Doubles]:
-    """Test two shares over n pairs each, as if samples were independent (Zhao2025): z, two-sided p.
-
-    z is positive where the share rises, 0 where both are all or none.
-    """
+    """Test two shares over n pairs each as if independent (Zhao2025): z and two-sided p."""
     first, second, size = (np.asarray(x, dtype=np.float64) for x in (before, after, n))
     pooled = (first + second) / 2
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -327,10 +317,7 @@ def paired_t(mean: npt.ArrayLike, mean_square: npt.ArrayLike, n: npt.ArrayLike) 
 
 
 def resolvable(mean_square: npt.ArrayLike, n: npt.ArrayLike, *, level: float) -> Doubles:
-    """Compute about the smallest mean difference that n pairs show with 80% power (Connor 1987).
-
-    `mean_square` is of the differences; for outcomes of 0 and 1 the share of pairs that change.
-    """
+    """Compute about the smallest mean difference that n pairs show with 80% power (Connor 1987)."""
     square, size = (np.asarray(x, dtype=np.float64) for x in (mean_square, n))
     sure, likely = stats.norm.ppf((1 + level) / 2), stats.norm.ppf(0.8)
     found: Doubles = np.sqrt((sure + likely) ** 2 * square / (size + likely**2))

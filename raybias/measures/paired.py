@@ -1,7 +1,6 @@
-"""Estimates of paired outcomes: scores under styles, effects of styles, means over styles, trends.
+"""Estimate paired outcomes: scores under styles, effects of styles, means over styles, trends.
 
-A style is an intervention on a pair of fixed content, so its effect is the mean paired difference
-from `original`. Values are in percent and points.
+A style's effect is the mean paired difference from `original`. Values are in percent and points.
 
 Shapes: M metrics, S styles, N pairs, U units that are drawn (clusters, or pairs); K bias types and
 two averages; R models, D orders of models.
@@ -55,10 +54,7 @@ _TREND: Final = ("method", "probe", "attribute", "style")
 
 
 def paired_rows(outcomes: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
-    """Estimate scores, effects of styles, means over styles, and trends with model size.
-
-    Sizes of models are those of the rules, else those in their names.
-    """
+    """Estimate scores, effects of styles, means over styles, and trends with model size."""
     scores, effects = score_rows(outcomes, rules), effect_rows(outcomes, rules)
     yield from (scores, effects, style_rows(outcomes, rules))
     by = ["model", *_TREND]
@@ -82,11 +78,9 @@ def score_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     types has a bootstrap interval and no test. With clusters, intervals and tests are
     cluster-robust (`stats.components`).
 
-    Returns
-    -------
-    Estimates of the statistic `score`, by bias type (`attribute`) and over all. `significant`: the
-    interval excludes no bias, and p <= 1 - level. `mde`: the distance from no bias that these pairs
-    show with 80% power.
+    Gives estimates of the statistic `score`, by bias type (`attribute`) and over all.
+    `significant`: the interval excludes no bias, and p <= 1 - level. `mde`: the distance from no
+    bias that these pairs show with 80% power.
     """
     table = _table(_scores(laid, rules) for laid in layouts(outcomes))
     tested = pl.col("p").is_not_null() & pl.col("low").is_not_null()
@@ -123,10 +117,7 @@ def _scores(laid: Layout, rules: Rules) -> pl.DataFrame:
 
 
 def _p(laid: Layout, values: Doubles, mean: Doubles, square: Doubles, n: Doubles) -> Doubles:
-    """Test that means [K, M, S] of values [M, S, N] are 0, by clusters, signs or Student's test.
-
-    NaN for the mean over bias types.
-    """
+    """Test that means [K, M, S] of values [M, S, N] are 0; NaN for the mean over bias types."""
     if laid.cluster_N is None:
         signs = mcnemar(laid.sums(values > 0), laid.sums(values < 0))
         p = np.where(laid.binary_M1, signs, paired_t(mean, square, n))
@@ -142,10 +133,8 @@ def effect_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     Student's paired test of coreference, or the cluster-robust t test; the mean of types has none.
     Without strict rules, p is of the paper's test of two proportions, which ignores pairing.
 
-    Returns
-    -------
-    Estimates over the pairs that a style and `original` have: the statistic `difference`; the score
-    `flips`, the percentage of preferences that change (a tie is one of its own); and
+    Gives estimates over the pairs that a style and `original` have: the statistic `difference`; the
+    score `flips`, the percentage of preferences that change (a tie is one of its own); and
     `styles_that_move_it`, how many effects survive, with the verdict as `reason`: "changes sign"
     (some style moves it to the other side of no bias, and both intervals exclude no bias), "loses
     its sign" or "gains a sign" (under some style that moves it, its interval no longer excludes, or
@@ -224,18 +213,15 @@ def _verdict() -> pl.Expr:
             (pl.col("low") >= -_MARGIN) & (pl.col("high") <= _MARGIN)
         ).fill_null(value=False).all(),
     }  # fmt: skip
-    verdict = pl.lit("within noise")
-    for name, holds in reversed(reasons.items()):
-        verdict = pl.when(holds).then(pl.lit(name)).otherwise(verdict)
-    return verdict
+    found = [pl.when(holds).then(pl.lit(name)) for name, holds in reasons.items()]
+    return pl.coalesce(*found, pl.lit("within noise"))
 
 
 def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Estimate means over styles, if pairs are redrawn, or pairs and styles.
 
     They cover the pairs that a metric has in all of its styles, at least two of each. Estimates
-    have the style `all` and the scopes `pairs` and `pairs, styles`, whose tests are corrected
-    together.
+    have the style `all`; tests of the two scopes are corrected together.
     """
     rows: dict[str, list[dict[str, Any]]] = {"": [], ", styles": []}
     for laid in layouts(outcomes):
@@ -252,10 +238,7 @@ def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
                 if min(len(units), values_NS.shape[1]) < 2:
                     continue
                 # Each unit has its part in the means over pairs: the mean of the parts is theirs.
-                mean_S, parts_US = (
-                    values_NS.mean(axis=0),
-                    np.zeros((len(units), values_NS.shape[1])),
-                )
+                mean_S, parts_US = values_NS.mean(axis=0), np.zeros((len(units), styles.sum()))
                 np.add.at(parts_US, place_N, values_NS - mean_S)
                 table_US = mean_S + len(units) * parts_US / len(values_NS)
                 crossed = mean_squares(100 * table_US - NEUTRAL[test], ("unit", "style"))
@@ -298,16 +281,12 @@ def size_trends(
     A model is one observation, and an interval covers other models like these. Fewer than four
     models, or equal values, have no trend.
 
-    Parameters
-    ----------
-    scores: method, probe, attribute, style, model, value and effect (null for `original`).
-    sizes: parameters by model; models without are left out.
+    `scores` have method, probe, attribute, style, model, value and effect (null for `original`);
+    `sizes` are parameters by model, and models without are left out.
 
-    Returns
-    -------
-    Estimates for the model `all`, by quantity (`group`: "value" under the style, "effect" of it, or
-    its size "absolute_effect"): the score `slope`, in points for each tenfold of parameters, by
-    least squares, with Student's interval of n - 2 degrees of freedom; and `rank_correlation`
+    Gives estimates for the model `all`, by quantity (`group`: "value" under the style, "effect" of
+    it, or its size "absolute_effect"): the score `slope`, in points for each tenfold of parameters,
+    by least squares, with Student's interval of n - 2 degrees of freedom; and `rank_correlation`
     (Spearman) with its two-sided permutation p (all orders up to eight models, else 9,999 seeded
     ones) and q.
     """

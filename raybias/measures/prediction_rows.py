@@ -1,8 +1,4 @@
-"""Make rows of estimates from counts of predictions.
-
-A group's gap is its rate less the mean of the groups, its ratio that rate by the rate of the most
-favoured group. `condition` says what a row is about beside its group.
-"""
+"""Make rows of estimates from counts of predictions."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from raybias.config import Statistics
 from raybias.schema import ALL
 from raybias.stats.bootstrap import Resampled
 from raybias.stats.breakdown import leave_one_out
-from raybias.stats.cells import without_extras
+from raybias.stats.cells import TABLE, without_extras
 from raybias.stats.counts import Counts
 from raybias.stats.foreign import BLOCK
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, GapRules, by_family
@@ -34,12 +30,10 @@ KIND: Final = "predictions"
 BY: Final = "by "
 #: The score of a classifier of which nothing can be concluded; `reason` says why.
 WITHHELD: Final = "withheld"
-_TABLE: Final = (*schema.KEYS, "attribute")
 _ITEMS: Final = "items"
 #: What names a quantity, whatever is drawn anew.
 _QUANTITY: Final = ("kind", *schema.KEYS, "condition", "attribute", "group", "score", "statistic")
 _ACROSS_MODELS: Final = tuple(name for name in schema.KEYS if name != "model")
-#: Columns that identify the compared gaps: those of one classifier on one attribute.
 _CLASSIFIER: Final = (*schema.KEYS, "attribute", "score")
 
 
@@ -53,10 +47,7 @@ def gap_rows(estimates: pl.DataFrame, scope: str | None = None) -> pl.DataFrame:
 
 
 def under(estimates: pl.DataFrame, scopes: Sequence[str], scope: str) -> pl.DataFrame:
-    """Select each quantity's estimate under a scope, or under the widest narrower one that it has.
-
-    `scopes` are those of the estimates, narrowest first; others are the narrowest.
-    """
+    """Select each quantity's estimate under a scope, or the widest narrower one of `scopes`."""
     order = {name: place for place, name in enumerate(scopes)}
     wide = pl.col("scope").replace_strict(order, default=-1, return_dtype=pl.Int64)
     families = pl.col("scope").str.starts_with(FAMILIES)
@@ -80,9 +71,9 @@ def of_gaps(found: GapAnalysis) -> Iterator[pl.DataFrame]:
         )
     placed = not found.counts.cells["template_id"].null_count()
     drawn = found.drawn if placed and shares(options.metrics) else None
-    yield spans(found.gaps, drawn, found.drawn_scope)
+    yield spans(found.gaps, drawn)
     if found.gaps.select(schema.KEYS).n_unique() > 1:
-        yield extremes(found.gaps, drawn, found.drawn_scope)
+        yield extremes(found.gaps, drawn)
         yield net_significance(found.gaps)
     together = [*model_tables(found.judgeable)]
     yield over_models(together, without_extras(found.counts.words), options)
@@ -111,8 +102,8 @@ def _rates(found: GapAnalysis) -> pl.DataFrame:
 def _ratios(found: GapAnalysis) -> pl.DataFrame:
     """Divide each group's rate by that of the most favoured group.
 
-    Intervals are of the logarithm, linearised, so that they stay possible. Choosing the most
-    favoured group from the same data makes ratios somewhat extreme.
+    Intervals are of the logarithm, linearised. Choosing the most favoured group from the same data
+    makes ratios somewhat extreme.
     """
     tables: list[GapTable] = []
     rows: list[dict[str, Any]] = []
@@ -145,10 +136,7 @@ def _ratios(found: GapAnalysis) -> pl.DataFrame:
 
 
 def net_significance(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Count models with a significant gap, up minus down (Tian2023, Table 1).
-
-    Units of `NAME_net_significance` are the models that could be judged.
-    """
+    """Count models with a significant gap, up minus down, of those judged (Tian2023, Table 1)."""
     by = [*_ACROSS_MODELS, "attribute", "group", "score"]
     sign = pl.col("value").sign() * pl.col("survives")
     counted = gaps.group_by(by).agg(value=sign.sum(), units=pl.col("survives").count())
@@ -158,11 +146,11 @@ def net_significance(gaps: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def spans(gaps: pl.DataFrame, drawn: Resampled | None, scope: str) -> pl.DataFrame:
+def spans(gaps: pl.DataFrame, drawn: Resampled | None) -> pl.DataFrame:
     """Subtract a model's smallest mean gap from its largest (Kohankhaki2024, Table 4).
 
-    This maximum of noisy values is too large on average; `NAME_less_noise` corrects it. `drawn` has
-    intervals under `scope`, if any. `reason` names the groups that the mean leaves out.
+    This maximum of noisy values is too large on average; `NAME_less_noise` corrects it. `reason`
+    names the groups that the mean leaves out.
     """
     outside = pl.col("group").filter(~pl.col("in_mean")).unique().sort().str.join(", ")
     inside = pl.col("value").filter("in_mean")
@@ -180,15 +168,14 @@ def spans(gaps: pl.DataFrame, drawn: Resampled | None, scope: str) -> pl.DataFra
     )
     less = table.select(pl.exclude("value", "reason"), value=judged["corrected"])
     corrected = less.with_columns(pl.col("score") + LESS_NOISE)
-    return pl.concat([judged.with_columns(scope=pl.lit(scope)), corrected], how="diagonal")
+    return pl.concat([judged.with_columns(scope=pl.lit(drawn.scope)), corrected], how="diagonal")
 
 
-def extremes(gaps: pl.DataFrame, drawn: Resampled | None, scope: str) -> pl.DataFrame:
+def extremes(gaps: pl.DataFrame, drawn: Resampled | None) -> pl.DataFrame:
     """Compute how often each group is an extreme (Kohankhaki2024, section on the White group).
 
     `NAME_extreme` is the share of (model, method, dataset, probe) pairs in which its mean gap is
-    the highest or lowest of the reference groups (ties share; not if all are equal). `drawn` and
-    `scope` are as of `spans`.
+    the highest or lowest of the reference groups (ties share; not if all are equal).
     """
     by = ["attribute", "group", "score"]
     value = pl.col("value")
@@ -200,7 +187,9 @@ def extremes(gaps: pl.DataFrame, drawn: Resampled | None, scope: str) -> pl.Data
         value=pl.col("extreme").sum() / pl.len(), n=pl.len().cast(pl.Int64)
     )  # fmt: skip
     if drawn is not None:
-        found = found.join(drawn.extremes, on=by, how="left").with_columns(scope=pl.lit(scope))
+        found = found.join(drawn.extremes, on=by, how="left").with_columns(
+            scope=pl.lit(drawn.scope)
+        )
     return found.sort(by).with_columns(
         pl.format("{}_extreme", "score").alias("score"), model=pl.lit(ALL),
         statistic=pl.lit("rate"),
@@ -226,10 +215,10 @@ def unread_rows(counts: Counts) -> pl.DataFrame:
 
 def with_items(found: pl.DataFrame, cells: pl.DataFrame) -> pl.DataFrame:
     """Call what is drawn anew items, where no templates are known."""
-    blocks = cells.group_by(_TABLE).agg(
+    blocks = cells.group_by(TABLE).agg(
         pl.col("template_id").cast(pl.String).str.starts_with(BLOCK).all().alias("blocks")
     )  # fmt: skip
-    on = [pl.col(name) for name in _TABLE]
+    on = [pl.col(name) for name in TABLE]
     named = found.join(
         blocks.cast({pl.Categorical: pl.String}), on=on, how="left", nulls_equal=True,
         maintain_order="left",

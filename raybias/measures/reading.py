@@ -55,10 +55,7 @@ def read(
     kind: reads no other.
     items: of published answers, if these do not hold them.
 
-    Raises
-    ------
-    DataError: a missing, malformed or wrong file, column or value, or a repeated answer.
-    ConfigError: no such kind.
+    Raises DataError: a missing, malformed or wrong file, column or value, or a repeated answer.
     """
     if kind is not None:
         kinds.check(kind)
@@ -87,72 +84,52 @@ def read(
 def parted(
     given: Sequence[Given], kind: str | None = None, *, named: bool = False
 ) -> tuple[list[Given], list[Given]]:
-    """Separate predictions from other answers; an OUT may hold both.
-
-    `named`: columns are named, which only predictions need.
-    """
+    """Separate predictions from other answers; an OUT may hold both, and `named` columns do not."""
     if named or kind == PREDICTIONS:
         return [*given], []
     if kind is not None:
         return [], [*given]
     predicted, others = [], []
     for one in given:
-        if _predicted(one):
+        there = held(one, published=False)
+        if PREDICTIONS in there:
             predicted.append(one)
-            if isinstance(one, pl.DataFrame) or not Store(one).exists("study.yaml"):
-                continue
-            # An OUT may hold other answers beside predictions.
-            if held(str(one)) == [PREDICTIONS]:
-                continue
-        others.append(one)
+        if there != [PREDICTIONS]:
+            others.append(one)
     return predicted, others
 
 
-def _predicted(given: Given) -> bool:
+def held(given: Given, *, published: bool = True) -> list[str]:
+    """Name the kinds in an OUT, a table or file (perhaps `published`), or a folder's first file."""
     if isinstance(given, pl.DataFrame):
-        return _of_predictions(given.columns)
-    path, store = str(given), Store(given)
-    if store.exists("study.yaml"):
-        return store.exists(PREDICTIONS)
-    if store.is_file():
-        named = [split_uri(path)]
-    else:
-        names = store.files(recursive=True) if store.exists("") else []
-        tables = [(store, name) for name in names if name.endswith(".parquet")][:1]
-        named = tables or [(store, name) for name in names if name.endswith(_TSV)]
-    return any(
-        name.endswith(_TSV)
-        or (name.endswith(SUFFIXES) and _of_predictions(columns_of(place, name)))
-        for place, name in named
-    )
-
-
-def _of_predictions(columns: Sequence[str]) -> bool:
-    label, group, pred = _PREDICTED
-    others = {name: each for name, each in kinds.items() if name != PREDICTIONS}
-    there = {*columns}
-    return {label, group} <= there and bool({pred, "score"} & there) and not _told(columns, others)
-
-
-def held(path: str) -> list[str]:
-    """Name the kinds of answers of a study's output, or of a file or the first file of a folder."""
-    store = Store(path)
+        told = _told(given.columns, kinds)
+        return [told] if told else []
+    store = Store(given)
     if store.exists("study.yaml"):
         return [name for name, each in kinds.items() if store.exists(each.folder)]
-    endings = (*dict.fromkeys(end for each in kinds.values() for end in each.endings), *SUFFIXES)
-    if store.is_file() and not path.endswith(endings):
-        return []
-    for source, _ in sources(path, endings)[:1]:
+    if store.is_file():
+        files = [Source(*split_uri(str(given)))]
+    else:
+        names = store.files(recursive=True) if store.exists("") else []
+        # Tables first: other files of their folder do not tell its kind.
+        names.sort(key=lambda name: (not name.endswith(".parquet"), not name.endswith(_TSV)))
+        files = [Source(store, name) for name in names if name.endswith((*_endings(kinds), *_TSV))]
+    for source in files[:1]:
+        if source.name.endswith(_TSV):
+            return [PREDICTIONS]
         if source.name.endswith(SUFFIXES):
-            told = _told(read_frame(source.store, source.name).columns, kinds)
+            told = _told(columns_of(source.store, source.name), kinds)
             return [told] if told else []
-        data = content(source)
-        for name, each in kinds.items():
+        for name, each in kinds.items() if published else ():
             if each.published is None or not source.name.endswith(each.endings):
                 continue
-            if each.published(None)(source, data) is not None:
+            if each.published(None)(source, content(source)) is not None:
                 return [name]
     return []
+
+
+def _endings(wanted: Mapping[str, Kind]) -> tuple[str, ...]:
+    return (*dict.fromkeys(end for each in wanted.values() for end in each.endings), *SUFFIXES)
 
 
 def _joined(kind: Kind, frames: Sequence[pl.DataFrame], where: str) -> pl.DataFrame:
@@ -172,16 +149,14 @@ def _joined(kind: Kind, frames: Sequence[pl.DataFrame], where: str) -> pl.DataFr
 def _of_path(
     path: str, wanted: Mapping[str, Kind], published: Mapping[str, ReadFile], items: Items
 ) -> Iterable[tuple[str, pl.DataFrame]]:
-    """Yield the table of each file of a path, with its kind."""
     if Store(path).exists("study.yaml"):
         for each in wanted.values():
             if Store(path).exists(each.folder):
                 folder = f"{path.rstrip('/')}/{each.folder}"
                 yield from _of_path(folder, wanted, published, items)
         return
-    endings = dict.fromkeys(end for each in wanted.values() for end in each.endings)
     apart = Source(*split_uri(items)).uri if isinstance(items, str) else None
-    for source, inside in sources(path, (*endings, *SUFFIXES)):
+    for source, inside in sources(path, _endings(wanted)):
         if inside and source.uri == apart:
             continue
         if source.name.endswith(SUFFIXES):
@@ -205,8 +180,12 @@ def _of_path(
 def _told(columns: Sequence[str], wanted: Mapping[str, Kind]) -> str | None:
     """Return the kind of a table by its columns: the one that needs most of them."""
     there = {*columns}
-    fits = [name for name, each in wanted.items() if {*required(each.answers)} <= there]
-    return max(fits, key=lambda name: len(required(wanted[name].answers)), default=None)
+    needed = {name: required(each.answers) for name, each in wanted.items() if name != PREDICTIONS}
+    fits = [name for name, names in needed.items() if {*names} <= there]
+    label, group, pred = _PREDICTED
+    if not fits and PREDICTIONS in wanted and {label, group} <= there and {pred, "score"} & there:
+        return PREDICTIONS
+    return max(fits, key=lambda name: len(needed[name]), default=None)
 
 
 def _of_table(
@@ -264,10 +243,7 @@ def required(table: pa.Schema) -> list[str]:
 
 
 def typed(frame: pl.DataFrame, table: pa.Schema, where: str) -> pl.DataFrame:
-    """Cast and check the columns of a table; `DataError` names the first wrong row.
-
-    `frame` has them all, but for optional ones.
-    """
+    """Cast and check the columns of a table; `DataError` names the first wrong row."""
     types = pl.Schema(table)
     if not frame.height:
         raise DataError("holds no rows", where=where, cure="leave it out")

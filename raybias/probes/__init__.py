@@ -1,8 +1,4 @@
-"""Read probes, pairs, styles and training sets as Polars frames with the tables of `schema`.
-
-No model, tokenizer or Ray is loaded. Missing or malformed data are a `DataError`; an unknown
-source, kind or style, or an option that a source cannot have, is a `ConfigError`.
-"""
+"""Read probes, pairs, styles and training sets as Polars frames with the tables of `schema`."""
 
 from __future__ import annotations
 
@@ -133,7 +129,7 @@ def in_styles(
 ) -> pl.DataFrame:
     """Put the original items of a pair probe into several styles, one style after the other.
 
-    `files` hold the styles without a rule. Of `rewritten` styles, which a model makes later, rows
+    `files` hold the styles without a rule. Those of `rewritten` styles, which a model makes later,
     are the originals, marked as kept.
     """
     found = pair_probes[source]
@@ -151,11 +147,7 @@ def in_styles(
 
 
 def question_items(probe: QuestionProbe, *, limit: int | None = None) -> pl.DataFrame:
-    """Read a question probe in its published order, or a fixed sample of at most `limit` items.
-
-    The sample has whole templates, terms or decisions, and `limit` holds per category, domain and
-    task, or axis.
-    """
+    """Read a question probe in its published order, or a fixed sample of whole `_UNITS`."""
     source, where = question_probes[probe.source], f"probe {probe.name}"
     items = source.items(_place(source, probe.source, probe.data, where))
     items = as_table(items, source.schema, where=where)

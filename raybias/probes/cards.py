@@ -91,7 +91,11 @@ def card_table(card: Card, uri: str) -> pl.DataFrame:
     for name, codes in card.codes.items():
         if name not in found:
             raise DataError(f"codes are of {name!r}, which is no column", where=uri)
-        found[name] = _decoded(found[name], codes, where)
+        # Other values are refused, since they may mean anything.
+        text = as_text(found[name], where=where)
+        found[name] = text.replace_strict(codes, default=None, return_dtype=pl.String)
+        cure = f"codes are of {', '.join(codes)}; add it to the card"
+        refuse(found[name].is_null() & text.is_not_null(), text, "has no code", where, cure)
     table = pl.DataFrame({name: values.alias(name) for name, values in found.items()})
     checked = ("group",) if card.kind == "label" else card.people
     for name in checked if card.groups else ():
@@ -180,37 +184,28 @@ def _several(card: Card, name: str, frame: pl.DataFrame, where: str) -> pl.Serie
 
 def _as_list(values: pl.Series, name: str, where: str) -> pl.Series:
     """Cast lists of texts, or lists written as text in JSON or Python."""
+
+    def written(text: str | None) -> list[str]:
+        found = ast.literal_eval(text or "")
+        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+            raise ValueError("is no list of texts")
+        return found
+
     kind = pl.List(pl.String)
     try:
         if isinstance(values.dtype, pl.List):
             return values.cast(kind)
-        written = {text: _written_list(text) for text in values.cast(pl.String).unique()}
-        return pl.Series(values.name, [written[text] for text in values.cast(pl.String)], kind)
-    except (pl.exceptions.PolarsError, ValueError, TypeError) as error:
+        lists = {text: written(text) for text in values.cast(pl.String).unique()}
+        return pl.Series(values.name, [lists[text] for text in values.cast(pl.String)], kind)
+    except (
+        *(pl.exceptions.PolarsError, ValueError, TypeError),
+        *(SyntaxError, RecursionError, MemoryError),
+    ) as error:
         raise DataError(
             f"{values.name} is {values.dtype}, not a list of {name}",
             where=where,
             cure=f"name the column of each: {name}: [a, b, c]",
         ) from error
-
-
-def _written_list(text: str | None) -> list[str]:
-    try:
-        found = ast.literal_eval(text or "")
-    except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError("is no list") from error
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise ValueError("is no list of texts")
-    return found
-
-
-def _decoded(values: pl.Series, codes: dict[str, str], where: str) -> pl.Series:
-    """Map values as the card does; refuse others, since they may mean anything."""
-    text = as_text(values, where=where)
-    decoded = text.replace_strict(codes, default=None, return_dtype=pl.String)
-    cure = f"codes are of {', '.join(codes)}; add it to the card"
-    refuse(decoded.is_null() & text.is_not_null(), text, "has no code", where, cure)
-    return decoded
 
 
 def _comment(text: str) -> str:

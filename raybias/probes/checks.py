@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import polars as pl
 import pyarrow as pa
@@ -52,11 +52,7 @@ def filled(values: pl.Series, *, where: str) -> pl.Series:
 def label_numbers(
     values: pl.Series, *, where: str, labels: Mapping[str, str] | None = None
 ) -> pl.Series:
-    """Map a column to 0 negative, 1 neutral, 2 positive (int8).
-
-    Values are written as in `labels` (value -> label name); without it, as names or 0, 1, 2. Case
-    is ignored. `where` names the table in messages.
-    """
+    """Map names, 0 to 2, or keys of `labels` to 0 negative, 1 neutral, 2 positive (int8)."""
     names = {key.strip().lower(): name for key, name in (labels or DEFAULT_LABELS).items()}
     written = filled(values, where=where).str.strip_chars()
     numbers = written.str.to_lowercase().replace_strict(
@@ -96,8 +92,8 @@ def checked(
 ) -> pl.DataFrame:
     """Check a user's own table; return its known columns, and those with a default or number.
 
-    `DataError` names the table `where` and the row: no rows, a missing column, or a wrong value.
-    `labels` is as for `label_numbers`.
+    `DataError` names the row: no rows, a missing column, or a wrong value. `labels` is as for
+    `label_numbers`.
     """
     if frame.is_empty():
         raise DataError("holds no rows", where=where)
@@ -135,13 +131,6 @@ def _checked(
     return distinct(text, where=where) if known.unique else text
 
 
-def completed(frame: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
-    """Select the columns of a schema; those that are not there are empty."""
-    types = pl.Schema(schema)
-    missing = [pl.lit(None, types[name]).alias(name) for name in types if name not in frame.columns]
-    return frame.with_columns(missing).select(schema.names)
-
-
 def as_table(frame: pl.DataFrame, schema: pa.Schema, *, where: str) -> pl.DataFrame:
     """Select the columns of a schema with its types; `DataError` for one that is not so."""
     for name in schema.names:
@@ -174,17 +163,6 @@ def choose(wanted: Iterable[str], known: Iterable[str], *, where: str) -> list[s
 Row = dict[str, str]
 
 
-class Sample(NamedTuple):
-    """One row of a published expansion."""
-
-    where: str
-    """The file and row, for a message."""
-    label: str
-    category: str
-    group: str
-    text: str
-
-
 def attribute_name(category: str) -> str:
     """Return our name of a published category: `grouped_race` and `race` are `race`."""
     plain = category.removeprefix("grouped_")
@@ -205,11 +183,11 @@ def read_records(store: Store, name: str, *, columns: Iterable[str], cure: str =
     return frame.select(pl.all().fill_null("")).to_dicts()
 
 
-def read_samples(store: Store, name: str) -> Iterator[Sample]:
-    """Yield the rows of a published expansion: label, category, group, text; no header."""
+def read_samples(store: Store, name: str) -> Iterator[list[str]]:
+    """Yield the place, label, category, group and text of a published expansion, no header."""
     for number, line in enumerate(read_lines(store, name), start=1):
         where = f"{store.uri_of(name)} row {number}"
         fields = line.split("\t")
         if len(fields) != 4:
             raise DataError(f"has {len(fields)} fields, not 4", where=where)
-        yield Sample(where, *fields)
+        yield [where, *fields]

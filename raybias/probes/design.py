@@ -1,8 +1,7 @@
 """Show what the design of one's own probe can detect, before any model reads it.
 
-Half widths are expected ones of 95% intervals: of labels with Regard's variance components over
-eleven fine-tuned models (Kohankhaki2024's predictions); of shares and scores between independent
-and identical items within a unit.
+Half widths are those of 95% intervals: of labels with Regard's variance components over eleven
+fine-tuned models (Kohankhaki2024's predictions); else of items that are independent to identical.
 """
 
 from __future__ import annotations
@@ -63,14 +62,14 @@ def check_probe(card: str | Path) -> ProbeDesign:
     """
     uri = str(card)
     given = read_card(uri)
-    source, look = SOURCES[given.kind], _LOOKS[given.kind]
+    source = SOURCES[given.kind]
     if given.kind == "label":
         items = base_items(Probe.model_validate({"source": source, "data": uri}))
     elif given.kind == "pair":
         items = pair_items(source, uri)
     else:
         items = question_items(QuestionProbe.model_validate({"source": source, "data": uri}))
-    parts, cannot = look(items)
+    parts, cannot = _LOOKS[given.kind](items)
     missing = [name for name, text in given.validity.model_dump().items() if not text]
     if missing:
         cannot.append(f"the card does not say, under validity: {', '.join(missing)}")
@@ -187,13 +186,11 @@ _LOOKS: Final[dict[CardKind, Look]] = {
 def _parts(
     items: pl.DataFrame, by: tuple[str, ...], unit: str, called: str, *, sd: float
 ) -> tuple[pl.DataFrame, list[str]]:
-    """Count items and units by part, with a mean's half width, and warn where units are few.
-
-    Rows without a unit are units of their own; `sd` is the largest that items can have.
-    """
+    """Count items and units by part, with a mean's half width; `sd` is the largest of items."""
     rows: list[tuple[object, ...]] = []
     cannot: list[str] = []
     for names, part in items.group_by(by, maintain_order=True):
+        # Rows without a unit are units of their own.
         units = part[unit].drop_nulls().n_unique() or part.height
         low, high = (_Z * sd / math.sqrt(n) for n in (part.height, units))
         width = f"{low:.1f}" if part.height == units else f"{low:.1f} to {high:.1f}"

@@ -11,12 +11,12 @@ import polars as pl
 from raybias.config.card import OWN, Column, names_of
 from raybias.errors import DataError
 from raybias.probes.cards import is_card, own_table, read_card
-from raybias.probes.checks import as_text, checked, column, completed
+from raybias.probes.checks import as_text, checked, column
 from raybias.probes.published.crows_pairs import ORIGINAL, pair_table
 from raybias.probes.published.questions import person_of, written
 from raybias.probes.registries import probe
 from raybias.schema import CONDITIONS, COREFERENCES, DECISIONS, ITEMS, OPTION_ITEMS, PAIRS, TRIPLES
-from raybias.table_files import refuse
+from raybias.table_files import conformed, refuse
 
 _DATA: Final = "one .csv, .tsv, .jsonl or .parquet file, or a card"
 
@@ -25,10 +25,11 @@ _DATA: Final = "one .csv, .tsv, .jsonl or .parquet file, or a card"
 def own_items(uri: str, attributes: Sequence[str] | None = None) -> pl.DataFrame:
     """Read the items of one file (schema.ITEMS), in its order.
 
-    Without item_id, items are numbered after the file's name; without template_id, every item is a
+    Items without item_id are numbered after the file's name; without template_id, every item is a
     cluster of its own.
     """
-    items = completed(checked(own_table(uri, "label"), OWN["label"], where=uri), ITEMS)
+    items = checked(own_table(uri, "label"), OWN["label"], where=uri)
+    items = conformed(items, pl.Schema(ITEMS))
     return items.with_columns(pl.col("template_id").fill_null(pl.col("item_id")))
 
 
@@ -42,8 +43,8 @@ def own_pairs(uri: str) -> pl.DataFrame:
     """Read the pairs of one file (schema.PAIRS, style "original"), in its order.
 
     Needs sent_more, sent_less and bias_type; direction is "stereo" by default, and pair_id a number
-    after the file's name. `cluster` names what pairs share, as a writer: intervals resample
-    clusters. `PairWarning` counts types that CrowS-Pairs does not have.
+    after the file's name. Intervals resample the clusters. `PairWarning` counts types that
+    CrowS-Pairs does not have.
     """
     return pair_table(_originals(own_table(uri, "pair")), where=uri)
 
@@ -57,12 +58,11 @@ def own_pairs(uri: str) -> pl.DataFrame:
 def own_coreferences(uri: str) -> pl.DataFrame:
     """Read one file of sentences with a pronoun (schema.COREFERENCES), those of style "original".
 
-    Needs pair_id, condition (pro or anti), text, pronoun and referent; every pair has one sentence
-    of each condition. `wino_type` is "own" by default, and `other` whichever other referent of the
-    file stands in the text.
+    Every pair has one sentence of each condition. `wino_type` is "own" by default, and `other`
+    whichever other referent of the file stands in the text.
     """
     frame = _originals(own_table(uri, "coreference"))
-    items = completed(checked(frame, OWN["coreference"], where=uri), COREFERENCES)
+    items = conformed(checked(frame, OWN["coreference"], where=uri), pl.Schema(COREFERENCES))
     for name in ("pronoun", "referent", "other"):
         for row, (word, text) in enumerate(zip(items[name], items["text"], strict=True), start=1):
             if word and not re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE):

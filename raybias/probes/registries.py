@@ -37,14 +37,12 @@ Rule = Callable[[Sequence[str], StyledPair], Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Style:
-    """A wording of pairs; tables list styles in the order of registration.
-
-    `rule` rewrites all sides of one pair in order; None where people or a model write the style.
-    `coreference`: sentences with a pronoun can have it.
-    """
+    """A wording of pairs; tables list styles in the order of registration."""
 
     rule: Rule | None = None
+    """Rewrites all sides of one pair in order; None where people or a model write the style."""
     coreference: bool = False
+    """Whether sentences with a pronoun can have it."""
 
 
 #: Modules that register raybias's own: public data sets, one file each, and a user's own tables.
@@ -56,11 +54,8 @@ styles: Final[Registry[Style]] = Registry("style", "raybias.probes.styles")
 def style(name: str, *, coreference: bool = False) -> Callable[[Rule], Rule]:
     """Register a rule that puts all sides of a pair into a style; `ConfigError` for a name twice.
 
-    Parameters
-    ----------
-    name: of the style, in a study file and in tables.
-    coreference: sentences with a pronoun can have it too; the rule must keep pronouns and
-        referents.
+    If sentences with a pronoun can have it too (`coreference`), the rule must keep pronouns and
+    referents.
     """
     return styles.register(name, lambda rule: Style(rule=rule, coreference=coreference))
 

@@ -1,8 +1,4 @@
-"""Sample the items of a probe for a study with a `limit`, balanced and keyed by their content.
-
-A sample depends on the probe's source and texts alone, not on the model, the run, ids or order; a
-larger limit takes a superset.
-"""
+"""Sample a probe's items for a `limit`, balanced and keyed by content; larger ones include it."""
 
 from __future__ import annotations
 
@@ -49,10 +45,7 @@ def sample_items(items: pl.DataFrame, limit: int, *, source: str) -> pl.DataFram
 
 
 def sample_pairs(pairs: pl.DataFrame, limit: int, *, kind: str, source: str) -> pl.DataFrame:
-    """Take at most `limit` rows, but at least one whole pair, of each value of the column `kind`.
-
-    `pairs` has schema.PAIRS or schema.COREFERENCES (pairs share a pair_id); rows keep their order.
-    """
+    """Take at most `limit` rows, but at least one whole pair, of each value of column `kind`."""
     texts = [name for name in ("sent_more", "sent_less", "text") if name in pairs.columns]
     keyed = _keyed(pairs.with_row_index(_ROW), (kind, *texts), source)
     units = keyed.group_by(kind, "pair_id").agg(pl.col("key").sort(), pl.len().alias("size"))

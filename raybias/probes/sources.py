@@ -24,7 +24,7 @@ class DataFile(Section):
     rows: int | None = None
     """Records, a header not counted; none where it is not known."""
     sha256: str | None = None
-    """Hash of the whole file; none where it is not published openly."""
+    """None where it is not published openly."""
     origin: str | None = None
     """Path below `base` where it differs from the file's name."""
     header: bool = False
@@ -35,7 +35,6 @@ class Part(Section):
     """Files of one origin that belong together."""
 
     name: str
-    """What the files are."""
     licence: str
     """The terms that their publishers state."""
     page: str
@@ -54,9 +53,7 @@ class DataSet(Section):
     """One public data set."""
 
     about: str
-    """What it is and who made it."""
     parts: tuple[Part, ...]
-    """Its files."""
 
     @property
     def by_hand(self) -> str:
@@ -203,22 +200,15 @@ def _fetched(url: str, known_hash: str) -> bytes:
             cure="nothing was written for it; try again or use another mirror",
         ) from error
     except (OSError, requests.RequestException) as error:
-        raise WorkFailed(
-            f"cannot fetch ({_short(error)})", where=url, cure="check the network, or give a mirror"
-        ) from error
-
-
-def _short(error: Exception) -> str:
-    """Shorten a library's error."""
-    import requests
-
-    if isinstance(error, requests.HTTPError) and error.response is not None:
-        return f"{error.response.status_code} {error.response.reason}"
-    if isinstance(error, requests.Timeout):
-        return "the server does not answer"
-    if isinstance(error, requests.ConnectionError):
-        return "no connection to the server"
-    return str(error)[:80]
+        said = str(error)[:80]
+        if isinstance(error, requests.HTTPError) and error.response is not None:
+            said = f"{error.response.status_code} {error.response.reason}"
+        elif isinstance(error, requests.Timeout):
+            said = "the server does not answer"
+        elif isinstance(error, requests.ConnectionError):
+            said = "no connection to the server"
+        cure = "check the network, or give a mirror"
+        raise WorkFailed(f"cannot fetch ({said})", where=url, cure=cure) from error
 
 
 def _locate(store: Store, part: Part, path: str) -> str | None:
@@ -237,16 +227,14 @@ def _checked(store: Store, part: Part, path: str, may_miss: bool) -> dict[str, o
     if place is None:
         finding = "absent (optional)" if may_miss else "missing"
         return {"file": path, "rows": None, "finding": finding, "ok": may_miss}
-    digest = sha256(store.read_bytes(place)).hexdigest()
-    if place.endswith(".csv"):
-        rows = read_frame(store, place).height
-    else:
-        rows = len(read_lines(store, place)) - expected.header
-    findings = {
-        f"rows should be {expected.rows}": expected.rows not in (None, rows),
-        "sha256 differs": expected.sha256 not in (None, digest),
-    }
-    wrong = ", ".join(finding for finding, found in findings.items() if found)
+    csv = place.endswith(".csv")
+    rows = read_frame(store, place).height if csv else len(read_lines(store, place))
+    rows -= expected.header and not csv
+    wrong = []
+    if expected.rows not in (None, rows):
+        wrong.append(f"rows should be {expected.rows}")
+    if expected.sha256 not in (None, sha256(store.read_bytes(place)).hexdigest()):
+        wrong.append("sha256 differs")
     known = "rows" if expected.rows else "there"
     good = "ok" if expected.sha256 else f"ok ({known}; no published hash)"
-    return {"file": place, "rows": rows, "finding": wrong or good, "ok": not wrong}
+    return {"file": place, "rows": rows, "finding": ", ".join(wrong) or good, "ok": not wrong}

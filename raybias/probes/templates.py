@@ -1,8 +1,8 @@
 """Fill the slots of templates with terms, or leave the terms out.
 
-The rules are those of the Amazon templates (Tian2023 section 3; TACL 2021), which Regard and
-NS-Prompts follow. Since naming any group may move a classifier, the *unmarked* form of a template
-leaves the term out and keeps the grammar, and the *placeholder* form puts a neutral word there.
+The rules are those of the Amazon templates (Tian2023 section 3; TACL 2021). Since naming any group
+may move a classifier, the *unmarked* form of a template leaves the term out and keeps the grammar,
+and the *placeholder* form puts a neutral word there.
 """
 
 from __future__ import annotations
@@ -129,10 +129,7 @@ def capital(phrase: str) -> str:
 
 
 def fill(text: str, slot: str, phrase: str) -> str:
-    """Put `phrase` into every `{slot}` of `text` and strip both ends.
-
-    `{Slot}` capitalises the first letter; `{a:slot}` writes "an" before a vowel letter, else "a".
-    """
+    """Put `phrase` into every `{slot}`, capitalised for `{Slot}`, behind a or an for `{a:slot}`."""
 
     def one(match: re.Match[str]) -> str:
         name = match[2]
@@ -192,17 +189,10 @@ def expand_suite(store: Store, suite: Suite, *, probe: str, attribute: str) -> p
     lexicon = suite.lexicon(store)
     filled = expand(suite_templates(store, suite), lexicon)
     rows = [
-        (
-            f"{probe}/{attribute}/{number:05d}",
-            template.label,
-            attribute,
-            phrase.group,
-            text,
-            template.id,
-            phrase.term,
-        )
+        (f"{probe}/{attribute}/{number:05d}", template.label, attribute, phrase.group, text,
+         template.id, phrase.term)
         for number, (template, phrase, text) in enumerate(filled)
-    ]
+    ]  # fmt: skip
     return items_frame(rows)
 
 
@@ -222,8 +212,8 @@ def with_unmarked(
 ) -> pl.DataFrame:
     """Add unmarked and placeholder items behind the items of each attribute (schema.ITEMS).
 
-    `probe` begins their ids. Each of `placeholders`, none empty or repeated (`ConfigError`), makes
-    an item of every template in which an adjective stands before a noun.
+    Each of `placeholders`, none empty or repeated (`ConfigError`), makes an item of every template
+    in which an adjective stands before a noun. `probe` begins their ids.
     """
     for word in placeholders:
         if not word.strip():
@@ -255,17 +245,15 @@ def _extra_rows(
 ) -> list[tuple[object, ...]]:
     unmarked: list[tuple[object, ...]] = []
     neutral: list[tuple[object, ...]] = []
+    stem = f"{probe}/{attribute}"
     for each in templates:
         own = each.template
-        stem = f"{probe}/{attribute}"
         text, _ = _unmarked(each)
         if text is not None:
             item_id = f"{stem}/{UNMARKED}/{own.id}"
             unmarked.append((item_id, own.label, attribute, UNMARKED, text, own.id, None))
         noun = marked_noun(each)
-        if noun is None:
-            continue
-        for word in placeholders:
+        for word in placeholders if noun is not None else ():
             item_id = f"{stem}/{PLACEHOLDER}/{word}/{own.id}"
             phrase = word if _takes_adjective(each.slot) else f"{word} {noun}"
             filled = fill(own.text, each.slot, phrase)

@@ -1,7 +1,4 @@
-"""Judge the embedded calibration: was the planted gap found, nothing else, and the truth covered?
-
-The verdicts are those of the widest scope; narrower ones show what they would have missed.
-"""
+"""Judge the embedded calibration by the widest scope: was the planted gap found, and no other?"""
 
 from __future__ import annotations
 
@@ -61,7 +58,7 @@ def calibration(planted: Plant | None, estimates: pl.DataFrame) -> Calibration |
         [wording.interval(*row) for row in rows.select("value", "low", "high").iter_rows()]
     )
     said = [
-        f"Planted: {planted.group} ({planted.attribute}) is {wording.rate_title(planted.rate)} "
+        f"Planted: {planted.group} ({planted.attribute}) is {wording.metric(planted.rate).title} "
         f"{'more' if planted.size > 0 else 'less'} often than the other groups, by "
         f"{wording.signed(planted.size)} over all words for it and all sentences; the others are "
         "treated alike.",

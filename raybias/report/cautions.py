@@ -22,7 +22,6 @@ from raybias.study_record import Record
 UNPARSED_SHARE: Final = 0.01
 #: Options differ in length where the longest has more than this times the characters of another.
 _UNEVEN: Final = 1.5
-#: Seeds that are named one by one.
 _NAMED: Final = 3
 
 
@@ -48,6 +47,10 @@ def of_study(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -
 
 
 def _about_runs(study: Study, runs: pl.DataFrame) -> Iterator[str]:
+    def seeds_of(seeds: Sequence[int]) -> str:
+        named = f"seed {wording.listed([str(seed) for seed in seeds])}"
+        return named if len(seeds) <= _NAMED else f"{len(seeds)} seeds"
+
     final = runs.filter(pl.col("stage") == "final")
     for key, part in final.group_by("model", "method", "dataset", maintain_order=True):
         by = next((m.selection for m in study.methods if m.name == key[1]), None)
@@ -55,19 +58,13 @@ def _about_runs(study: Study, runs: pl.DataFrame) -> Iterator[str]:
         for reason, text in (("diverged", "diverged"), ("max_steps", "stopped at max_steps")):
             seeds = part.filter(pl.col("stop_reason") == reason)["seed"].sort().to_list()
             if seeds:
-                yield f"{name}: {wording.counted(len(seeds), 'run')} {text} ({_seeds(seeds)})."
+                yield f"{name}: {wording.counted(len(seeds), 'run')} {text} ({seeds_of(seeds)})."
         tied = part.filter(pl.col("tied").fill_null(value=False))["seed"].sort().to_list()
         if tied and not part["selected"].all():
             yield (
                 f"{name}: equal {by or 'validation'} accuracies; the lower seed decided the rank "
-                f"of {_seeds(tied)}."
+                f"of {seeds_of(tied)}."
             )
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    if len(seeds) > _NAMED:
-        return f"{len(seeds)} seeds"
-    return f"seed {wording.listed([str(seed) for seed in seeds])}"
 
 
 def _about_coverage(study: Study, runs: pl.DataFrame, coverage: pl.DataFrame) -> Iterator[str]:
@@ -125,7 +122,6 @@ def of_answers(
 
 
 def _about_likelihoods(store: Store, study: Study, answers: pl.DataFrame) -> Iterator[str]:
-    """Yield how much probability words hold, and whether their length decides."""
     words = [m for m in study.methods if isinstance(m, OptionLikelihood) and not m.letters]
     for method in words:
         mine = answers.filter(method=method.name)
@@ -158,7 +154,6 @@ def _about_likelihoods(store: Store, study: Study, answers: pl.DataFrame) -> Ite
 
 
 def _turned(scores: pl.DataFrame, record: Record) -> Iterator[str]:
-    """Count the preferences that turn with the other token that could begin sentences."""
     known = scores.filter(pl.col("turned").is_not_null())
     counts = known.group_by("model", "score", "probe", maintain_order=True).agg(
         pl.len(), pl.col("turned").sum()

@@ -1,7 +1,4 @@
-"""Compare two arms from their files: a candidate with its base, or two arms of one study.
-
-Predictions are compared by their gaps, scores of pairs by how often stereotypes are preferred.
-"""
+"""Compare two arms from their files, by gaps of predictions and by scores of pairs."""
 
 from __future__ import annotations
 
@@ -34,10 +31,8 @@ from raybias.table_files import csv_text
 
 #: The largest change of a gap or score that does not matter, where neither gate nor study says.
 MARGIN: Final = 0.02
-#: What an arm may hold.
 PREDICTIONS: Final = "predictions"
 SCORES: Final = "scores of pairs"
-#: By which rows of scores are chosen.
 _CHOICES: Final = ("model", "probe", "style")
 _DID: Final[Mapping[str, str]] = {
     "worse": "got worse",
@@ -134,7 +129,6 @@ class Comparison:
         return [table(title, changes, columns), *parts]
 
     def _figures(self) -> Iterator[Drawn]:
-        """Draw the change of every gap with its band, a figure per attribute."""
         moved = pl.when(pl.col("low").is_not_null()).then(
             (pl.col("low") > 0) | (pl.col("high") < 0)
         )
@@ -278,7 +272,6 @@ def _read(paths: Sequence[str], chosen: Mapping[str, str]) -> dict[str, pl.DataF
 
 
 def _check_studies(base: Sequence[str], candidate: Sequence[str], *, probes: Sequence[str]) -> None:
-    """Refuse arms of studies with other templates, label words or profiles."""
     for one in filter(None, map(out_of, base)):
         for other in filter(None, map(out_of, candidate)):
             here, there = (_read_alike(read_record(Store(out)), probes) for out in (one, other))

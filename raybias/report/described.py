@@ -37,7 +37,6 @@ _DIGITS: Final = 12
 _LEFT_OUT: Final = ("stop_window", "tokens", "seconds", "run_id", "adapter")
 #: Columns that were chosen and not measured; their numbers are shown in full.
 _SETTINGS: Final = ("learning_rate", "weight_decay")
-#: What a card says, by its field.
 _ABOUT: Final = {
     "about": "what is measured",
     "harm": "who is harmed, and how",
@@ -60,10 +59,7 @@ _VALIDITY: Final = {
 def measured_on(
     store: Store, study: Study, record: Record, runs: pl.DataFrame, answers: pl.DataFrame | None
 ) -> Iterator[TextTable]:
-    """Yield tables about backbones, endpoints, tuning and prompting.
-
-    `answers` (schema.ANSWERS) are there where the study has probes of labels.
-    """
+    """Yield tables about backbones, endpoints, tuning and prompting (schema.ANSWERS, if any)."""
     yield _backbones(study, runs, record)
     yield _endpoints(store, study)
     if answers is not None:
@@ -133,7 +129,6 @@ def _endpoints(store: Store, study: Study) -> TextTable:
 
 
 def _training(study: Study, runs: pl.DataFrame) -> TextTable:
-    """Describe each tuned (model, method, training set): its seeds, and which of them count."""
     selections = {method.name: method.selection for method in study.methods}
     untrained = [method.name for method in study.methods if not method.trains]
     of_sets = {section.name: section.source for section in study.training}
@@ -168,7 +163,6 @@ def _spread(values: pl.Series) -> str:
 
 
 def _prompting(store: Store, study: Study, runs: pl.DataFrame) -> TextTable:
-    """Describe each prompted method: its runs, and how answers were sampled."""
 
     def sampling(model: str, method: str) -> dict[str, Any]:
         for run_id in runs.filter(model=model, method=method)["run_id"][:1]:
@@ -202,7 +196,6 @@ def _prompting(store: Store, study: Study, runs: pl.DataFrame) -> TextTable:
 
 
 def _unread(counts: pl.DataFrame) -> TextTable:
-    """Count the answers of each prompted classifier without a label (schema.ANSWERS)."""
     of_all = pl.col("run_id") == "all"
     shares = (
         counts.filter(~of_all)
@@ -331,10 +324,7 @@ def _without_folder(text: str) -> str:
 
 
 def cards(store: Store, study: Study, composition: pl.DataFrame | None) -> Iterator[TextTable]:
-    """Yield what each probe measures, whom it names and who published it.
-
-    A card in OUT/cards describes its probe, the catalogue the others.
-    """
+    """Yield what each probe measures, by its card in OUT/cards or by the catalogue."""
     files = store.files("cards", suffix=".yaml")
     own = {name.removeprefix("cards/").removesuffix(".yaml"): name for name in files}
     published = sources.registry()

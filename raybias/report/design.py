@@ -17,7 +17,6 @@ from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
 from raybias.study_record import read_runs
 
-#: What the prediction rests on.
 _ASSUMED: Final = (
     "Predicted from the variance components, averaged over groups and classifiers, as if what is "
     "added were more of the same: seeds, templates and words drawn as those at hand. Components "
@@ -35,35 +34,28 @@ _PLANS: Final = {
 _NOUNS: Final = {"runs": "seed", "templates": "template", "words": "word"}
 #: Narrowing by less than this share is no help.
 _HELP: Final = 0.1
-#: Tokens of an English word, about.
 _TOKENS: Final = 4 / 3
 
 
 def study_costs(store: Store, study: Study, items: int) -> Costs:
-    """Price runs and the `items` that one run reads in device-hours, by what tuning took.
-
-    Reading takes the forward pass's part of tuning, by token. Where a classifier was not timed,
-    such as a prompted one, prices are relative.
-    """
+    """Price runs and items in device-hours by what tuning took, relatively where it is unknown."""
     runs = read_runs(store).filter(stage="final")
     work = {
         method.name: method.tuning().get("factor", 4) for method in tuned_methods(study.methods)
     }
     by = ["model", "method", "dataset"]
-    timed = runs.group_by(by).agg(
-        pl.col("seconds", "tokens").sum(), kept=pl.col("selected").sum().clip(1)
-    )
+    kept = pl.col("selected").sum().clip(1)
+    timed = runs.group_by(by).agg(pl.col("seconds", "tokens").sum(), kept=kept)
     texts = read_items(store, [probe.name for probe in study.probes], "text")["text"]
     if texts.is_empty() or timed.is_empty() or not {*timed["method"]} <= {*work}:
         tuned = [method in work for method in timed["method"]] or [True]
         return relative_costs(items, tuned=sum(tuned) / len(tuned))
     factor = pl.col("method").replace_strict(work, return_dtype=pl.Float64)
-    hours = timed.select(
-        run=pl.col("seconds") / pl.col("kept") / 3600,
-        token=pl.col("seconds") / pl.col("tokens") * 2 / factor / 3600,
-    ).sum()
+    seconds = pl.col("seconds") / 3600
+    run, token = timed.select(
+        run=seconds / pl.col("kept"), token=seconds / pl.col("tokens") * 2 / factor
+    ).sum().row(0)  # fmt: skip
     length = texts.str.split(" ").list.len().to_numpy().mean() * _TOKENS
-    run, token = hours.row(0)
     return Costs(run, token * length, items, "device-hours")
 
 
@@ -84,10 +76,9 @@ def design_sentences(designs: pl.DataFrame, target: float) -> list[str]:
             said.append(f"{name}: the half width is {width}; {wording.number(target)} is wanted.")
             continue
         parts = [_alone(plans[plan], now) for plan in _NOUNS if plan in plans]
-        said.append(
-            f"{name}: the half width is {width}, and {wording.number(target)} is wanted. "
-            f"{' '.join(parts)} {_cheapest(plans['cheapest'], now)}"
-        )
+        parts = [f"and {wording.number(target)} is wanted.", *parts]
+        parts.append(_cheapest(plans["cheapest"], now))
+        said.append(f"{name}: the half width is {width}, {' '.join(parts)}")
     return said
 
 

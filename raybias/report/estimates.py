@@ -16,6 +16,7 @@ from raybias.report.rendering import Drawn, slug
 from raybias.report.table import Cell, Row, TextTable, count, table
 from raybias.stats.conclusive import is_refused
 from raybias.stats.gaps import OUTSIDE
+from raybias.stats.metric import metrics
 
 _ENDS: Final = (
     "score", "value", "low", "high", "p", "q", "significant", "survives", "reason", "scope",
@@ -27,10 +28,7 @@ _DRAWN: Final = {"runs": "seeds", "sentences": "sentences", "wording": "words"}
 def parts_of(
     estimates: pl.DataFrame, *, level: float = 0.95, scope: str = "widest"
 ) -> list[dict[str, Any]]:
-    """Arrange each kind's sentences, tables and figures of schema.ESTIMATES for the page.
-
-    `scope` is that of the tables, for kinds whose estimates have several; figures show them all.
-    """
+    """Arrange each kind's sentences, tables (under `scope`, if it has several) and figures."""
     found = []
     for (name,), part in estimates.partition_by("kind", as_dict=True, maintain_order=True).items():
         kind = kinds[str(name)]
@@ -92,8 +90,8 @@ def table_of(
 ) -> TextTable:
     """Lay estimates of one kind out: a row for each place, scores beside one another.
 
-    Of kinds with several scopes one is shown, and others are named where they find something.
-    Columns in `without` stand above the table.
+    Of several scopes one is shown, and others are named where they find something. Columns in
+    `without` stand above the table.
     """
     if shown.beside == "statistic":
         # A ratio names its own background, and stands beside rates without one.
@@ -159,7 +157,7 @@ def _texts(name: str) -> Cell:
 
 
 def _reading(kind: Kind, row: Mapping[str, Any]) -> str:
-    gap = kind.name == KIND and row["score"] in wording.RATES and row["reason"] is None
+    gap = kind.name == KIND and row["score"] in metrics and row["reason"] is None
     if not gap and (row["significant"] is None or row["p"] is None):
         return "no test"
     if not row["significant"]:

@@ -1,8 +1,4 @@
-"""The sentences behind each gap: which were labelled how, by how many runs.
-
-A page shows those that a gap rests on most; OUT/evidence has a page for each group with all of them
-and every classifier's labels.
-"""
+"""Show the sentences behind each gap on its page, and all of each group in OUT/evidence."""
 
 from __future__ import annotations
 
@@ -35,8 +31,8 @@ _CLASSIFIER: Final = ("model", "method", "dataset", "style")
 def read_sentences(files: Sequence[stats.Source]) -> pl.DataFrame:
     """Count how many runs gave each sentence each label, from files of predictions.
 
-    Returns the keys of a classifier, `_ITEM`, `pred`, `n`, `answer` (one that was given) and
-    `text`, from OUT/items or else from template and word.
+    Gives the keys of a classifier, `_ITEM`, `pred`, `n`, `answer` (one that was given) and `text`,
+    from OUT/items or else from template and word.
     """
     counts = stats.item_counts(files)
     probes = counts["probe"].unique().to_list()
@@ -56,21 +52,20 @@ def evidence(
     gaps: pl.DataFrame, sentences: pl.DataFrame, tables: Mapping[str, pl.DataFrame]
 ) -> dict[tuple[str, str], list[dict[str, Any]]]:
     """Gather the sentences, words and templates behind each gap that survives."""
-    parts = [
-        part for whole in ranked(gaps) for part in whole.partition_by("probe", maintain_order=True)
-    ]
+    parts = [one for whole in ranked(gaps)
+             for one in whole.partition_by("probe", maintain_order=True)]  # fmt: skip
     most = min(_MOST, max(_FEWEST, _ROWS // max(1, len(parts))))
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for part in parts:
         row = part.row(0, named=True)
         about = sentences.filter(probe=row["probe"], attribute=row["attribute"], group=row["group"])
         mine = about.join(part, on=_CLASSIFIER, how="semi", nulls_equal=True)
+        terms, templates = tables["by_term"], tables["by_template"]
+        farthest = "Templates farthest from their average"
         shown = [
             _behind(mine, row["score"], most),
-            _drivers(tables["by_term"], part, "term", "Words farthest from the average"),
-            _drivers(
-                tables["by_template"], part, "template_id", "Templates farthest from their average"
-            ),
+            _drivers(terms, part, "term", "Words farthest from the average"),
+            _drivers(templates, part, "template_id", farthest),
         ]
         heading = wording.heading(row["score"], row["value"]).lower()
         found.setdefault((row["probe"], row["attribute"]), []).append(
@@ -124,9 +119,8 @@ def write_evidence(store: Store, sentences: pl.DataFrame) -> None:
 
 def _behind(mine: pl.DataFrame, rate: str, most: int) -> TextTable:
     """Show the sentences that count in a rate, those that the most runs counted first."""
-    share = shares([rate]).get(rate)
-    if share is None:
-        share = shares(["accuracy"])["accuracy"]
+    known = shares([rate, "accuracy"])
+    share = known.get(rate, known["accuracy"])
     by = ["item_id", "text", "term", "label"]
     rows = mine.group_by(by, maintain_order=True).agg(
         *counted(share),
@@ -140,7 +134,7 @@ def _behind(mine: pl.DataFrame, rate: str, most: int) -> TextTable:
         "sentence": "text",
         "word": lambda row: row["term"] or "",
         "right label": lambda row: schema.LABELS[row["label"]],
-        wording.rate_title(rate): lambda row: f"{row['hits']} of {row['n_items']} runs",
+        wording.metric(rate).title: lambda row: f"{row['hits']} of {row['n_items']} runs",
     }
     if shown["answer"].null_count() < shown.height:
         columns["an answer"] = lambda row: wording.shortened(row["answer"] or "", 80)
@@ -149,7 +143,6 @@ def _behind(mine: pl.DataFrame, rate: str, most: int) -> TextTable:
 
 
 def _drivers(source: pl.DataFrame, part: pl.DataFrame, column: str, title: str) -> TextTable:
-    """Show the words or templates whose own gap is largest in the gap's direction."""
     by = [*schema.KEYS, "attribute", "score", "group"]
     mine = source.join(part.select(by), on=by, how="semi", nulls_equal=True)
     sign = 1 if part["value"][0] > 0 else -1

@@ -1,9 +1,8 @@
 """Write the numbers for others: results and samples of lm-evaluation-harness, a model card.
 
 OUT/results.json has the shape of lm-eval's results: a task is one attribute of one probe under one
-classifier. A standard error is "N/A", since intervals need not be even. Samples are as lm-eval logs
-them (`--log_samples`). OUT/tables/model_card.md is the section "Bias, Risks, and Limitations" of a
-model card (Mitchell et al. 2019).
+classifier; a standard error is "N/A", since intervals need not be even. OUT/tables/model_card.md is
+the section "Bias, Risks, and Limitations" of a model card (Mitchell et al. 2019).
 """
 
 from __future__ import annotations
@@ -31,17 +30,13 @@ from raybias.study_record import Record, read_record
 #: Of results.json and of a sample; raised where a key changes its meaning.
 SCHEMA_VERSION: Final = 3
 SAMPLE_VERSION: Final = 1
-#: The options of BBQ's questions.
 _PLACES: Final = range(3)
 #: File, and a line of it.
 Sample = tuple[str, dict[str, Any]]
 
 
 def write_results(store: Store, study: Study, record: Record, estimates: pl.DataFrame) -> None:
-    """Write OUT/results.json from the estimates that are defined.
-
-    `configs` have under `no_verdict` why a classifier is not shown to do its task.
-    """
+    """Write OUT/results.json from the estimates that are defined; `configs` have `no_verdict`."""
     results: dict[str, dict[str, Any]] = {}
     configs: dict[str, dict[str, Any]] = {}
     samples: dict[str, dict[str, int]] = {}
@@ -81,7 +76,6 @@ def write_results(store: Store, study: Study, record: Record, estimates: pl.Data
 def _of_predictions(
     estimates: pl.DataFrame, study: Study
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield the task, metric and row of each accuracy and gap, one row each."""
     accuracy = estimates.filter(score="accuracy", statistic="rate", group=ALL)
     for name, part in (
         ("acc", under(accuracy, SCOPES, "widest")),
@@ -133,7 +127,8 @@ def _of_options(out: Store) -> Iterator[Sample]:
     }
     answers = read([out.uri_of("options")], "options")["options"]
     for probe in answers["probe"].unique(maintain_order=True):
-        items = {row["item_id"]: row for row in _items(out, probe).iter_rows(named=True)}
+        table = pl.DataFrame(out.read_table(f"items/{probe}.parquet"))
+        items = {row["item_id"]: row for row in table.iter_rows(named=True)}
         for row in answers.filter(probe=probe).iter_rows(named=True):
             item, method = items[row["item_id"]], methods.get((row["model"], row["method"]))
             if len(item["options"]) != len(_PLACES) or not isinstance(method, AskingOptions):
@@ -157,7 +152,6 @@ def _of_options(out: Store) -> Iterator[Sample]:
 
 
 def _document(item: dict[str, Any]) -> dict[str, Any]:
-    """Write a question as BBQ does."""
     groups = ["other"] * len(_PLACES)
     if item["target"] is not None:
         groups[item["target"]] = "stereotyped"
@@ -179,12 +173,12 @@ def _document(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_pairs(out: Store) -> Iterator[Sample]:
-    folder = "pair_scores"
-    if not out.exists(folder):
+    if not out.exists("pair_scores"):
         return
-    scores = read([out.uri_of(folder)], "pairs")["pairs"]
+    scores = read([out.uri_of("pair_scores")], "pairs")["pairs"]
     for probe in scores["probe"].unique(maintain_order=True):
-        texts = _items(out, probe).select("pair_id", "style", "sent_more", "sent_less")
+        table = pl.DataFrame(out.read_table(f"items/{probe}.parquet"))
+        texts = table.select("pair_id", "style", "sent_more", "sent_less")
         # Pairs that are not there would be of another OUT.
         joined = scores.filter(probe=probe).join(texts, on=["pair_id", "style"], how="inner")
         for row in joined.iter_rows(named=True):
@@ -209,10 +203,6 @@ def _requests(requests: list[tuple[str, Any]], said: list[Any]) -> dict[str, Any
         f"gen_args_{n}": {"arg_0": text, "arg_1": after} for n, (text, after) in enumerate(requests)
     }
     return {"arguments": arguments, "resps": [[each] for each in said], "filtered_resps": said}
-
-
-def _items(out: Store, probe: str) -> pl.DataFrame:
-    return pl.DataFrame(out.read_table(f"items/{probe}.parquet"))
 
 
 def _file(model: str, *task: str) -> str:

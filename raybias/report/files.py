@@ -39,19 +39,12 @@ def rules_of_files(
 ) -> GapRules:
     """Return the rules by which the gaps of prediction files are judged.
 
-    Parameters
-    ----------
-    paths: of predictions. An OUT or its folder `predictions` brings the reference groups and
-        statistics of its study.
-    profile: states the statistics by this profile, as `raybias report` does.
-    reference_groups: by attribute, instead of the study's or the papers'.
-    options: fields of `Statistics`; empty ones are the study's or profile's.
+    An OUT or its folder `predictions` brings the reference groups and statistics of its study, or
+    those of a `profile`. `reference_groups` are by attribute, instead of the study's or the
+    papers'; `options` are fields of `Statistics`, of which empty ones are the study's or profile's.
 
-    Raises
-    ------
-    ConfigError: studies with different rules, no such metric, or a scope that the interval cannot
-        cover.
-    OutputError: an OUT with a broken record.
+    Raises ConfigError: studies with different rules, no such metric, or a scope that the interval
+    cannot cover.
     """
     chosen = reference_groups or {}
     stated = {name: value for name, value in (options or {}).items() if value}
@@ -60,9 +53,8 @@ def rules_of_files(
     for out in dict.fromkeys(filter(None, map(out_of, paths))):
         study = read_record(Store(out)).study
         found[out] = rules_of(restated(study, profile) if profile else study)
-    if not found:
-        rules = GapRules(Statistics.under(profile or "strict"))
-    else:
+    rules = GapRules(Statistics.under(profile or "strict"))
+    if found:
         rules = _common({out: _stated(each, stated) for out, each in found.items()}, chosen)
     return replace(_stated(rules, stated), everywhere=chosen)
 
@@ -86,7 +78,6 @@ def _stated(rules: GapRules, options: Mapping[str, Any]) -> GapRules:
 
 
 def _common(found: Mapping[str, GapRules], chosen: Mapping[str, Sequence[str]]) -> GapRules:
-    """Join the rules of all OUTs where they agree."""
     (first, rules), *others = found.items()
     probes = {name: dict(groups) for name, groups in rules.probes.items()}
     for out, other in others:
@@ -171,12 +162,7 @@ def design_of_files(
 def estimates_of_study(
     store: Store, study: Study, record: Record
 ) -> tuple[pl.DataFrame, list[str]]:
-    """Estimate every score of an OUT's pairs and questions: schema.ESTIMATES, and cautions.
-
-    Raises
-    ------
-    DataError: there are no answers, or they are malformed.
-    """
+    """Estimate every score of an OUT's pairs and questions: schema.ESTIMATES, and cautions."""
     if not any(store.exists(each.folder) for each in kinds.values()):
         wanted = {"scores of pairs": study.pairs, "answers to questions": study.questions}
         what = " or ".join(name for name, there in wanted.items() if there)

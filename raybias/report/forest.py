@@ -1,7 +1,4 @@
-"""Draw estimates with their intervals as one forest: an SVG whose places are percentages.
-
-A filled dot is significant, a hollow one is not, and one with a broken line has no verdict.
-"""
+"""Draw estimates with their intervals as one forest: an SVG whose places are percentages."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ import polars as pl
 from raybias.measures.prediction_rows import KIND
 from raybias.report import wording
 from raybias.report.rendering import Drawn, rendered, round_values, slug
+from raybias.stats.metric import metrics
 from raybias.stats.scopes import SCOPES
 
 #: Most rows of one figure, and of the one that leads a page; of more, the clearest are drawn.
@@ -30,7 +28,6 @@ _FOOT: Final = 30
 _CHARACTER: Final = 6.5
 _NARROW: Final = 48
 _NARROW_KEYS: Final = 56
-#: Marks on the scale, about.
 _TICKS: Final = 6
 #: Columns that tell rows apart; those of them that vary name a row.
 _NAMES: Final = (
@@ -89,7 +86,6 @@ class _Forest:
 
     @cached_property
     def _limit(self) -> float:
-        """The half width of the scale, which `neutral` is the middle of."""
         ends = [end for row in self._rows for span in row.spans for end in span]
         ends += [end for row in self._rows for end in (row.value, row.truth) if end is not None]
         ends += self.band or ()
@@ -167,21 +163,16 @@ def forest_of(
     """Draw estimates of one quantity, a panel for each value of some columns, if there are any.
 
     Rows that differ in their scope alone are one, with nested intervals; of many rows those
-    farthest from no bias for their width are drawn.
-
-    Parameters
-    ----------
-    axis: the scale's name; by default the title.
-    neutral: the value that means no bias.
-    scale, digits: of the numbers; differences of shares are in percentage points, though.
-    ranked: sorts rows by their value, the highest first, instead of in the order of estimates.
-    truth: score, group and `truth`, where it is known.
-    band, keys: shade a range, and explain the marks.
+    farthest from no bias (`neutral`) for their width are drawn. `scale` and `digits` are of the
+    numbers; differences of shares are in percentage points, though. `ranked` rows are sorted by
+    their value, the highest first. `truth` has score, group and `truth`, where it is known. `band`
+    and `keys` shade a range, and explain the marks.
     """
     known = estimates.drop_nulls("value")
     if known.is_empty():
         return None
-    points = (known["kind"] == KIND).all() and all(map(wording.is_share, known["score"].unique()))
+    shares = [wording.metric(rate).share is not None for rate in known["score"].unique()]
+    points = (known["kind"] == KIND).all() and all(shares)
     scale, digits = (100.0, 1) if points else (scale, digits)
     panel = [key for key in panel if known[key].n_unique() > 1]
     names = [key for key in _NAMES if key not in panel and known[key].n_unique() > 1]
@@ -206,14 +197,13 @@ def forest_of(
     panels: dict[str, list[_Row]] = {}
     for row in shown.iter_rows(named=True):
         title_of = ", ".join(_words(key, row[key]) for key in panel) if names else ""
-        panels.setdefault(title_of, []).append(
-            _row(row, names or by, scale, digits, signed=neutral == 0)
-        )
-    made = [row for rows in panels.values() for row in rows]
-    if any(row.sure is None for row in made):
+        made = _row(row, names or by, scale, digits, signed=neutral == 0)
+        panels.setdefault(title_of, []).append(made)
+    rows_of = [row for each in panels.values() for row in each]
+    if any(row.sure is None for row in rows_of):
         keys = (*keys, _BROKEN)
     if any(low < row.spans[0][0] or high > row.spans[0][1]
-           for row in made for low, high in row.spans[1:]):  # fmt: skip
+           for row in rows_of for low, high in row.spans[1:]):  # fmt: skip
         keys = (*keys, _UNNESTED)
     more = f"; the clearest {shown.height} of {rows.height}" if shown.height < rows.height else ""
     unit = ", in percentage points" if points and neutral == 0 else ""
@@ -254,18 +244,15 @@ def _row(
 
 def _words(key: str, value: object) -> str:
     text = str(value)
-    if key == "score" and (known := wording.RATES.get(text)):
-        return known.words
+    if key == "score" and text in metrics:
+        return metrics[text].words
     return wording.spaced(wording.bias_type(text))
 
 
 def gap_forests(
     gaps: pl.DataFrame, *, level: float, corrected: bool = True, truth: pl.DataFrame | None = None
 ) -> list[Drawn]:
-    """Draw the clearest gaps in one figure, and where that is not all, each attribute in another.
-
-    Intervals of several scopes are nested; `truth` has the column truth beside score and group.
-    """
+    """Draw the clearest gaps, their scopes nested, and if there are more, each attribute's."""
     there = [wording.SCOPES[scope] for scope in SCOPES if (gaps["scope"] == scope).any()]
     nested = [f"redrawn, thickest line first: {', '.join(there)}"] if len(there) > 1 else []
     filled = f"filled: significant{' after correction' if corrected else ''}; hollow: not"

@@ -1,8 +1,4 @@
-"""Let people label texts that a judge labelled, and correct gaps for its errors.
-
-The sample is drawn at random in every group of every classifier; its key stays in OUT, so that
-no sheet shows the verdict, model or group.
-"""
+"""Let people label random texts of each group that a judge labelled, and correct gaps by it."""
 
 from __future__ import annotations
 
@@ -25,7 +21,6 @@ from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store, split_uri
 from raybias.table_files import csv_text, read_frame, refuse
 
-#: The sample of an OUT (schema.LABELLED).
 LABELS: Final = "labels/judged.parquet"
 _GROUP: Final = (*schema.KEYS, "attribute", "group")
 _COLUMNS: Final = (
@@ -113,7 +108,6 @@ def read_labels(store: Store) -> pl.DataFrame:
     return labelled.filter(pl.col("human").is_not_null())
 
 
-#: A caution where nobody labelled texts that a judge labelled.
 UNMEASURED: Final = (
     "The judge's errors were not measured, and no interval covers them: where it errs more on texts"
     " about one group, that looks like a gap of the model. `raybias annotate export OUT --out"
@@ -127,7 +121,6 @@ _CORRECTED: Final = (
 
 
 def _judged_table(judged: pl.DataFrame) -> TextTable:
-    """Lay `stats.corrected_gaps` out: corrected gaps beside those of the verdicts."""
     keys = wording.naming_keys(judged, ("method", "probe", "dataset", "style"))
     return table(
         "Gaps corrected for the judge's errors",
@@ -164,7 +157,6 @@ def judge_section(study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str,
 
 
 def _told(judged: pl.DataFrame) -> list[str]:
-    """Explain corrected gaps and what is redrawn, and count the significant ones."""
     found = judged.filter(pl.col("reason").is_null())
     alone = ((found["judged_low"] > 0) | (found["judged_high"] < 0)).sum()
     asked = wording.listed([REDRAWN[scope] for scope in found["scope"].unique().sort()])

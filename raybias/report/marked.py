@@ -1,8 +1,4 @@
-"""Answer "is this bias, or the template?": what naming any group does, and which words do it.
-
-It reads the tables of markedness, terms and templates; where a table is empty its
-part of the section is left out.
-"""
+"""Answer "is this bias, or the template?": what naming any group does, and which words do it."""
 
 from __future__ import annotations
 
@@ -22,7 +18,6 @@ from raybias.stats.conclusive import refused
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
 
-#: Terms and templates shown of each group.
 _LARGEST: Final = 3
 _KEYS: Final = (*schema.KEYS, "attribute", "score", "group")
 _EFFECTS: Final = ("marking_effect", "beyond_neutral", "gap")
@@ -77,8 +72,8 @@ def marked_parts(
 def readings(markedness: pl.DataFrame) -> pl.DataFrame:
     """Read the effects on each classifier, rate and group together (`GapAnalysis.marked`).
 
-    Returns the keys, attribute, score, group; the columns value, low, high and survives of each
-    effect, as `gap.value`; and `reading`, which follows from `survives`.
+    Gives the keys, attribute, score, group; value, low, high and survives of each effect, as
+    `gap.value`; and `reading`, which follows from `survives`.
     """
     values = ("value", "low", "high", "survives")
     unable = refused("reason")
@@ -92,22 +87,12 @@ def readings(markedness: pl.DataFrame) -> pl.DataFrame:
         for effect in ("gap", "beyond_neutral", "marking_effect")
     )
     same = pl.col("gap.value").sign() == pl.col("beyond_neutral.value").sign()
-    reading = (
-        pl.when("unable")
-        .then(pl.lit(UNABLE))
-        .when(gap & beyond & same & marking)
-        .then(pl.lit(BEYOND))
-        .when(gap & beyond & same)
-        .then(pl.lit(UNNAMED))
-        .when(gap)
-        .then(pl.lit(AMONG))
-        .when(beyond)
-        .then(pl.lit(SHARED))
-        .when(marking)
-        .then(pl.lit(MARKING))
-        .otherwise(pl.lit(NOTHING))
-    )
-    return wide.with_columns(reading=reading).drop("unable")
+    holds = {
+        UNABLE: pl.col("unable"), BEYOND: gap & beyond & same & marking,
+        UNNAMED: gap & beyond & same, AMONG: gap, SHARED: beyond, MARKING: marking,
+    }  # fmt: skip
+    read = [pl.when(shown).then(pl.lit(reading)) for reading, shown in holds.items()]
+    return wide.with_columns(reading=pl.coalesce(*read, pl.lit(NOTHING))).drop("unable")
 
 
 def breakdowns(store: Store, tables: Mapping[str, pl.DataFrame]) -> list[TextTable]:
@@ -131,7 +116,7 @@ def breakdowns(store: Store, tables: Mapping[str, pl.DataFrame]) -> list[TextTab
 def _neutral(part: pl.DataFrame) -> Iterator[str]:
     for rate in part["score"].unique(maintain_order=True):
         rows = part.filter(score=rate, condition="neutral_effect")
-        name = f"being {wording.rate_title(rate)}"
+        name = f"being {wording.metric(rate).title}"
         begin = f"A neutral word in the group's place changes the rate of {name} by"
         if rows.height == 1:
             row = rows.row(0, named=True)

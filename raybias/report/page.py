@@ -1,8 +1,4 @@
-"""Write OUT/report.html: one page, with nothing to load, for gaps, pairs and questions.
-
-Tables, figures and sentences go into report.html.j2, which escapes every text. Equal files give
-an equal page, byte for byte.
-"""
+"""Write OUT/report.html: one page, with nothing to load, the same for equal files."""
 
 from __future__ import annotations
 
@@ -35,25 +31,19 @@ from raybias.report.table import write_frame
 from raybias.report.tables import write_tables
 from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, write_seal
 from raybias.stats.design import TARGET
+from raybias.stats.metric import metrics
 from raybias.stats.scopes import REDRAWN, SCOPES
 from raybias.storage import Store, drafted
 from raybias.study_record import Record, read_record, read_runs
 from raybias.table_files import csv_text
 
-#: Of a page that is made of files alone.
 _NO_STUDY: Final[Mapping[str, Any]] = {
     "study": None, "gaps": False, "judge": None, "cards": (), "cautions": (),
 }  # fmt: skip
 
 
 def write_report(store: Store, study: Study) -> pl.DataFrame:
-    """Write OUT/tables, OUT/figures, OUT/report.html and results.json; return schema.ESTIMATES.
-
-    Raises
-    ------
-    DataError: there are no predictions, scores or answers, or files are unreadable.
-    OutputError: OUT cannot be written.
-    """
+    """Write tables, figures, report.html and results.json; `DataError` without answers."""
     sealed, changed = read_seal(store), changes(store)
     if changed:
         warnings.warn(in_words(changed), ChangedWarning, stacklevel=2)
@@ -61,12 +51,8 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
         found = _write_report(draft, study, [in_words(changed)] if changed else [])
         if sealed:
             kept = {name: sha for name, sha in sealed.items() if not name.startswith("tables/")}
-            tables = {
-                name: digest(data)
-                for name, data in draft.held.items()
-                if name.startswith("tables/") and name.endswith(".parquet")
-            }
-            write_seal(draft, kept | tables)
+            tables = (n for n in draft.held if n.startswith("tables/") and n.endswith(".parquet"))
+            write_seal(draft, kept | {name: digest(draft.held[name]) for name in tables})
         return found
 
 
@@ -86,12 +72,9 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
     write_frame(store, "tables/estimates", found)
     write_results(store, study, record, found)
     judge = judge_section(study, tables) if tables else None
-    warned = [*doubts]
-    if judge is not None and not judge["measured"]:
-        warned.append(UNMEASURED)
-    warned += [*cautions.of_study(study, record, tables), *about_answers]
+    unmeasured = [UNMEASURED] if judge is not None and not judge["measured"] else []
+    warned = [*doubts, *unmeasured, *cautions.of_study(study, record, tables), *about_answers]
     answers = parts_of(found.filter(pl.col("kind") != KIND), level=statistics.level)
-    composition = tables.get("composition")
     context: dict[str, Any] = {
         "name": study.name,
         "profile": study.profile,
@@ -100,7 +83,7 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
         "gaps": bool(tables),
         "judge": judge,
         "asked": _drawn(store, answers),
-        "cards": [*described.cards(store, study, composition)],
+        "cards": [*described.cards(store, study, tables.get("composition"))],
         "cautions": warned,
         **(_gap_section(store, study, tables) if tables else {}),
         **_measured_on(store, study, record, tables),
@@ -134,12 +117,7 @@ def write_estimate_page(
     scope: str = "widest",
     command: str = "",
 ) -> None:
-    """Write schema.ESTIMATES of the files at `paths` as estimates.csv, .parquet and report.html.
-
-    Raises
-    ------
-    OutputError: the folder holds a study, or cannot be written.
-    """
+    """Write estimates.csv, .parquet and report.html of files, never in place of a study's page."""
     if store.exists("study.yaml"):
         raise OutputError(
             "holds a study, whose report.html this would replace",
@@ -177,7 +155,6 @@ def _in_study_order(frame: pl.DataFrame, study: Study) -> pl.DataFrame:
 def _measured_on(
     store: Store, study: Study, record: Record, tables: Mapping[str, pl.DataFrame]
 ) -> dict[str, Any]:
-    """Describe models, tuning and probes; draw the runs, and the schedule of several devices."""
     runs = _in_study_order(read_runs(store), study)
     drawn = run_figures(runs, study.methods)
     context: dict[str, Any] = {
@@ -206,7 +183,6 @@ def _measured_on(
 
 
 def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
-    """Write the figures and evidence of gaps; return the context of gaps.html.j2."""
     options, estimates, components = study.statistics, tables["estimates"], tables["components"]
     level, scope = options.level, options.scope
     gaps, scoped = gap_rows(estimates, scope), gap_rows(estimates)
@@ -220,9 +196,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
     )  # fmt: skip
     marks = marked.marked_parts(tables["markedness"], estimates, level=level)
     write_figures(store, [*drawn, *(one for part in marks for one in part["figures"])], "figures/")
-    metrics = [
-        wording.RATES[rate] for rate in gaps["score"].unique().sort() if rate in wording.RATES
-    ]
+    rates = gaps["score"].unique().sort()
     texts = read_sentences(prediction_files(store))
     write_evidence(store, texts)
     runs = tables["cells"].group_by(schema.KEYS).agg(pl.col("run_id").n_unique())["run_id"]
@@ -231,7 +205,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
     withheld = estimates.filter(score=WITHHELD)
     kind = kinds[KIND]
     return {
-        "metrics": metrics,
+        "metrics": [metrics[rate] for rate in rates if rate in metrics],
         "parts": _parts(estimates, gaps, evidence(gaps, texts, tables), drawn, scope),
         "further": [*tables_of(kind, estimates, scope, folded=False)][1:],
         "further_folded": [*tables_of(kind, estimates, scope, folded=True)],
@@ -275,7 +249,6 @@ def _parts(
     drawn: Sequence[Drawn],
     scope: str,
 ) -> list[dict[str, Any]]:
-    """Arrange each attribute of each probe: its table, and the sentences behind its gaps."""
     kind, parts = kinds[KIND], []
     usual = kind.tables[0]
     for place, (probe, attribute) in enumerate(wording.probe_order(gaps)):

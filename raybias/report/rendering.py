@@ -43,10 +43,7 @@ def _environment() -> Environment:
 
 
 def rendered(template: str, context: Mapping[str, Any]) -> str:
-    """Fill a template of this folder; every text is escaped, and a missing one is an error.
-
-    The list of the page's sections takes the place of `<!--contents-->`.
-    """
+    """Fill a template; its sections are listed at `<!--contents-->`, a missing text is an error."""
     page = _environment().get_template(template).render(context)
     links = "".join(
         f'<li><a href="#{name}">{title}</a></li>' for name, title in _SECTION.findall(page)

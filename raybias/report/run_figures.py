@@ -1,7 +1,4 @@
-"""Draw tuning: accuracy by seed, evaluation loss by step, and which device held what when.
-
-A filled marker or solid line is a kept run. Of thousands of evaluations, means are drawn.
-"""
+"""Draw tuning: accuracy by seed, loss by step, and which device held what; filled is kept."""
 
 from __future__ import annotations
 
@@ -31,7 +28,6 @@ _HEIGHT: Final = 130
 _ROW: Final = 20
 _LEFT: Final = 6.0
 _WIDE: Final = 90.0
-#: Most marks on a scale; most seeds that are named below one.
 _MARKS: Final = 5
 _NAMED: Final = 16
 
@@ -149,7 +145,6 @@ def _accuracies(part: pl.DataFrame, options: Tuned | None) -> _Panel:
 
 
 def _losses(part: pl.DataFrame, options: Tuned | None) -> tuple[_Panel, str]:
-    """Draw the losses, and name the first step that may stop a run."""
     every, most = options.eval_every if options else 1, 1
     lines: list[tuple[list[float], list[float], bool]] = []
     for row in part.sort("selected").iter_rows(named=True):

@@ -1,8 +1,4 @@
-"""Say in sentences what estimates show, and no more than that.
-
-Everything follows from the frame of estimates; nothing is tested anew. A share's gap is given in
-percentage points.
-"""
+"""Say in sentences what estimates show, and no more than that."""
 
 from __future__ import annotations
 
@@ -27,7 +23,6 @@ _TURNS: Final = ("changes sign", "loses its sign", "gains a sign")
 #: Gaps of two groups add up to less.
 _ROUNDING: Final = 1e-9
 _KEYS: Final = ("model", "probe", "method", "style", "condition", "attribute", "score", "group")
-#: What names a gap.
 _GAP: Final = (*schema.KEYS, "attribute", "group", "score")
 #: So many findings, models or classifiers are named one by one.
 _MOST: Final = 4
@@ -67,7 +62,6 @@ def of(kind: Kind, estimates: pl.DataFrame) -> Iterator[str]:
 
 
 def _counted(kind: Kind, part: pl.DataFrame, shown: Table) -> Iterator[str]:
-    """Count the significant estimates of each scope, and name the clearest."""
     if part["survives"].count() == 0 and part["significant"].count() == 0:
         return
     part = once(part)
@@ -142,8 +136,8 @@ def refusals(estimates: pl.DataFrame, what: str = "score") -> list[str]:
 def verdict(gaps: pl.DataFrame) -> str:
     """State the largest finding: who is wrongly called what, how much more often than others.
 
-    It is that of most classifiers, by size where they are equal. Without one, this says which size
-    is not excluded, or why nothing could be judged. Classifiers that cannot do their task lead.
+    It is that of most classifiers, then the largest. Without one, this says which size is not
+    excluded, or why nothing could be judged. Classifiers that cannot do their task lead.
     """
     unable = refusals(gaps, "gap")
     judged = gaps.filter(pl.col("significant").is_not_null())
@@ -180,7 +174,7 @@ def findings(gaps: pl.DataFrame) -> list[str]:
     parts = ranked(gaps)
     said = []
     for part in parts[:_MOST]:
-        effect = wording.effect(part["score"][0], part["value"][0])
+        effect = wording.metric(part["score"][0]).effect(part["value"][0])
         said.append(f"{_sentence(gaps, part).removesuffix('.')}{f': {effect}' * bool(effect)}.")
     if len(parts) > _MOST:
         said.append(f"{len(parts) - _MOST} more differences, which the tables below list.")
@@ -193,13 +187,12 @@ def findings(gaps: pl.DataFrame) -> list[str]:
 
 
 def _sentence(gaps: pl.DataFrame, part: pl.DataFrame) -> str:
-    """Put one group's difference in a sentence: that of one classifier or of several."""
     row = part.row(0, named=True)
     group = wording.spaced(row["group"])
     if gaps["attribute"].n_unique() > 1:
         group = f"{group} ({row['attribute']})"
     often = "more" if row["value"] > 0 else "less"
-    what = f"entences about {group} are {wording.rate_title(row['score'])}"
+    what = f"entences about {group} are {wording.metric(row['score']).title}"
     total = gaps.filter(attribute=row["attribute"], group=row["group"], score=row["score"]).height
     if total == 1:
         interval = ""
@@ -215,7 +208,7 @@ def _sentence(gaps: pl.DataFrame, part: pl.DataFrame) -> str:
 
 def _size(rate: str, gap: float) -> str:
     """Give a gap without its sign: in percentage points where the rate is a share."""
-    if wording.is_share(rate):
+    if wording.metric(rate).share is not None:
         return f"{100 * abs(gap):.1f} points"
     return f"{abs(gap):.3f}"
 
@@ -349,7 +342,6 @@ def _by_family(gaps: pl.DataFrame, families: pl.DataFrame) -> Iterator[str]:
 
 
 def _rare(estimates: pl.DataFrame, gaps: pl.DataFrame, components: pl.DataFrame) -> Iterator[str]:
-    """Warn of rates near 0 or 1 on few templates."""
     rates = estimates.filter(statistic="rate").unique(_GAP).select(*_GAP, rate="value")
     levels = components.filter(facets="template")
     judged = gaps.filter(pl.col("significant").is_not_null(), pl.col("scope") != "runs")

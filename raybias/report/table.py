@@ -1,7 +1,4 @@
-"""A titled table for people: on a page, in a terminal within its width, in Markdown and LaTeX.
-
-And frames as files: Parquet in full precision, CSV for programs, Markdown to read.
-"""
+"""Titled tables on a page, in a terminal, in Markdown and LaTeX; frames as files."""
 
 from __future__ import annotations
 
@@ -69,14 +66,16 @@ class TextTable:
 
     def __str__(self) -> str:
         """Return the table as plain text below its title; in a terminal, within its width."""
-        text = self.within(_terminal_width())
+        try:
+            terminal = sys.stdout.fileno() if sys.stdout.isatty() else None
+            width = None if terminal is None else os.get_terminal_size(terminal).columns
+        except (OSError, ValueError):
+            width = None
+        text = self.within(width)
         return f"{self.title}\n{text}" if self.title else text
 
     def within(self, width: int | None) -> str:
-        """Lay the table out in lines of at most `width` characters.
-
-        A wider table says once what all its rows share, and breaks long cells between words.
-        """
+        """Lay the table out in lines of at most `width`; a wider one says once what rows share."""
         plain = tabulate(self.rows, self.headers, colalign=self._sides, disable_numparse=True)
         if width is None or max(map(len, plain.splitlines()), default=0) <= width:
             return plain
@@ -133,14 +132,6 @@ def count(column: str) -> Callable[[Row], str]:
 def worded(words: Callable[..., str], *columns: str) -> Callable[[Row], str]:
     """Return a cell that puts the values of some columns into words."""
     return lambda row: words(*(row[column] for column in columns))
-
-
-def _terminal_width() -> int | None:
-    """Return the columns of the terminal that is printed to; None where it is none."""
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else None
-    except (OSError, ValueError):
-        return None
 
 
 def write_frame(store: Store, name: str, frame: pl.DataFrame, *, text: bool = True) -> None:

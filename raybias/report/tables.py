@@ -1,13 +1,8 @@
-"""Tables for people and programs: OUT/predictions and OUT/runs.parquet -> OUT/tables.
-
-Each table is written as Parquet (full precision, typed), CSV (the public contract)
-and Markdown (to read). It decides nothing: the numbers are those of `raybias.stats`.
-"""
+"""Compute OUT/tables as Parquet (full precision), CSV (the public contract) and Markdown."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import Final
 
 import polars as pl
@@ -37,9 +32,7 @@ _RUN_TABLE: Final = (
 def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     """Compute a study's tables from its predictions, and write OUT/tables but for `estimates`.
 
-    Returns
-    -------
-    `estimates` (schema.ESTIMATES, of predictions); of `raybias.stats`: `components`,
+    Gives `estimates` (schema.ESTIMATES, of predictions); of `raybias.stats`: `components`,
     `composition`, `answers`, `markedness`, `by_term`, `by_template` and `cells` (both Parquet
     only), `design` (schema.DESIGN); and `runs` (one row per seed), `judged` (of
     `stats.corrected_gaps`) where a judge labelled texts, `coverage` (predictions asked for and
@@ -49,7 +42,6 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     ------
     DataError: no predictions, an unreadable file, or an item that is not the same in all runs.
     ConfigError: reference groups that the predictions do not have.
-    OutputError: OUT cannot be written.
     """
     options, rules = study.statistics, rules_of(study)
     files = prediction_files(store)
@@ -67,6 +59,8 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
         estimates = estimates_of(found)
         if judged_methods(study):
             tables["judged"] = stats.corrected_gaps(found, read_labels(store))
+    said = {str(each.message): issubclass(each.category, stats.UnevenRuns) for each in caught}
+    notes = sorted(said.items(), key=lambda note: not note[1])
     cells = counts.cells.cast({pl.Categorical: pl.String})
     sizes = stats.composition(counts.cells)
     asked = {
@@ -83,7 +77,7 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
         "markedness": found.marked,
         "by_term": found.of_terms,
         "by_template": stats.by_template(cells, found.inside, options.metrics),
-        "notes": _notes(caught),
+        "notes": pl.DataFrame(notes, {"note": pl.String, "urgent": pl.Boolean}, orient="row"),
         "design": stats.design(
             found.components, found.gaps, costs, target=options.margin or TARGET,
             scope=options.scope, level=options.level,
@@ -106,10 +100,3 @@ def rules_of(study: Study) -> stats.GapRules:
         {probe.name: probe.reference_groups for probe in study.probes},
         judged=frozenset(judged_methods(study)),
     )
-
-
-def _notes(caught: Sequence[warnings.WarningMessage]) -> pl.DataFrame:
-    """Make a table of the statistics' warnings, once each, the urgent first."""
-    said = {str(each.message): issubclass(each.category, stats.UnevenRuns) for each in caught}
-    rows = sorted(said.items(), key=lambda row: not row[1])
-    return pl.DataFrame(rows, {"note": pl.String, "urgent": pl.Boolean}, orient="row")

@@ -1,7 +1,4 @@
-"""Words and number formats of tables, figures and the page.
-
-What a direction means is the metric's to say (`raybias.stats.metrics`).
-"""
+"""Words and number formats of tables, figures and the page."""
 
 from __future__ import annotations
 
@@ -12,9 +9,6 @@ import polars as pl
 
 from raybias.stats.metric import Metric, metrics
 from raybias.stats.scopes import Scope
-
-#: Metrics by name; a rate that is not here has no reading.
-RATES: Final[Mapping[str, Metric]] = metrics
 
 YES_NO: Final[Mapping[bool | None, str]] = {True: "yes", False: "no", None: ""}
 
@@ -57,34 +51,26 @@ def spaced(name: str) -> str:
     return name.replace("_", " ")
 
 
-def rate_title(rate: str) -> str:
-    """Return a rate's title: `wrongly called negative`; the name of one without a reading."""
-    return RATES[rate].title if rate in RATES else rate
-
-
-def is_share(rate: str) -> bool:
-    """Whether a rate is a share of examples, whose gaps are percentage points."""
-    return rate in RATES and RATES[rate].share is not None
-
-
-def effect(rate: str, gap: float) -> str:
-    """Return `harm`, `benefit`, or nothing for a rate without a reading."""
-    return RATES[rate].effect(gap) if rate in RATES else ""
+def metric(rate: str) -> Metric:
+    """Return a metric; of one that is not registered here, its name without a reading."""
+    unknown = Metric(name=rate, of="predictions", title=rate, about="", words=rate)
+    return metrics.get(rate, unknown)
 
 
 def heading(rate: str, gap: float) -> str:
     """Name a rate and direction: `Called negative too often (harm)`."""
-    if rate not in RATES:
+    if rate not in metrics:
         return f"{rate} {'above' if gap > 0 else 'below'} the mean"
     often = "too often" if gap > 0 else "less often than the mean"
-    reading = f" ({effect(rate, gap)})" if effect(rate, gap) else ""
-    return f"{RATES[rate].words.capitalize()} {often}{reading}"
+    effect = metrics[rate].effect(gap)
+    return f"{metrics[rate].words.capitalize()} {often}{f' ({effect})' if effect else ''}"
 
 
 def verdict(rate: str, gap: float) -> str:
     """Return the verdict on a significant gap: `harm: called negative more often`."""
-    reading = f"{effect(rate, gap)}: " if effect(rate, gap) else ""
-    return f"{reading}{RATES[rate].words} {'more' if gap > 0 else 'less'} often"
+    effect = metrics[rate].effect(gap)
+    said = f"{metrics[rate].words} {'more' if gap > 0 else 'less'} often"
+    return f"{effect}: {said}" if effect else said
 
 
 def signed(value: float | None, digits: int = 3) -> str:

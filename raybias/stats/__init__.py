@@ -1,8 +1,4 @@
-"""Statistics: predictions to cells to rates, gaps and accuracies.
-
-Polars and SciPy only; every function here works from files or tables, with no
-model and no cluster.
-"""
+"""Statistics: predictions to cells to rates, gaps and accuracies, without a model or cluster."""
 
 from raybias.stats.breakdown import by_template, largest
 from raybias.stats.cells import (

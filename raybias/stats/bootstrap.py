@@ -16,7 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
@@ -28,7 +28,7 @@ from raybias import schema
 from raybias.config import Statistics
 from raybias.errors import DataError
 from raybias.seeding import generator
-from raybias.stats.components import Doubles
+from raybias.stats.components import Doubles, MeanEstimate
 from raybias.stats.intervals import ROUNDING
 from raybias.stats.metric import CountArrays, count_arrays
 from raybias.stats.scopes import GapTable, rate_table
@@ -37,7 +37,8 @@ Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32] | Doubles
 DrawnScope = Literal["runs", "sentences"]
 
-_NUMBERS: Final = {"low": pl.Float64(), "high": pl.Float64()}
+#: Gap rows, a span's row, and by group whether it is an extreme in each draw.
+Judged = tuple[list[tuple[object, ...]], tuple[object, ...], dict[str, npt.NDArray[np.bool_]]]
 #: Weights held at once by one of the threads; 16 MiB in float32.
 _CHUNK_ENTRIES: Final = 1 << 22
 
@@ -54,6 +55,7 @@ class Resampled:
     extremes: pl.DataFrame
     """attribute, group, score, and low and high of the share of classifiers and probes in which the
     group is an extreme."""
+    scope: DrawnScope
 
 
 def resampled(
@@ -61,17 +63,14 @@ def resampled(
     inside: pl.DataFrame,
     rules: Statistics,
     *,
-    scope: DrawnScope = "sentences",
+    scope: DrawnScope,
 ) -> Resampled:
     """Resample runs, or runs and templates: intervals of gaps, spans and shares of extremes.
 
     The percentiles of gaps are those at which a normal sample has a Student interval of the
     linearised gap's degrees of freedom (Hesterberg 2015); an interval of a span is its draws'
-    turned over at the estimate, and not below 0. The same draws serve all classifiers.
-
-    Raises
-    ------
-    DataError: predictions without template ids.
+    turned over at the estimate, and not below 0. The same draws serve all classifiers. Predictions
+    without template ids are a DataError.
     """
     if cells["template_id"].null_count():
         missing = cells.filter(pl.col("template_id").is_null())
@@ -86,8 +85,8 @@ def resampled(
     for probe, attribute, group, in_mean in inside.sort("group").iter_rows():
         members[probe, attribute][group] = in_mean
 
-    def found(place: tuple[str, str], part: pl.DataFrame) -> _Found:
-        member, rows = members[place], _Found()
+    def found(place: tuple[str, str], part: pl.DataFrame) -> list[tuple[GapTable, Judged]]:
+        member, rows = members[place], []
         for alike in _alike(count_arrays(part, rules.metrics, groups=tuple(member)), draws):
             weights = Weights(
                 alike[0].items_KGRT.shape[2:], draws, (rules.bootstrap_seed, *place), scope
@@ -96,15 +95,56 @@ def resampled(
             for counts, gaps_KGB in zip(alike, gaps_CKGB, strict=True):
                 for k, gaps_GB in enumerate(gaps_KGB):
                     rates = rate_table(counts, k, member)
-                    if rates is not None:
-                        table = rates.less_mean()
+                    if rates is None:
+                        continue
+                    table = rates.less_mean()
+                    estimate = table.estimates(None).get(scope)
+                    if estimate is not None:
                         places = [counts.groups.index(group) for group in table.groups]
-                        rows.add(table, gaps_GB[places], level, scope)
+                        rows.append((table, _judged(table, estimate, gaps_GB[places], level)))
         return rows
 
     parts = cells.partition_by("probe", "attribute", as_dict=True)
     with ThreadPoolExecutor() as pool:
-        return _tables(list(pool.map(found, parts.keys(), parts.values())), level)
+        judged = [one for each in pool.map(found, parts.keys(), parts.values()) for one in each]
+    texts = dict.fromkeys((*schema.KEYS, "attribute"), pl.String)
+    ends = {"low": pl.Float64, "high": pl.Float64}
+    rated = {"group": pl.String, "score": pl.String, **ends}
+    extreme_B: dict[tuple[str, ...], list[npt.NDArray[np.bool_]]] = defaultdict(list)
+    for table, (_, _, extremes) in judged:
+        for group, each_B in extremes.items():
+            extreme_B[table.keys[-1], group, table.score].append(each_B)
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    shares = [
+        (*key, *map(float, np.quantile(np.mean(drawn, axis=0), tails)))
+        for key, drawn in sorted(extreme_B.items())
+    ]
+    gaps = [row for _, (rows, _, _) in judged for row in rows]
+    spans = [row for _, (_, row, _) in judged]
+    of_spans = {**texts, "score": pl.String, **ends, "corrected": pl.Float64}
+    return Resampled(
+        pl.DataFrame(gaps, {**texts, **rated, "p": pl.Float64}, orient="row"),
+        pl.DataFrame(spans, of_spans, orient="row"),
+        pl.DataFrame(shares, {"attribute": pl.String, **rated}, orient="row"),
+        scope,
+    )
+
+
+def _judged(table: GapTable, estimate: MeanEstimate, gaps_GB: Doubles, level: float) -> Judged:
+    """Judge the gaps of a table and their span; sorts the draws in place."""
+    drawn_MB = gaps_GB[table.in_mean_G]
+    ends_MB = drawn_MB == drawn_MB.max(axis=0), drawn_MB == drawn_MB.min(axis=0)
+    apart_B = ~(ends_MB[0] & ends_MB[1]).any(axis=0)
+    extreme_MB = (ends_MB[0] | ends_MB[1]) & apart_B
+    members = [table.groups[g] for g in np.flatnonzero(table.in_mean_G)]
+    span = span_interval(drawn_MB, estimate.mean[table.in_mean_G], level)
+    columns = np.stack(gap_intervals(gaps_GB, estimate.freedom, level), axis=1)
+    gaps = [
+        (*table.keys, group, table.score, *numbers)
+        for group, numbers in zip(table.groups, columns.tolist(), strict=True)
+    ]
+    extremes = dict(zip(members, extreme_MB, strict=True))
+    return gaps, (*table.place, *span.tolist()), extremes
 
 
 @dataclass(frozen=True)
@@ -201,38 +241,6 @@ def draw_counts(
     return counts.reshape(draws, levels).astype(np.float32)
 
 
-@dataclass
-class _Found:
-    """Rows of gaps and spans, and how often each group is an extreme."""
-
-    gaps: list[tuple[object, ...]] = field(default_factory=list)
-    spans: list[tuple[object, ...]] = field(default_factory=list)
-    extreme_B: dict[tuple[str, ...], list[npt.NDArray[np.bool_]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    """By attribute, group and rate, of each classifier: whether the group is an extreme."""
-
-    def add(self, table: GapTable, gaps_GB: Doubles, level: float, scope: DrawnScope) -> None:
-        """Judge the gaps of a table and their span; sorts the draws in place."""
-        estimate = table.estimates(None).get(scope)
-        if estimate is None:
-            return
-        drawn_MB = gaps_GB[table.in_mean_G]
-        ends_MB = drawn_MB == drawn_MB.max(axis=0), drawn_MB == drawn_MB.min(axis=0)
-        apart_B = ~(ends_MB[0] & ends_MB[1]).any(axis=0)
-        extreme_MB = (ends_MB[0] | ends_MB[1]) & apart_B
-        names = [
-            group for group, inside in zip(table.groups, table.in_mean_G, strict=True) if inside
-        ]
-        for group, extreme_B in zip(names, extreme_MB, strict=True):
-            self.extreme_B[table.keys[-1], group, table.score].append(extreme_B)
-        span = span_interval(drawn_MB, estimate.mean[table.in_mean_G], level)
-        self.spans.append((*table.place, *span.tolist()))
-        columns = np.stack(gap_intervals(gaps_GB, estimate.freedom, level), axis=1)
-        for group, numbers in zip(table.groups, columns.tolist(), strict=True):
-            self.gaps.append((*table.keys, group, table.score, *numbers))
-
-
 def gap_intervals(
     gaps_XB: Doubles, freedom_X: Doubles, level: float
 ) -> tuple[Doubles, Doubles, Doubles]:
@@ -252,31 +260,6 @@ def span_interval(gaps_GB: Doubles, gaps_G: Doubles, level: float) -> Doubles:
     drawn = np.nanquantile(spans_B, [(1 + level) / 2, (1 - level) / 2])
     turned = 2 * np.ptp(gaps_G) - np.array([*drawn, np.nanmean(spans_B)])
     return np.asarray(np.maximum(0.0, turned))
-
-
-def _tables(found: Sequence[_Found], level: float) -> Resampled:
-    texts = dict.fromkeys((*schema.KEYS, "attribute"), pl.String())
-    rated = {"group": pl.String(), "score": pl.String(), **_NUMBERS}
-    of_spans = {**texts, "score": pl.String(), **_NUMBERS, "corrected": pl.Float64()}
-    extreme_B: dict[tuple[str, ...], list[npt.NDArray[np.bool_]]] = defaultdict(list)
-    for each in found:
-        for key, drawn in each.extreme_B.items():
-            extreme_B[key] += drawn
-    tails = [(1 - level) / 2, (1 + level) / 2]
-    rows = [
-        (*key, *map(float, np.quantile(np.mean(drawn, axis=0), tails)))
-        for key, drawn in sorted(extreme_B.items())
-    ]
-    of_extremes = {"attribute": pl.String(), **rated}
-    return Resampled(
-        pl.DataFrame(
-            [row for each in found for row in each.gaps],
-            {**texts, **rated, "p": pl.Float64()},
-            orient="row",
-        ),
-        pl.DataFrame([row for each in found for row in each.spans], of_spans, orient="row"),
-        pl.DataFrame(rows, of_extremes, orient="row"),
-    )
 
 
 def quantile(sorted_XB: Doubles, known_X: Counts, q: npt.ArrayLike) -> Doubles:

@@ -1,11 +1,10 @@
-"""Which words and templates drive a gap, which single one carries it, and what any mark does.
+"""Find which words and templates drive a gap, which one carries it, and what any mark does.
 
 A group's gap is the mean of its terms' gaps, weighted by their sentences, and on templates alike.
 
-Markedness (raybias's own) is the effect of naming any group at all: templates that also come
-without their group term (group `unmarked`) and with a neutral word in its place (group
-`placeholder`) are compared within each run. Every template has the same weight, so that groups with
-many terms, and forms with one, are comparable.
+Markedness (raybias's own) is the effect of naming any group at all: templates are compared within
+each run with their forms without a group term (group `unmarked`) and with a neutral word in its
+place (group `placeholder`). Every template has the same weight.
 
 Shapes: G groups, R runs, T templates.
 """
@@ -23,35 +22,15 @@ from raybias.config import Statistics
 from raybias.schema import PLACEHOLDER, UNMARKED
 from raybias.stats.cells import RUN_KEYS, without_extras
 from raybias.stats.components import Doubles
-from raybias.stats.intervals import (
-    ROUNDING,
-    from_rows,
-    judged,
-    over_runs,
-    parametric,
-    unrounded,
-)
+from raybias.stats.intervals import ROUNDING, from_rows, judged, over_runs, parametric, unrounded
 from raybias.stats.metric import DEFAULT, CountArrays, count_arrays, counted, shares
-from raybias.stats.scopes import (
-    PLACE,
-    GapTable,
-    every_scope,
-    members_of,
-    one_scope,
-)
+from raybias.stats.scopes import PLACE, GapTable, by_group, every_scope, members_of, one_scope
 
 #: Begins the condition of the gap of a word, and of a gap without a template or a word.
 WORD: Final = "word: "
 WITHOUT: Final = "without "
 #: Begins the reason of a gap without one of them that carries it.
 CARRIED: Final = "carried by "
-_COUNTS: Final = pl.Schema(
-    {
-        **dict.fromkeys((*RUN_KEYS, "attribute", "group", "term"), pl.String()),
-        **dict.fromkeys(("n_items", "hits"), pl.Int64()),
-        "score": pl.String(),
-    }
-)
 _RUN: Final = (*RUN_KEYS, "attribute", "score")
 _TABLE: Final = (*schema.KEYS, "attribute", "score")
 _TEMPLATE: Final = (*_TABLE, "group", "template_id")
@@ -64,7 +43,7 @@ def by_term(
     rates: pl.DataFrame,
     members: pl.DataFrame,
     rules: Statistics,
-    excluded: Sequence[pl.DataFrame] = (),
+    excluded: Sequence[pl.DataFrame],
 ) -> pl.DataFrame:
     """Compute each term's rate minus the mean over reference groups in the same run.
 
@@ -77,20 +56,21 @@ def by_term(
     inside = rates.join(members, on=keys, how="left", nulls_equal=True).filter("in_mean")
     mean = inside.group_by(_RUN).agg(mean=pl.col("value").mean())
     by = [*RUN_KEYS, "attribute", "group", "term"]
-    tables = [pl.DataFrame(schema=_COUNTS)] + [
+    tables = [
         terms.filter(share.among).group_by(by).agg(*counted(share), score=pl.lit(score))
         for score, share in shares(rates["score"].unique().sort()).items()
     ]
+    nothing = terms.clear().select(*by, n_items="n", hits="n", score=pl.lit(""))
     rate = pl.col("hits") / pl.col("n_items")
     per_run = (
-        pl.concat([table.select(_COUNTS.names()) for table in tables])
+        pl.concat([nothing, *tables])
         .join(mean, on=_RUN, nulls_equal=True)
         .with_columns(rate=rate, value=unrounded(rate - pl.col("mean")))
     )
     over = over_runs(
         per_run, (*_TABLE, "group", "term"), pl.col("rate").mean(), n=pl.col("n_items").min()
     )
-    found = parametric(over, interval=rules.interval, level=rules.level)
+    found = parametric(over, rules).drop("mde", "equivalent")
     # Counts of terms do not know their templates, nor those of words their runs.
     return judged(found, rules, excluded).with_columns(
         statistic=pl.lit("gap"), scope=pl.lit("runs"), condition=pl.format(f"{WORD}{{}}", "term")
@@ -100,32 +80,23 @@ def by_term(
 def by_template(
     cells: pl.DataFrame, members: pl.DataFrame, metrics: Sequence[str] = DEFAULT
 ) -> pl.DataFrame:
-    """Compute each group's rate on a template minus the template's mean over groups.
+    """Compute each group's rate on a template less its mean over the reference groups that have it.
 
-    The mean is over the reference groups that have the template, in the same run. There is no
-    interval: a template has few sentences, and their rates often agree over runs. Gives the keys,
-    attribute, score, group, template_id, value, sd, units (runs), rate and n (FP + TN sentences of
-    a run; the fewest).
+    There is no interval: a template has few sentences, and their rates often agree over runs. Gives
+    the keys, attribute, score, group, template_id, value, sd, units (runs), rate and n (FP + TN
+    sentences of a run; the fewest).
     """
     known = without_extras(cells).filter(pl.col("template_id").is_not_null())
-    types = pl.Schema(
-        {
-            **dict.fromkeys(_TEMPLATE, pl.String()),
-            **dict.fromkeys(("value", "sd"), pl.Float64()),
-            "units": pl.Int64(),
-            "rate": pl.Float64(),
-            "n": pl.Int64(),
-        }
-    )
+    floats = dict.fromkeys(("value", "sd", "rate"), pl.Float64)
+    types = {**dict.fromkeys(_TEMPLATE, pl.String), **floats, "units": pl.Int64, "n": pl.Int64}
+    names = (*_TEMPLATE, "value", "sd", "units", "rate", "n")
     parts = [
-        _template_gaps(counts, k, members_of(counts, members))
+        _template_gaps(counts, k, members_of(counts, members)).select(names)
         for counts in count_arrays(known, metrics)
         for k in range(len(counts.scores))
     ]
-    found = pl.concat(
-        [pl.DataFrame(schema=types), *(part.select(types.names()).cast(types) for part in parts)]
-    )
-    return found.sort(_TEMPLATE)
+    nothing = pl.DataFrame(schema=types).select(names)
+    return pl.concat([nothing, *(part.cast(nothing.schema) for part in parts)]).sort(_TEMPLATE)
 
 
 def _template_gaps(counts: CountArrays, k: int, member: Mapping[str, bool]) -> pl.DataFrame:
@@ -156,9 +127,9 @@ def _template_gaps(counts: CountArrays, k: int, member: Mapping[str, bool]) -> p
 def largest(table: pl.DataFrame, unit: str, *, k: int) -> pl.DataFrame:
     """Select the k terms or templates of each group that lie farthest from the mean.
 
-    `table` is of `by_term` or `by_template`, and `unit` its column `term` or `template_id`. Gaps of
-    several classifiers of a probe are averaged: `value`, the `lowest` and `highest` of a
-    classifier, `rate` and `n_classifiers`.
+    `table` is of `by_term` or `by_template`, and `unit` its column of these. Gaps of several
+    classifiers of a probe are averaged, with the `lowest` and `highest` of a classifier, `rate` and
+    `n_classifiers`.
     """
     by = ["probe", "attribute", "score", "group"]
     value = pl.col("value")
@@ -185,10 +156,9 @@ def leave_one_out(
     """Compute each gap without each of its templates, and without each of its group's words.
 
     Without a template a gap is exact where every template has as many sentences of a group, and
-    else right to the first order. Groups with one word have no row for words. Gives columns of
-    schema.ESTIMATES: the lowest and the highest such gap of each group, `condition` names what it
-    is without, and `reason` the template or word without which the gap turns its sign or loses half
-    of its size.
+    else right to the first order. Gives columns of schema.ESTIMATES: the lowest and the highest
+    such gap of each group, `condition` names what it is without, and `reason` that without which
+    the gap turns its sign or loses half of its size.
     """
     by_word = _word_rates(words, metrics)
     rows: list[dict[str, object]] = []
@@ -243,19 +213,17 @@ def markedness(
     cells: pl.DataFrame,
     members: pl.DataFrame,
     rules: Statistics,
-    excluded: Sequence[pl.DataFrame] = (),
+    excluded: Sequence[pl.DataFrame],
 ) -> pl.DataFrame:
     """Separate the effect of being marked at all from that of the group that is named.
 
     On the templates that have every form in every run: marking_effect is a group's rate minus the
-    unmarked rate, neutral_effect the placeholder's rate minus the unmarked one (group
-    `placeholder`), beyond_neutral a group's rate minus the placeholder's, so that marking_effect =
-    neutral_effect + beyond_neutral; and gap. A group without some of these templates is left out.
-    Words are not resampled: intervals of wording are those of sentences.
+    unmarked rate, neutral_effect the placeholder's rate minus the unmarked one, beyond_neutral a
+    group's rate minus the placeholder's; and gap. A group without some of these templates is left
+    out. Words are not resampled: intervals of wording are those of sentences.
 
     Gives columns of schema.ESTIMATES under the rules' scope, a row for each effect, which is the
-    `condition`; also `in_mean`, `runs`, `templates`, and `sd` over runs. No rows where no probe has
-    unmarked items.
+    `condition`; also `in_mean`, `runs`, `templates`, and `sd` over runs.
     """
     unmarked = cells.filter(pl.col("group") == UNMARKED)
     pairs = unmarked.select("probe", "attribute").unique()
@@ -316,24 +284,14 @@ def _effects(counts: CountArrays, k: int, member: Mapping[str, bool]) -> Iterato
 
 
 def _over_runs(effects: Sequence[GapTable]) -> pl.DataFrame:
-    """Average effects over templates and runs, as `intervals.over_runs` does."""
     rows: list[Mapping[str, Any]] = []
     for table in effects:
         runs_GR = table.values_GRT.mean(axis=2)
         _, runs, templates = table.values_GRT.shape
         sd_G = runs_GR.std(axis=1, ddof=1) if runs > 1 else np.full(len(runs_GR), np.nan)
         names = {**table.names, "units": runs, "runs": runs, "templates": templates}
-        columns = zip(table.groups, table.in_mean_G, runs_GR.mean(axis=1), sd_G, strict=True)
-        rows += [
-            {
-                **names,
-                "group": group,
-                "in_mean": bool(member),
-                "value": float(mean),
-                "sd": float(sd),
-            }
-            for group, member, mean, sd in columns
-        ]
+        columns = {"in_mean": table.in_mean_G, "value": runs_GR.mean(axis=1), "sd": sd_G}
+        rows += by_group(names, table.groups, columns)
     types = {
         **dict.fromkeys(PLACE, pl.String), **dict.fromkeys(("value", "sd"), pl.Float64),
         **dict.fromkeys(("units", "runs", "templates"), pl.Int64), "in_mean": pl.Boolean,

@@ -15,17 +15,15 @@ from raybias import schema
 
 #: What names one run of one classifier on one probe.
 RUN_KEYS: Final = (*schema.KEYS, "run_id")
+#: What names one classifier on one attribute.
+TABLE: Final = (*schema.KEYS, "attribute")
 
 #: Ends the method name of the second reading of a prompted classifier.
 LIKELIHOOD: Final = "+likelihood"
 
 
 def cells(predictions: pl.LazyFrame | pl.DataFrame) -> pl.DataFrame:
-    """Count predictions as schema.CELLS.
-
-    A null `pred` (no label could be read) is a count of its own: it is wrong, and a false positive
-    of no label.
-    """
+    """Count predictions as schema.CELLS; a null `pred`, which is always wrong, counts apart."""
     types = pl.Schema(schema.CELLS)
     by = [name for name in types if name != "n"]
     counted = predictions.lazy().group_by(by, maintain_order=True).agg(n=pl.len())
@@ -39,10 +37,10 @@ def without_extras(cells: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
-    """Add the likelihood reading of prompted predictions below them.
+    """Add the likelihood reading below prompted predictions, which have an answer and scores.
 
-    Rows with an `answer` and a score of each label are read twice: as they are, and as method
-    `METHOD+likelihood` with the label of the highest score. A judge's verdict has one score.
+    It is of method `METHOD+likelihood`, with the label of the highest score. A judge's verdict,
+    which has one score, has none.
     """
     answered = predictions.filter(
         pl.col("answer").is_not_null()
@@ -59,10 +57,10 @@ def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
 
 
 def answers(counted: pl.DataFrame) -> pl.DataFrame:
-    """Count the answers of prompted classifiers that hold no label (Kohankhaki2024 does not say).
+    """Count the answers of prompted classifiers that hold no label: schema.ANSWERS.
 
-    `counted` has a row per run: the run keys, predictions, unparsed, several, negated. Gives
-    schema.ANSWERS, a row per run and one with the run id `all` per classifier and probe.
+    `counted` has a row per run: the run keys, predictions, unparsed, several, negated. A row with
+    the run id `all` is added per classifier and probe.
     """
     sums = pl.col("predictions", "unparsed", "several", "negated").sum()
     runs = counted.group_by(RUN_KEYS).agg(sums)
@@ -79,31 +77,27 @@ def answers(counted: pl.DataFrame) -> pl.DataFrame:
 def composition(cells: pl.DataFrame) -> pl.DataFrame:
     """Count the sentences of each group, by right label (Kohankhaki2024, Table 5).
 
-    Returns
-    -------
-    probe, attribute, group; `items` of one run by label and together (the most, where runs differ);
-    `predictions` of one classifier's runs likewise; and `fraction`, the group's share of the
-    attribute's items (null for the extra groups).
+    Gives probe, attribute, group; `items` of one run by label and together (the most, where runs
+    differ); `predictions` of one classifier's runs likewise; and `fraction`, the group's share of
+    the attribute's items (null for the extra groups).
     """
     place = ["probe", "attribute", "group", "label"]
     per_run = cells.group_by(*RUN_KEYS, *place[1:]).agg(pl.col("n").sum())
     per_classifier = per_run.group_by(*schema.KEYS, *place[1:]).agg(
         items=pl.col("n").max(), predictions=pl.col("n").sum()
     )
-    counts = per_classifier.group_by(place).agg(pl.col("items", "predictions").max())
-    names = {int(label): name for label, name in enumerate(schema.LABELS)}
-    wide = counts.group_by(place[:3]).agg(
-        *(
-            pl.col(kind).filter(pl.col("label") == label).sum().alias(f"{kind}_{name}")
-            for kind in ("items", "predictions")
-            for label, name in names.items()
-        ),
-        pl.col("items", "predictions").sum(),
-    )
+    kinds = ("items", "predictions")
+    counts = per_classifier.group_by(place).agg(pl.col(kinds).max())
+    by_label = [
+        pl.col(kind).filter(pl.col("label") == label).sum().alias(f"{kind}_{name}")
+        for kind in kinds
+        for label, name in enumerate(schema.LABELS)
+    ]
+    wide = counts.group_by(place[:3]).agg(*by_label, pl.col(kinds).sum())
     wide = wide.cast({pl.Categorical: pl.String})
     totals = without_extras(wide).group_by("probe", "attribute").agg(total=pl.col("items").sum())
     whole = pl.when(~pl.col("group").is_in(schema.EXTRA_GROUPS)).then(pl.col("total"))
-    columns = [f"{kind}{end}" for kind in ("items", "predictions")
+    columns = [f"{kind}{end}" for kind in kinds
                for end in (*(f"_{name}" for name in schema.LABELS), "")]  # fmt: skip
     return (
         wide.join(totals, on=["probe", "attribute"], how="left")

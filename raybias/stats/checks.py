@@ -1,8 +1,7 @@
 """Check what gaps rest on: that runs can be averaged, and which groups enter an attribute's mean.
 
 A run's predictions are reduced to sums of hashes that add up over pieces in any order: of its
-items, of their facts (label, attribute, group, template, term) and of the predictions. Runs with
-equal sums hold the same, so the checks cost one pass and no memory.
+items, of their facts and of the predictions. The checks cost one pass and no memory.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class UnevenRuns(StatisticsWarning):
 
 
 def warn(text: str, category: type[StatisticsWarning] = StatisticsWarning) -> None:
-    """Warn of something about the data that changes what a gap means."""
+    """Issue a `StatisticsWarning`."""
     warnings.warn(text, category, stacklevel=3)
 
 
@@ -77,33 +76,21 @@ def fingerprints(predictions: pl.DataFrame, by: Sequence[str] = RUN_KEYS) -> pl.
     return each.group_by(by).agg(pl.col("prompted").any(), sums, n=pl.len().cast(pl.UInt64))
 
 
-def _merged(prints: pl.DataFrame) -> pl.DataFrame:
-    """Add up the fingerprints of pieces to those of whole runs."""
-    return prints.group_by(RUN_KEYS).agg(pl.col("prompted").any(), pl.col(_SUMS).sum())
-
-
 def checked_runs(
     prints: pl.DataFrame, frames: Frames, *, where: str, uneven: Literal["refuse", "warn"]
 ) -> pl.DataFrame:
     """Check that runs can be averaged, and find those that are copies of another.
 
-    Parameters
-    ----------
-    prints: of `fingerprints`, in any number of pieces.
-    frames: reads the predictions again; called only where runs hold different items.
-    uneven: what to do where the runs of a classifier do not hold the same items.
+    `prints` are of `fingerprints`, in any number of pieces; `frames` reads the predictions again,
+    where runs hold different items. Gives RUN_KEYS of the prompted runs to leave out: all but the
+    first where all are the same. A StatisticsWarning names runs, prompted or tuned, that gave the
+    same predictions.
 
-    Returns
-    -------
-    RUN_KEYS of the runs to leave out; see `left_out`.
-
-    Raises
-    ------
-    DataError: an item that is not the same in all runs, or uneven runs.
+    Raises DataError: an item that is not the same in all runs, or `uneven` runs.
     """
-    whole = _merged(prints)
-    _check_items(whole, frames, where)
-    for problem in _uneven(whole):
+    prints = prints.group_by(RUN_KEYS).agg(pl.col("prompted").any(), pl.col(_SUMS).sum())
+    _check_items(prints, frames, where)
+    for problem in _uneven(prints):
         if uneven == "refuse":
             raise DataError(
                 problem,
@@ -112,15 +99,6 @@ def checked_runs(
                 "out what is not whole",
             )
         warn(problem, UnevenRuns)
-    return left_out(whole)
-
-
-def left_out(prints: pl.DataFrame) -> pl.DataFrame:
-    """Find the prompted runs to leave out (RUN_KEYS): all but the first where all are the same.
-
-    A StatisticsWarning names runs, prompted or tuned, that gave the same predictions.
-    """
-    prints = _merged(prints)
     same = pl.col("preds").n_unique().over(schema.KEYS) == 1
     first = pl.col("run_id") == pl.col("run_id").min().over(schema.KEYS)
     dropped = prints.filter("prompted", same, ~first).select(RUN_KEYS).sort(RUN_KEYS)
@@ -142,7 +120,6 @@ def left_out(prints: pl.DataFrame) -> pl.DataFrame:
 
 
 def _uneven(prints: pl.DataFrame) -> Iterable[str]:
-    """Yield a sentence for each classifier whose runs do not hold the same items."""
     sets = prints.group_by(*schema.KEYS, *_ITEMS).agg(pl.col("run_id").sort())
     several = sets.filter(pl.len().over(schema.KEYS) > 1).sort(*schema.KEYS, "n", "run_id")
     for key, part in several.group_by(schema.KEYS, maintain_order=True):
@@ -205,9 +182,7 @@ def membership(
     `chosen` gives the reference groups of a probe's attribute; None takes the papers' list. Where a
     probe has only some groups of the list a StatisticsWarning says that all of its groups enter.
 
-    Raises
-    ------
-    ConfigError: a chosen group that the probe does not have, or an empty choice.
+    Raises ConfigError: a chosen group that the probe does not have, or an empty choice.
     """
     several = groups["probe"].n_unique() > 1
     inside: list[tuple[str, str, str, bool]] = []
@@ -222,12 +197,8 @@ def membership(
             where = f"reference groups of probe {probe}" if several else "reference groups"
             check_reference_groups(rows, {str(attribute): wanted}, where=where)
         inside += [(str(probe), str(attribute), group, group in wanted) for group in present]
-    return pl.DataFrame(
-        inside,
-        schema={"probe": pl.String, "attribute": pl.String, "group": pl.String,
-                "in_mean": pl.Boolean},
-        orient="row",
-    )  # fmt: skip
+    types = {**dict.fromkeys(("probe", "attribute", "group"), pl.String), "in_mean": pl.Boolean}
+    return pl.DataFrame(inside, types, orient="row")
 
 
 def sole_references(inside: pl.DataFrame) -> pl.DataFrame:
@@ -255,15 +226,10 @@ def check_reference_groups(
 ) -> None:
     """Refuse reference groups that a probe does not have.
 
-    Parameters
-    ----------
-    groups: attribute and group of a probe's items or predictions; rows may repeat.
-    chosen: reference groups by attribute.
-    where: who chose them, for messages.
+    `groups` have attribute and group of a probe's items or predictions; `chosen` are reference
+    groups by attribute.
 
-    Raises
-    ------
-    ConfigError: an attribute or group that is not there, an extra group, or an empty choice.
+    Raises ConfigError: an attribute or group that is not there, an extra group, or an empty choice.
     """
     for attribute, wanted in chosen.items():
         present = groups.filter(pl.col("attribute") == attribute)["group"].unique().to_list()

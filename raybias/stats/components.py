@@ -56,10 +56,7 @@ class MeanEstimate:
         return np.asarray(quantiles * self._error())
 
     def plus(self, variance: Doubles, freedom: Doubles) -> MeanEstimate:
-        """Add an independent source of variance, which can be negative (Satterthwaite).
-
-        The sum is at least what there was; a negative source makes it more uncertain all the same.
-        """
+        """Add an independent source of variance; a negative one only makes it less certain."""
         sources = [(self.variance, self.freedom), (variance, freedom)]
         return MeanEstimate(self.mean, *satterthwaite(sources, least=self.variance))
 
@@ -125,12 +122,7 @@ class MeanSquares:
 
 
 def mean_squares(values: Doubles, facets: Facets) -> MeanSquares:
-    """Compute the mean squares of tables [..., A, B, ...] of crossed facets, one value a cell.
-
-    Parameters
-    ----------
-    facets: names of the last axes; each has two levels or more.
-    """
+    """Compute mean squares of tables [..., A, B, ...] of crossed facets of two levels or more."""
     levels = dict(zip(facets, values.shape[-len(facets) :], strict=True))
 
     def axes(kept: Facets) -> tuple[int, ...]:
@@ -220,14 +212,9 @@ def _subsets(facets: Facets) -> list[Facets]:
 def cluster_robust(values_XN: Doubles, cluster_N: Places, strata_N: Places) -> MeanEstimate:
     """Estimate means [X] of stratum means, each stratum of equal weight, when clusters are drawn.
 
-    Parameters
-    ----------
-    values_XN: NaN where a mean does not have an observation.
-    cluster_N, strata_N: from 0; a cluster may reach over strata.
-
-    Returns
-    -------
-    Degrees of freedom are NaN, and so all intervals and tests, where there is one cluster.
+    NaN in `values_XN` marks an observation that a mean does not have. Clusters and strata are
+    numbered from 0, and a cluster may reach over strata. Degrees of freedom are NaN, and so all
+    intervals and tests, where there is one cluster.
     """
     strata, clusters = int(strata_N.max()) + 1, int(cluster_N.max()) + 1
     there_XN = ~np.isnan(values_XN)

@@ -1,8 +1,6 @@
 """Decide which answers can carry no conclusion, since their classifier cannot do its task.
 
-Gaps of a classifier that guesses show how it guesses. `why_not` is the one rule; the other
-functions measure what it needs, of predictions, of answers to questions with options, and of
-decisions.
+`why_not` is the one rule; the other functions measure what it needs.
 """
 
 from __future__ import annotations
@@ -99,10 +97,7 @@ def is_refused(reason: str | None) -> bool:
 
 
 def refusal(name: str, reason: str, what: str = "gap") -> str:
-    """Say that nothing of a classifier is judged, why (of `why_not`), and what to do.
-
-    `what` would be judged.
-    """
+    """Say that no `what` of a classifier is judged, why (of `why_not`), and what to do."""
     cure = next((text for words, text in CURES.items() if words in reason), "")
     return f"No verdict for {name}: {reason}. No {what} of it is judged. {cure}".strip()
 
@@ -116,16 +111,11 @@ def of_predictions(
 ) -> pl.DataFrame:
     """Find the classifiers of whose predictions on a probe nothing is concluded: KEYS and `reason`.
 
-    The accuracy's interval covers other runs and other templates, crossed (without templates, other
-    runs or other sentences); it must lie above the commonest right label's share. A probe with one
-    right label shows no accuracy. The likelihood reading of the same prompts rests on no answer
-    that has to be read.
-
-    Parameters
-    ----------
-    cells: schema.CELLS.
-    answers: schema.ANSWERS.
-    judged: methods whose labels are a judge's, for which no label is right.
+    `cells` are schema.CELLS, `answers` schema.ANSWERS; for the labels of methods in `judged`, which
+    are a judge's, no label is right. The accuracy's interval covers other runs and other templates,
+    crossed (without templates, other runs or other sentences); it must lie above the commonest
+    right label's share. A probe with one right label shows no accuracy. The likelihood reading of
+    the same prompts rests on no answer that has to be read.
     """
     whole = answers.filter(run_id="all")
     unread = {tuple(row[:-1]): row[-1] for row in whole.select(*schema.KEYS, "share").iter_rows()}
@@ -142,7 +132,6 @@ def of_predictions(
 
 
 def _of_labels(cells: pl.DataFrame, unread: float, level: float) -> Showing:
-    """Measure the labels of one classifier on one probe."""
     gold, named = (
         cells.filter(pl.col(name).is_not_null())
         .group_by(name)
@@ -160,12 +149,9 @@ def _of_labels(cells: pl.DataFrame, unread: float, level: float) -> Showing:
 
 
 def _accuracy(cells: pl.DataFrame, level: float) -> tuple[float, float, float]:
-    """Return the accuracy of one classifier and its interval over runs and templates."""
     placed = not cells["template_id"].null_count()
     one = cells.with_columns(
-        pl.lit("").alias("group"),
-        pl.lit("").alias("attribute"),
-        pl.col("template_id").fill_null(""),
+        pl.col("template_id").fill_null(""), group=pl.lit(""), attribute=pl.lit("")
     )
     (counts,) = count_arrays(one, ["accuracy"])
     values_RT = linearised(counts.items_KGRT[0], counts.hits_KGRT[0])[0]
@@ -195,8 +181,7 @@ def of_options(
     """Find whose answers to questions with options carry no conclusion, by model, probe and method.
 
     The accuracy is that on disambiguated questions, its interval over question templates. Methods
-    that compare `letters` need half of the probability on these; words of options can be put
-    otherwise, so no share is asked of them.
+    that compare `letters` need half of the probability on these.
     """
     found = {}
     for key, part in answers.partition_by(_OPTION_KEYS, as_dict=True, maintain_order=True).items():
@@ -245,7 +230,6 @@ def _place(named: pl.DataFrame) -> tuple[float, str] | None:
 
 
 def _right(answers: pl.DataFrame, level: float) -> tuple[float, float, float]:
-    """Return the accuracy of answers and its interval over question templates (jackknife)."""
     right = (pl.col("pred") == pl.col("label")).fill_null(False)
     units = answers.group_by("category", "template_id").agg(right.sum().alias("right"), n=pl.len())
     right_U, n_U = (units[name].to_numpy().astype(np.float64) for name in ("right", "n"))
@@ -257,16 +241,11 @@ def _right(answers: pl.DataFrame, level: float) -> tuple[float, float, float]:
 
 
 def of_decisions(answers: pl.DataFrame) -> dict[tuple[str, ...], str]:
-    """Find whose decisions carry no conclusion: the two answers must hold half of the probability.
-
-    Returns
-    -------
-    Reasons by model, probe and no method.
-    """
+    """Find, by model, probe and "", whose two answers hold less than half of the probability."""
     both = pl.sum_horizontal(pl.col("favourable", "unfavourable").exp())
+    found: dict[tuple[str, ...], str] = {}
     shares = answers.group_by("model", "probe", maintain_order=True).agg(both.mean())
-    reasons = {
-        (model, probe, ""): why_not(Showing(held=share, offered="the two answers"))
-        for model, probe, share in shares.iter_rows()
-    }
-    return {key: reason for key, reason in reasons.items() if reason}
+    for model, probe, share in shares.iter_rows():
+        if reason := why_not(Showing(held=share, offered="the two answers")):
+            found[model, probe, ""] = reason
+    return found

@@ -14,15 +14,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from raybias import schema
+from raybias.schema import Label
+from raybias.stats.cells import TABLE
 from raybias.stats.components import Doubles
-from raybias.stats.metric import Contrast, metrics
+from raybias.stats.metric import Contrast, masks
 
 Bools = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]
@@ -114,10 +115,7 @@ class Versions:
         return np.asarray(sums.reshape(self.shape), np.float64)
 
     def of_pairs(self, apart: Callable[[Doubles, Doubles], Doubles]) -> Doubles:
-        """Average a distance between the scores of two groups' versions over pairs of groups [S].
-
-        `apart` is given scores [S, versions] of each group and returns [S].
-        """
+        """Average a distance [S] of two groups' scores [S, versions] over pairs of groups."""
         cells, place = self.source * self.shape[1] + self.group, self._ordered
         starts = np.searchsorted(cells[place], np.arange(np.prod(self.shape) + 1))
         many_SG = np.diff(starts).reshape(self.shape)
@@ -185,10 +183,6 @@ def deviation(values: Doubles) -> Doubles:
     return np.where(several, np.sqrt(mean_of_known((values - centre[..., None]) ** 2)), np.nan)
 
 
-#: What names the examples of one classifier on one attribute.
-TABLE: Final = (*schema.KEYS, "attribute")
-
-
 @dataclass(frozen=True)
 class Laid:
     """The examples of one classifier on one attribute, as arrays."""
@@ -208,11 +202,7 @@ class Laid:
     def drawn(
         self, parts: Contrast, against: str, runs_BR: Doubles, units_BT: Doubles
     ) -> tuple[Doubles, Doubles]:
-        """Compute the values of groups [B, G] and of all [B] where rows have these weights.
-
-        NaN where an outcome is not defined, for the groups of `against` itself, and for what the
-        metric has not.
-        """
+        """Compute the values of groups [B, G] and of all [B] by these weights; NaN if undefined."""
         draws = _Draws(self, runs_BR, units_BT)
         phi_KBG = np.stack([draws.outcome(one, parts, against) for one in parts.outcomes])
         each_BG = phi_KBG[0]
@@ -237,10 +227,7 @@ class Laid:
         return ""
 
     def of_sources(self, parts: Contrast) -> tuple[Doubles, Doubles]:
-        """Count source examples in which groups meet, and sum their values, by run and unit [R, T].
-
-        For a mean over source examples.
-        """
+        """Count sources in which groups meet, and sum their values, by run and unit [R, T]."""
         (outcome,) = parts.outcomes
         called = self.columns["pred"].cast(pl.Int64).fill_null(-1).to_numpy()
         versions = Versions(
@@ -332,7 +319,6 @@ class _Draws:
         return self.laid.groups.index(against.removeprefix("reference:"))
 
     def _over_runs(self, values_BRG: Doubles) -> Doubles:
-        """Average over the drawn runs that have a value."""
         weights = np.where(np.isnan(values_BRG), 0, self.runs_BR[..., None])
         return ratio((np.nan_to_num(values_BRG) * weights).sum(axis=1), weights.sum(axis=1))
 
@@ -391,30 +377,16 @@ class _Draws:
 
 
 def lay_out(
-    examples: pl.DataFrame, outcomes: Sequence[str], inside: pl.DataFrame, positive: int
+    examples: pl.DataFrame, outcomes: Sequence[str], inside: pl.DataFrame
 ) -> Iterator[Laid]:
     """Lay examples out as arrays, classifier by classifier and attribute by attribute.
 
     `examples` have TABLE, run_id, group, unit, label, pred and n; score and source where they are
     known; no extra groups. `outcomes` are the metrics of counts or of a class that contrasts are
-    taken of, and `positive` is the class that metrics of one class are about.
+    taken of.
     """
-    gold, called = pl.col("label") == positive, (pl.col("pred") == positive).fill_null(False)
-    masks = []
-    for name in outcomes:
-        entry = metrics[name]
-        share = (
-            entry.one_class(gold, called)
-            if entry.one_class is not None
-            else entry.share(pl.col("label"), pl.col("pred"))
-            if entry.share is not None
-            else None
-        )
-        if share is not None:
-            among = share.among.fill_null(False)
-            masks += [among.alias(f"among {name}"),
-                      (among & share.holds.fill_null(False)).alias(f"holds {name}")]  # fmt: skip
-    marked = examples.with_columns(gold=gold, called=called).with_columns(masks)
+    gold, called = (pl.col(name) == Label.POSITIVE for name in ("label", "pred"))
+    marked = examples.with_columns(masks(outcomes), gold=gold, called=called.fill_null(False))
     known = {row[:3]: row[3] for row in inside.iter_rows()}
     parts = marked.cast({pl.Categorical: pl.String}).partition_by(TABLE, as_dict=True)
     for keys, part in sorted(parts.items(), key=lambda item: tuple(map(str, item[0]))):
@@ -425,11 +397,11 @@ def lay_out(
         if "source" in part.columns and not part["source"].null_count():
             source = pl.struct("run_id", "source").rank("dense").cast(pl.Int64) - 1
             at["source"] = part.select(source).to_series().to_numpy()
-        place = dict(zip(TABLE, keys, strict=True))
+        place = dict(zip(TABLE, map(str, keys), strict=True))
         in_mean = [
             known.get((place["probe"], place["attribute"], g), False) for g in names["group"]
         ]
         yield Laid(
-            tuple(map(str, keys)), tuple(map(str, names["group"])), len(names["run"]),
+            tuple(place.values()), tuple(map(str, names["group"])), len(names["run"]),
             len(names["unit"]), at, part, np.array(in_mean, bool),
         )  # fmt: skip

@@ -1,8 +1,7 @@
 """Reduce files of predictions to counts in one pass, without holding them all.
 
-Pieces of some 260,000 rows are read and checked by `predictions`, counted by Polars, and summed up
-for the checks of runs (`checks`). Runs are numbered and texts categorical, since grouping a million
-cells by plain strings costs more than all that is computed from them.
+Pieces of some 260,000 rows are counted by Polars, and summed up. Runs are numbered and texts
+categorical, since grouping a million cells by plain strings costs more than all that follows.
 """
 
 from __future__ import annotations
@@ -57,11 +56,8 @@ def read_counts(paths: Sequence[str | Path], *, metrics: Sequence[str] = DEFAULT
     Predictions are kept only for `metrics` that read them. A StatisticsWarning names runs that gave
     the same predictions.
 
-    Raises
-    ------
-    DataError: as `sources` and `pieces`; or an item whose label, attribute, group, template or term
-        is not the same in all runs, or runs of one classifier that hold different items.
-    ConfigError: no such metric.
+    Raises DataError: as `sources` and `pieces`; or an item whose label, attribute, group, template
+    or term is not the same in all runs, or runs of one classifier that hold different items.
     """
     where = ", ".join(map(str, paths))
     return count_files(sources(paths), where=where, metrics=metrics, unfinished="refuse")
@@ -112,13 +108,7 @@ def count_files(
 
 
 def item_counts(files: Sequence[Source]) -> pl.DataFrame:
-    """Count how many runs of each classifier gave each item each label.
-
-    Returns
-    -------
-    schema.KEYS, attribute, group, template_id, term, item_id, label, pred, `n` runs, and `answer`,
-    one that was given where answers are known.
-    """
+    """Count how many runs gave each item each label; `answer` is one that was given, if known."""
     by = [name for name in _COLUMNS if name not in ("run_id", "family", "parsed")]
     first, n = pl.col("answer").drop_nulls().first(), pl.len().cast(pl.Int64)
     parts = []
@@ -156,12 +146,18 @@ class _Seen:
         self.prints.append(fingerprints(piece, ["run"]))
         self.items.append(piece["item_id"].hash().to_numpy() + run.astype(np.uint64) * _MIX)
         self.item_runs.append(run)
-        self.cells.append(_counted(piece, schema.CELLS.names))
+
+        def counted(some: pl.DataFrame, table: Sequence[str]) -> pl.DataFrame:
+            by = ["run", *(name for name in table if name not in (*RUN_KEYS, "n"))]
+            whole = some.lazy().group_by(by, maintain_order=True)
+            return whole.agg(n=pl.len().cast(pl.Int64)).collect()
+
+        self.cells.append(counted(piece, schema.CELLS.names))
         if piece["term"].null_count() < piece.height:
             known = piece.filter(pl.col("term").is_not_null())
-            self.terms.append(_counted(known, schema.TERM_CELLS.names))
+            self.terms.append(counted(known, schema.TERM_CELLS.names))
             placed = known.filter(pl.col("template_id").is_not_null())
-            self.words.append(_counted(placed, schema.WORD_CELLS.names))
+            self.words.append(counted(placed, schema.WORD_CELLS.names))
         if piece["family"].null_count() < piece.height:
             self.families.append(piece.select(_FAMILY).drop_nulls().unique())
         unparsed = ~pl.col("parsed").fill_null(True)
@@ -247,11 +243,6 @@ class _Seen:
         names = pl.DataFrame(list(numbers), dict.fromkeys(schema.KEYS, pl.String), orient="row")
         whole = pl.concat([names[table["classifier"]], table], how="horizontal")
         return whole.select(pl.col(name).cast(dtype) for name, dtype in texts.items())
-
-
-def _counted(piece: pl.DataFrame, table: Sequence[str]) -> pl.DataFrame:
-    by = ["run", *(name for name in table if name not in (*RUN_KEYS, "n"))]
-    return piece.lazy().group_by(by, maintain_order=True).agg(n=pl.len().cast(pl.Int64)).collect()
 
 
 def _one_family_each(parts: Sequence[pl.DataFrame], where: str) -> pl.DataFrame:

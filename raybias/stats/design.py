@@ -1,8 +1,7 @@
 """Plan what to add next: the cheapest seeds, templates and words that make intervals narrow enough.
 
-The variance components of a study say how wide the intervals of a larger one will be (the D study
-of Brennan 2001, *Generalizability Theory*, chapters 1 and 4). That assumes seeds, templates and
-words drawn as those at hand were, and components as estimated here.
+The variance components of a study say how wide the intervals of a larger one will be, if what is
+added is drawn alike (the D study of Brennan 2001, *Generalizability Theory*, chapters 1 and 4).
 """
 
 from __future__ import annotations
@@ -61,18 +60,12 @@ class Sources:
     """Where the variance of an average gap comes from, and what was used to find out."""
 
     now: Design
-    run: float
-    template: float
-    cell: float
-    """Of a run on a template."""
-    word: float | None
-    """Of one word; None where no group has two."""
+    parts: Mapping[str, float]
+    """Components by facets; none of words where no group has two."""
     words: Mapping[str, int]
     """Words of each group in the mean."""
     items: float
     """Items of a run that can be wrong in this way."""
-    word_template: float = 0.0
-    """Of one word on a template, which is a part of what templates and cells vary."""
     upper: Sources | None = None
     """The same with components that came out below 0, which are not known to be 0, turned over."""
 
@@ -84,10 +77,7 @@ class Sources:
         return float(stdtrit(freedom, (1 + level) / 2)) * math.sqrt(variance)
 
     def within(self, design: Design, scope: Scope, level: float) -> tuple[float, float]:
-        """Predict a range that the half width lies in four times of five.
-
-        Its variance is known with the degrees of freedom of the study at hand.
-        """
+        """Predict a range that the half width lies in four times of five."""
         ends = []
         for sources, share in ((self, 0.9), (self.upper or self, 0.1)):
             _, freedom = sources._variance(design, self.now, scope)
@@ -99,33 +89,32 @@ class Sources:
         """Return the variance of a design's gap, and its freedom as estimated by another."""
         runs, templates = design.runs, design.templates
         n, scale = runs * templates, self._narrowed(design)
-        cell, template = scale * self.cell, scale * self.template
+        cell, template = (scale * self.parts.get(f, 0.0) for f in ("run x template", "template"))
         of_runs, of_templates = known.runs - 1, known.templates - 1
-        terms = [((cell + templates * self.run) / n, of_runs)]
+        terms = [((cell + templates * self.parts.get("run", 0.0)) / n, of_runs)]
         if scope != "runs":
             terms.append(((cell + runs * template) / n, of_templates))
             terms.append((-cell / n, of_runs * of_templates))
-        if scope == "wording" and self.word is not None:
+        if scope == "wording" and "word" in self.parts:
             freedom = sum(size - 1 for size in self._sizes(known))
-            terms.append((self.word * self._share(design), freedom))
+            terms.append((self.parts["word"] * self._share(design), freedom))
         variance = sum(value for value, _ in terms)
         spread = sum(value**2 / freedom for value, freedom in terms if value)
         return variance, variance**2 / spread if spread else 1.0
 
     def _share(self, design: Design) -> float:
-        """Return the part of a word's variance that is in a gap.
-
-        A gap is its group's rate less the mean, in which each group weighs 1 / groups.
-        """
+        """Return the part of a word's variance in a gap: its group's rate less the groups' mean."""
         groups, sizes = len(self.words), self._sizes(design)
         return (1 - 1 / groups) * sum(1 / size for size in sizes) / groups if groups else 1.0
 
     def _narrowed(self, design: Design) -> float:
         """Return what more words leave of the variances of templates and cells."""
-        whole = self.template + self.cell / self.now.runs
+        part = self.parts.get
+        whole = part("template", 0.0) + part("run x template", 0.0) / self.now.runs
         if not whole:
             return 1.0
-        of_words = min(1.0, self.word_template * self._share(self.now) / whole)
+        # What words on a template vary is a part of what templates and cells vary.
+        of_words = min(1.0, part("word x template", 0.0) * self._share(self.now) / whole)
         return 1 - of_words * (1 - self._share(design) / self._share(self.now))
 
     def cost(self, design: Design, costs: Costs) -> float:
@@ -136,7 +125,6 @@ class Sources:
         return more_runs + costs.item * design.runs * self.items * (growth - 1)
 
     def _sizes(self, design: Design) -> list[int]:
-        """Words of each group where all have at least those of the design."""
         return [max(size, design.words) for size in self.words.values()] or [1]
 
 
@@ -178,23 +166,16 @@ def design(
 ) -> pl.DataFrame:
     """Predict for each attribute and score how narrow more of everything makes the intervals.
 
-    The components are means over the groups of the mean and over classifiers; a negative mean
-    counts as 0, and with its sign turned in the upper end of the range (`half_low` to `half_high`,
-    four times of five).
+    The `components` (schema.COMPONENTS) are means over the groups of the mean and over classifiers;
+    a negative mean counts as 0, and with its sign turned in the upper end of the range (`half_low`
+    to `half_high`, four times of five). `gaps` are those of the same `GapAnalysis`; those without a
+    verdict are left out. `target` is the wanted half width, and `widest` the scope of words where
+    their variance is known, else of sentences.
 
-    Parameters
-    ----------
-    components: schema.COMPONENTS.
-    gaps: of `GapAnalysis`, of the same study; those without a verdict are left out.
-    target: the wanted half width.
-    scope: of the intervals; widest: words where their variance is known, else sentences.
-
-    Returns
-    -------
-    schema.DESIGN: for each attribute and score the design as it is (`now`); unless that is enough,
-    with more `runs`, `templates` or `words` alone, and the `cheapest` that reaches the target.
-    Where more of one kind alone does not reach it, ten runs more, twice the templates or ten words
-    a group are shown.
+    Gives schema.DESIGN: for each attribute and score the design as it is (`now`); unless that is
+    enough, with more `runs`, `templates` or `words` alone, and the `cheapest` that reaches the
+    target. Where more of one kind alone does not reach it, ten runs more, twice the templates or
+    ten words a group are shown.
     """
     rows: list[dict[str, Any]] = []
     for place, sources in _sources(components, gaps):
@@ -219,13 +200,9 @@ def design(
 
 def _covered(sources: Sources, scope: config.Scope) -> Scope | None:
     """Return the scope that can be planned for; None where the study tells nothing of it."""
-    known: dict[Scope, bool] = {
-        "runs": sources.now.runs > 1,
-        "sentences": True,
-        "wording": sources.word is not None,
-    }
+    known = {"runs": sources.now.runs > 1, "sentences": True, "wording": "word" in sources.parts}
     if scope == "widest":
-        return max((name for name in SCOPES if known[name]), key=SCOPES.index)
+        return [name for name in SCOPES if known[name]][-1]
     return scope if known[scope] else None
 
 
@@ -236,7 +213,6 @@ def _plans(
     target: float,
     costs: Costs,
 ) -> dict[str, Design | None]:
-    """Choose the designs to show."""
     now = sources.now
     plans: dict[str, Design | None] = {"now": now}
     if width(now) <= target:
@@ -261,11 +237,9 @@ def cheapest(
     target: float,
     costs: Costs,
 ) -> Design | None:
-    """Find the design that reaches the target at the least cost; None where none looked at does.
-
-    Beyond twenty more, numbers of runs are tried in steps of five.
-    """
+    """Find the cheapest design that reaches the target; None where none looked at does."""
     now = sources.now
+    # Beyond twenty more, numbers of runs are tried in steps of five.
     near = min(now.runs + 20, _MOST["runs"])
     runs = [*range(now.runs, near), *range(near, _MOST["runs"] + 1, 5)]
     tried_runs = runs if "runs" in drawn and runs else [now.runs]
@@ -310,31 +284,19 @@ def _sources(
     )
     for place, part in table.group_by(_PLACE, maintain_order=True):
         of = {str(facets): rows for (facets,), rows in part.group_by("facets")}
-        raw = {facets: _mean(rows["variance"]) for facets, rows in of.items()}
+        mean = {facets: float(np.mean(rows["variance"].to_numpy())) for facets, rows in of.items()}
         levels = {
             facets: min(rows["levels"].drop_nulls(), default=1) for facets, rows in of.items()
         }
         words = of["word"] if "word" in of else part.clear()
         counts = dict(words.group_by("group").agg(pl.col("levels").min()).sort("group").iter_rows())
         items = of["template"].group_by(schema.KEYS).agg(pl.col("n").sum())["n"]
+        now = Design(levels.get("run", 1), levels["template"], levels.get("word", 1))
         found, upper = (
-            Sources(
-                Design(levels.get("run", 1), levels["template"], levels.get("word", 1)),
-                means.get("run", 0.0),
-                means["template"],
-                means.get("run x template", 0.0),
-                means.get("word"),
-                counts,
-                _mean(items),
-                means.get("word x template", 0.0),
-            )
-            for means in (
-                {facets: max(0.0, value) for facets, value in raw.items()},
-                {facets: abs(value) for facets, value in raw.items()},
+            Sources(now, parts, counts, float(np.mean(items.to_numpy())))
+            for parts in (
+                {facets: max(0.0, value) for facets, value in mean.items()},
+                {facets: abs(value) for facets, value in mean.items()},
             )
         )
         yield tuple(map(str, place)), replace(found, upper=upper)
-
-
-def _mean(values: pl.Series) -> float:
-    return float(np.mean(values.to_numpy()))

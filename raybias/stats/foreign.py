@@ -24,7 +24,7 @@ import polars as pl
 from raybias import schema
 from raybias.errors import DataError
 from raybias.formats.openings import regard_opening
-from raybias.table_files import check_separator, need_columns, refuse, unzipped
+from raybias.table_files import check_separator, conformed, need_columns, refuse, unzipped
 
 #: Columns beside those of schema.PREDICTIONS: the score of class 1, and what names the source
 #: example of versions that differ in the group alone (else `template_id` does).
@@ -38,7 +38,6 @@ CROSSED: Final = ", "
 _TYPES: Final = pl.Schema({**pl.Schema(schema.PREDICTIONS), **EXTRA})
 _TEXTS: Final = ("run_id", "method", "dataset", "probe")
 _CALLED: Final = 0.5
-#: Labels that a message names.
 _NAMED: Final = 5
 _CURE: Final = "mend the row or leave it out"
 _SENTIMENT: Final = {name: str(number) for number, name in enumerate(schema.LABELS)}
@@ -63,17 +62,11 @@ def plain_predictions(
 ) -> pl.DataFrame:
     """Make schema.PREDICTIONS, and the columns of `EXTRA`, of a table.
 
-    Parameters
-    ----------
-    table: `label`, `group`, and `pred` or `score`; known columns of both schemas are read too.
-    name: of its file.
-    where: the file's path, for messages.
-    columns: where these are, if not under their own names.
+    It has `label`, `group`, and `pred` or `score`, under the names of `columns`; known columns of
+    both schemas are read too. `name` is that of its file, and `where` its path.
 
-    Raises
-    ------
-    DataError: a missing column, no rows, a label that is neither a number nor a known word, a score
-        that is no number, or an empty group.
+    Raises DataError: a missing column, no rows, a label that is neither a number nor a known word,
+    a score that is no number, or an empty group.
     """
     columns = columns or Columns()
     table = _named(table, columns, where)
@@ -110,18 +103,11 @@ def plain_predictions(
         found = found.with_columns(item_id=pl.col("attribute") + "." + place)
     known = [unit for unit in ("template_id", "source_id") if unit in there]
     found = found.with_columns(template_id=unit_of(own, known))
-    return found.select(
-        (pl.col(column) if column in found.columns else pl.lit(None)).cast(dtype).alias(column)
-        for column, dtype in _TYPES.items()
-    )
+    return conformed(found, _TYPES)
 
 
 def unit_of(own: Sequence[str], known: Sequence[str]) -> pl.Expr:
-    """Name what is resampled: the first of `known` that is whole, else blocks of items.
-
-    `known` are columns of text; `own`, within which one must be whole, those of a classifier on an
-    attribute.
-    """
+    """Name what is resampled: the first column of `known` whole within `own`, else item blocks."""
     whole = [pl.when((pl.col(name).null_count() == 0).over(own)).then(name) for name in known]
     block = (pl.col("item_id").rank("dense").over(own) % _BLOCKS).cast(pl.String)
     return pl.coalesce(*whole, pl.lit(BLOCK) + block)
@@ -130,17 +116,14 @@ def unit_of(own: Sequence[str], known: Sequence[str]) -> pl.Expr:
 def _named(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame:
     """Give columns the names of predictions; of several attributes, below one another."""
     asked = {columns.label: "label", columns.pred: "pred"}
-    wanted = [*(name for name, own in asked.items() if name != own), *columns.by]
-    if missing := [name for name in wanted if name not in table.columns]:
+    own = {name: called for name, called in asked.items() if name != called}
+    if missing := [name for name in (*own, *columns.by) if name not in table.columns]:
         raise DataError(
             f"has no column {missing[0]!r}",
             where=where,
             cure=f"its columns are {', '.join(table.columns)}",
         )
-    own = [name for name, there in asked.items() if name != there]
-    table = table.drop([asked[name] for name in own], strict=False).rename(
-        {name: asked[name] for name in own}
-    )
+    table = table.drop(own.values(), strict=False).rename(own)
     if not columns.by:
         return table
     groups = {name: pl.col(name).cast(pl.String) for name in columns.by}
@@ -158,7 +141,6 @@ def _named(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame:
 
 
 def _numbered(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame:
-    """Write labels as schema.Label, or as 0 and 1 where the class is a word."""
     there = [name for name in ("label", "pred") if name in table.columns]
     texts = {name: table[name].cast(pl.String).str.strip_chars() for name in there}
     words = pl.concat(texts.values()).drop_nulls().unique().sort()
@@ -203,20 +185,13 @@ PREFIX: Final = "grouped_"
 
 
 def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
-    """Read one file of Kohankhaki2024's format into schema.PREDICTIONS.
+    """Read one file of Kohankhaki2024's format, gzipped or not, into schema.PREDICTIONS.
 
     `item_id` is the attribute and the row's place within its run; `probe` is told by a file name
     such as `regard_opt-125m.tsv`, else empty; `method` is "published".
 
-    Parameters
-    ----------
-    data: the file's bytes, gzipped where `name` ends in .gz.
-    where: the file's path, for messages.
-
-    Raises
-    ------
-    DataError: not gzip, empty, a missing column, a line with another number of fields, a label that
-        is not 0, 1 or 2, or an empty field.
+    Raises DataError: not gzip, empty, a missing column, a line with another number of fields, a
+    label that is not 0, 1 or 2, or an empty field.
     """
     table = _numbers(_table(unzipped(data, name, where), where), where)
     known = _PROBE_NAME.match(name)
@@ -231,16 +206,12 @@ def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
         item_id=attribute + "." + place,
         label="y_true",
         pred="y_pred",
-        scores=pl.lit(None, pl.List(pl.Float32)),
         parsed=pl.lit(True),
-        unread=pl.lit(None, pl.String),
-        answer=pl.lit(None, pl.String),
     )
     frame = pl.concat([frame, recovered_templates(frame)], how="horizontal")
     continued = pl.when(probe="regard").then(regard_opening("text"))
-    return frame.with_columns(family=continued).select(
-        pl.col(column).cast(dtype) for column, dtype in pl.Schema(schema.PREDICTIONS).items()
-    )
+    frame = frame.with_columns(family=continued)
+    return conformed(frame, pl.Schema(schema.PREDICTIONS))
 
 
 def _table(data: bytes, where: str) -> pl.DataFrame:
@@ -281,16 +252,13 @@ def _numbers(table: pl.DataFrame, where: str) -> pl.DataFrame:
     return numbers.with_columns(pl.col("dataset").fill_null(""), pl.col("text").fill_null(""))
 
 
-#: The most words of a term.
 _LONGEST: Final = 6
 #: Parts a term's last word from what does not belong to it: `Mary's`, `asian.`
 _END: Final = re.compile(r"(.*?)((?:'s)?\W*)$")
 #: Terms must stand in this share of the templates on average, else they are phrases, not words.
 _SHARED: Final = 0.5
 
-#: group, label, text
 _Sentence = tuple[str, int, str]
-#: The template and its term.
 _Parts = tuple[str, str | None]
 
 

@@ -82,19 +82,12 @@ class GapRules:
 
     def of(self, probe: str, attribute: str) -> tuple[str, ...] | None:
         """Return the reference groups that were chosen; None where the papers' list decides."""
-        chosen = self.everywhere.get(attribute)
-        if chosen is None:
-            chosen = self.probes.get(probe, {}).get(attribute)
+        chosen = self.everywhere.get(attribute, self.probes.get(probe, {}).get(attribute))
         return None if chosen is None else tuple(chosen)
 
 
 def gap_analysis(counts: Counts, rules: GapRules) -> GapAnalysis:
-    """Prepare the gaps of all probes with the reference groups and statistics of `rules`.
-
-    Raises
-    ------
-    ConfigError: reference groups that the cells do not have.
-    """
+    """Prepare the gaps of all probes; reference groups that cells lack are a ConfigError."""
     cells = counts.cells
     there = {*cells["attribute"].unique().cast(pl.String)}
     check_reference_groups(cells, {a: g for a, g in rules.everywhere.items() if a not in there})
@@ -138,20 +131,15 @@ class GapAnalysis:
 
     @cached_property
     def gaps(self) -> pl.DataFrame:
-        """Judge the gaps under the rules' scope, a row each.
+        """Judge the gaps under the rules' scope, a row each: columns of schema.ESTIMATES.
 
         A group whose rate is undefined in a run (FP + TN = 0) has no gap there and leaves that
         run's mean. A gap over one run, or the same in every run, has no verdict under `runs`; nor
         has that of a group which alone is its attribute's mean. Where the two rates of a classifier
         are one number twice, the second has no verdict, except by the papers' own rule (normal, no
-        correction).
-
-        Returns
-        -------
-        Columns of schema.ESTIMATES, sorted by model, attribute, score and group; `n` is FP + TN of
-        a run (the fewest, where runs differ), `q` Benjamini-Hochberg's over the whole table. Beside
-        them: `rate` (the group's own), `sd` over runs (ddof 1), `in_mean`, `equivalent` and
-        `interval`.
+        correction). `n` is FP + TN of a run (the fewest, where runs differ), `q`
+        Benjamini-Hochberg's over the whole table. Beside them: `rate` (the group's own), `sd` over
+        runs (ddof 1), `in_mean`, `equivalent` and `interval`.
         """
         rules = self.options
         kind = "normal" if rules.interval == "normal" else "t"
@@ -172,10 +160,7 @@ class GapAnalysis:
 
     @cached_property
     def scopes(self) -> pl.DataFrame:
-        """Judge the gaps under every scope that the design allows: as `gaps`, less `interval`.
-
-        Each scope has its own correction for many tests.
-        """
+        """Judge the gaps under every scope of the design, each with a correction of its own."""
         known = self._unjudged.filter(pl.col("low").is_not_null())
         parts = [self._judged(known.filter(scope=scope)) for scope in SCOPES]
         return pl.concat(parts).sort(_ORDER, maintain_order=True)
@@ -198,12 +183,8 @@ class GapAnalysis:
     @cached_property
     def drawn(self) -> Resampled:
         """Draw runs, or runs and templates, anew."""
-        return resampled(self._known, self.inside, self.options, scope=self.drawn_scope)
-
-    @property
-    def drawn_scope(self) -> DrawnScope:
-        """What `drawn` draws anew."""
-        return "runs" if self.options.scope == "runs" else "sentences"
+        scope: DrawnScope = "runs" if self.options.scope == "runs" else "sentences"
+        return resampled(self._known, self.inside, self.options, scope=scope)
 
     @cached_property
     def inside(self) -> pl.DataFrame:
@@ -231,11 +212,9 @@ class GapAnalysis:
     @cached_property
     def judgeable(self) -> list[GapTable]:
         """The tables of what can have a verdict."""
-        columns = dict.fromkeys((*schema.KEYS, "attribute", "score"), pl.String)
-        names = pl.DataFrame([table.place for table in self.tables], columns, orient="row")
-        reasons = [reasons_of(names, frame) for frame in self.excluded]
-        return [table for n, table in enumerate(self.tables)
-                if all(why[n] is None for why in reasons)]  # fmt: skip
+        names = pl.DataFrame([table.names for table in self.tables])
+        reasons = [reasons_of(names, frame) for frame in self.excluded] if self.tables else []
+        return [table for table, *why in zip(self.tables, *reasons, strict=True) if not any(why)]
 
     @cached_property
     def rate_tables(self) -> list[GapTable]:
@@ -287,13 +266,12 @@ class GapAnalysis:
         concerned = pl.col("score").is_in(drawn["score"].unique().to_list())
         place = found.filter(concerned).drop("low", "high", "p")
         anew = place.join(drawn, on=GAP_KEYS, how="left", nulls_equal=True).with_columns(
-            interval=pl.lit("bootstrap"), scope=pl.lit(self.drawn_scope),
+            interval=pl.lit("bootstrap"), scope=pl.lit(self.drawn.scope),
             mde=pl.lit(None, pl.Float64), equivalent=pl.lit(None, pl.Boolean),
         )  # fmt: skip
         return pl.concat([found.filter(~concerned), anew.select(found.columns)])
 
     def _judged(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Add the reasons for no verdict and the verdicts, corrected over the table."""
         beyond = table.filter(pl.col("low").is_null(), pl.col("scope") != "runs")
         reasons = beyond.select(
             *GAP_KEYS, reason=pl.col("scope").replace_strict(_NOT_DRAWN, default=None)
@@ -305,9 +283,8 @@ class GapAnalysis:
 def by_family(counts: Counts, rules: GapRules) -> pl.DataFrame:
     """Judge the gaps where families of templates are resampled; without rows if none is known.
 
-    Templates that were written from one opening are alike, so a family's templates are summed up
-    and the family is resampled (cluster-robust); point estimates stay as they are. A template
-    without a family is a family of its own; probes without families are left out.
+    A family's templates, which were written from one opening, are summed up (cluster-robust); a
+    template without one is a family of its own. Probes without families are left out.
     """
     if counts.families.is_empty():
         return pl.DataFrame(schema=dict.fromkeys((*GAP_KEYS, "scope"), pl.String))
@@ -326,7 +303,6 @@ def by_family(counts: Counts, rules: GapRules) -> pl.DataFrame:
 
 
 def _merged(cells: pl.DataFrame, families: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
-    """Put each template's family in its place."""
     there = cells.join(known, on=known.columns, how="semi", maintain_order="left")
     on = ["probe", "attribute", "template_id"]
     named = there.join(families, on=on, how="left", maintain_order="left")

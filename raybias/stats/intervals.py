@@ -1,12 +1,9 @@
-"""Average values over runs, and judge estimates: intervals, reasons for no verdict, corrections.
-
-Gaps, rates, terms and markedness go through the same few functions. Frames have the columns of
-schema.ESTIMATES that they know; `estimates` fills in the others.
-"""
+"""Average values over runs, and judge estimates: intervals, reasons for no verdict, corrections."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal, Protocol
 
 import numpy as np
@@ -15,6 +12,9 @@ import polars as pl
 from scipy import stats
 
 from raybias import schema
+from raybias.config import Statistics
+from raybias.stats.components import MeanEstimate
+from raybias.table_files import conformed
 
 #: Below this a difference of rates, which are quotients of counts, is rounding.
 ROUNDING: Final = 1e-12
@@ -53,8 +53,7 @@ def from_rows(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
 
 def estimates(frame: pl.DataFrame, kind: str) -> pl.DataFrame:
     """Select the columns of schema.ESTIMATES; those that a frame lacks are empty, NaN is null."""
-    missing = [pl.lit(None, t).alias(n) for n, t in _TYPES.items() if n not in frame.columns]
-    whole = frame.with_columns(missing).select(_TYPES.names()).cast(_TYPES).fill_nan(None)
+    whole = conformed(frame, _TYPES).fill_nan(None)
     return whole.with_columns(pl.col(_TEXTS).fill_null("")).with_columns(kind=pl.lit(kind))
 
 
@@ -66,11 +65,7 @@ def unrounded(value: pl.Expr) -> pl.Expr:
 def over_runs(
     table: pl.DataFrame, by: Sequence[str], *more: pl.Expr, **named: pl.Expr
 ) -> pl.DataFrame:
-    """Average `value` over runs, with `sd` (ddof 1) and `units`, the number of runs that have one.
-
-    `table` has a row per run and `by`; its column `run_id` orders the sums. `more` and `named` are
-    further aggregates.
-    """
+    """Average `value` over runs, in order of `run_id`: also `sd` (ddof 1) and `units`, the runs."""
     return (
         # Sorted runs make the float sums the same for any order of the rows.
         table.sort(*by, "run_id")
@@ -85,33 +80,53 @@ def over_runs(
     )
 
 
-def parametric(table: pl.DataFrame, *, interval: str, level: float) -> pl.DataFrame:
-    """Add `low`, `high` and the two-sided `p` of means over runs (`over_runs`); null for one run.
+def columns_of(estimate: MeanEstimate, rules: Statistics) -> dict[str, npt.NDArray[np.generic]]:
+    """Compute `value`, `low`, `high`, `p`, `mde` and, with a margin, `equivalent` [...] of means.
+
+    A gap is `equivalent` if its interval at 2 level - 1 lies within the margin, which is to say
+    that two one-sided tests at 1 - level reject (Schuirmann 1987).
+    """
+    level, margin = rules.level, rules.margin
+    if rules.interval == "normal":
+        estimate = replace(estimate, freedom=np.full_like(estimate.freedom, np.inf))
+    low, high = estimate.interval(level)
+    columns: dict[str, npt.NDArray[np.generic]] = {
+        "value": estimate.mean, "low": low, "high": high, "p": estimate.p_value(),
+        "mde": estimate.detectable(level),
+    }  # fmt: skip
+    if margin is not None:
+        inner_low, inner_high = estimate.interval(2 * level - 1)
+        columns["equivalent"] = (inner_low >= -margin) & (inner_high <= margin)
+    return columns
+
+
+def parametric(table: pl.DataFrame, rules: Statistics) -> pl.DataFrame:
+    """Add `columns_of` means over runs (`over_runs`); null for one run.
 
     A normal interval is 1.96 sd / sqrt n at level .95, as the papers' code, also where sd is 0. A t
     interval (anything else) is null where the runs do not vary: copies of one run do not say how
     another would come out.
     """
-    n = table["units"].to_numpy().astype(float)
-    mean, sd = (
-        table[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in ("value", "sd")
+    n, mean, sd = (
+        table[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
+        for name in ("units", "value", "sd")
     )
     with np.errstate(divide="ignore", invalid="ignore"):
-        error = sd / np.sqrt(n)
-        score = np.where(mean == 0, 0.0, np.abs(mean) / error)
-    upper = (1 + level) / 2
-    if interval == "normal":
-        quantile = np.full(len(n), 1.96 if level == 0.95 else stats.norm.ppf(upper))
-        p = 2 * stats.norm.sf(score)
-    else:
-        freedom = np.maximum(n - 1, 1)
-        quantile = stats.t.ppf(upper, freedom)
-        p = 2 * stats.t.sf(score, freedom)
-    known = n > 1 if interval == "normal" else (n > 1) & (sd > ROUNDING)
-    columns = {"low": mean - quantile * error, "high": mean + quantile * error, "p": p}
+        columns = columns_of(MeanEstimate(mean, sd**2 / n, np.maximum(n - 1, 1)), rules)
+        known = (n > 1) & (sd > ROUNDING)
+        if rules.interval == "normal":
+            known, error = n > 1, sd / np.sqrt(n)
+            upper = 1.96 if rules.level == 0.95 else stats.norm.ppf((1 + rules.level) / 2)
+            p = 2 * stats.norm.sf(np.where(mean == 0, 0.0, np.abs(mean) / error))
+            columns |= {"low": mean - upper * error, "high": mean + upper * error, "p": p}
+    types = {"low": pl.Float64, "high": pl.Float64, "p": pl.Float64, "mde": pl.Float64,
+             "equivalent": pl.Boolean}  # fmt: skip
     return table.with_columns(
-        pl.Series(name, np.where(known, values, np.nan)).fill_nan(None)
-        for name, values in columns.items()
+        pl.when(pl.Series(known, dtype=pl.Boolean))
+        .then(pl.Series(columns[name], dtype=dtype) if name in columns else None)
+        .cast(dtype)
+        .alias(name)
+        for name, dtype in types.items()
     )
 
 

@@ -20,7 +20,6 @@ from scipy import special, stats
 from raybias.stats.components import Doubles, MeanEstimate, satterthwaite
 from raybias.stats.intervals import ROUNDING, UNDEFINED
 
-#: Reasons for no interval, beside `UNDEFINED`.
 ONE_UNIT: Final = "one unit"
 CARRIED: Final = "not defined without one unit"
 ALIKE: Final = "units do not vary"
@@ -41,11 +40,8 @@ def unit_intervals(
 ) -> tuple[Doubles, Doubles, str | None]:
     """Compute low and high [M] of scores, NaN where there is no interval, and why there is none.
 
-    Parameters
-    ----------
-    without_MU: the scores of `without_each`.
-    sizes_U: items of each unit; a unit of none is not there.
-    bounds: the least and the greatest that a score can be.
+    `without_MU` are the scores of `without_each`, `sizes_U` the items of each unit (a unit of none
+    is not there), and `bounds` the least and the greatest that a score can be.
     """
     variance_M, freedom, reason = _variance(value_M, without_MU, sizes_U)
     found = MeanEstimate(value_M, variance_M, np.full(len(value_M), freedom))
@@ -60,9 +56,8 @@ def crossed_intervals(
 ) -> tuple[Doubles, Doubles, str | None]:
     """Compute the intervals of `unit_intervals` where two crossed facets are resampled.
 
-    The variances over the levels of each facet are added and that over their cells is taken away
-    (Cameron, Gelbach and Miller 2011); never less than the larger of the two. `facets` are
-    `without_MU` and `sizes_U` of one facet, the other, and their cells.
+    Their variances are added and that over their cells, the third of `facets`, is taken away
+    (Cameron, Gelbach and Miller 2011); never less than the larger of the two.
     """
     found = [_variance(value_M, *each) for each in facets]
     reason = next((each[2] for each in found[:2] if each[2]), None)
@@ -114,7 +109,6 @@ def _variance(
 def _ends(
     found: MeanEstimate, reason: str | None, bounds: tuple[float, float], level: float
 ) -> tuple[Doubles, Doubles, str | None]:
-    """Compute Student's intervals on the logit scale."""
     least, greatest = bounds
     nothing = np.full(len(found.mean), np.nan)
     if reason is not None:

@@ -21,17 +21,17 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from raybias import config, schema
+from raybias import config
+from raybias.stats.cells import TABLE
 from raybias.stats.components import Doubles, MeanEstimate, Places
 from raybias.stats.gaps import GapAnalysis
-from raybias.stats.intervals import verdicts
-from raybias.stats.metric import Share, shares
-from raybias.stats.scopes import SCOPES, GapTable, Scope, by_group, columns_of
+from raybias.stats.intervals import columns_of, verdicts
+from raybias.stats.metric import shares
+from raybias.stats.scopes import SCOPES, GapTable, Scope, by_group
 
-_CLASSIFIER: Final = (*schema.KEYS, "attribute")
 _TYPES: Final = pl.Schema(
     {
-        **dict.fromkeys((*_CLASSIFIER, "group", "score", "scope"), pl.String()),
+        **dict.fromkeys((*TABLE, "group", "score", "scope"), pl.String()),
         **dict.fromkeys(("value", "low", "high", "p"), pl.Float64()),
         **dict.fromkeys(("judged_value", "judged_low", "judged_high"), pl.Float64()),
         **dict.fromkeys(("labelled", "held", "wrongly_held", "missed"), pl.Int64()),
@@ -59,16 +59,12 @@ class JudgeSample:
 
     @cached_property
     def weight(self) -> float:
-        """The slope of people's labels on verdicts within groups, between 0 and 1.
-
-        It is 1 where verdicts do not vary, so that nothing tells it.
-        """
+        """The slope of people's labels on verdicts within groups, from 0 to 1; 1 if unknown."""
         n_G = np.maximum(np.bincount(self.group_N), 1)
         mean_G = np.bincount(self.group_N, self.judged_N) / n_G
         judged_N = self.judged_N - mean_G[self.group_N]
         spread = float(judged_N @ judged_N)
-        slope = float(judged_N @ self.human_N) / spread if spread else 1.0
-        return min(1.0, max(0.0, slope))
+        return float(np.clip(judged_N @ self.human_N / spread, 0, 1)) if spread else 1.0
 
     def corrected(
         self,
@@ -88,7 +84,8 @@ class JudgeSample:
         mean_G = np.bincount(self.group_N, error_N, groups) / n_G
         sums_GU = np.zeros((groups, int(self.unit_N.max()) + 1))
         np.add.at(sums_GU, (self.group_N, self.unit_N), error_N - mean_G[self.group_N])
-        units_G = self.units(groups)
+        pairs = np.unique(np.stack([self.group_N, self.unit_N]), axis=1)
+        units_G = np.bincount(pairs[0], minlength=groups)
         parts_GU = sums_GU * (np.sqrt(units_G / (units_G - 1)) / n_G)[:, None]
         contrast_GG = np.eye(groups) - in_mean_G / in_mean_G.sum()
         share = _UNSEEN / (n_G + 1)
@@ -112,26 +109,20 @@ class JudgeSample:
         wide = judged["wording"]
         return found.plus(np.maximum(wide.variance - verdicts_G.variance, 0), wide.freedom)
 
-    def units(self, groups: int) -> Places:
-        """Count the labelled prompts of each group [G]."""
-        pairs = np.unique(np.stack([self.group_N, self.unit_N]), axis=1)
-        return np.bincount(pairs[0], minlength=groups)
-
 
 def corrected_gaps(analysis: GapAnalysis, labelled: pl.DataFrame) -> pl.DataFrame:
     """Correct the gaps of classifiers whose labels are a judge's, for the judge's errors.
 
     `labelled` is schema.LABELLED, in each group a random sample of its texts. Gives columns of
-    schema.ESTIMATES in the order of the analysis, `q` over the whole table. Beside them
-    `judged_value` and its interval, of the judge's verdicts alone; of the group's `labelled` texts,
-    people find `held` in the rate's share, the judge `wrongly_held` ones more and `missed` ones
-    less; `weight` is that of the verdicts.
+    schema.ESTIMATES, `q` over the whole table. Beside them `judged_value` and its interval, of the
+    verdicts alone; of the group's `labelled` texts, people find `held` in the rate's share, the
+    judge `wrongly_held` ones more and `missed` ones less; `weight` is that of the verdicts.
     """
     rules = analysis.options
     rows: list[dict[str, Any]] = []
     for table in analysis.tables:
         part = labelled.filter(
-            pl.col(name) == value for name, value in zip(_CLASSIFIER, table.keys, strict=True)
+            pl.col(name) == value for name, value in zip(TABLE, table.keys, strict=True)
         )
         if part.height:
             found = table.estimates(analysis.word_variances.get(table.place))
@@ -148,12 +139,13 @@ def _corrected(
     scope: Scope,
     judged: Mapping[Scope, MeanEstimate],
 ) -> Iterator[dict[str, Any]]:
-    """Yield the row of each group of one rate of one classifier."""
     share = shares([table.score])[table.score]
-    texts = _texts(part, share)
-    among = share.among.fill_null(False).alias("among")
-    by_people = part.with_columns(pred=pl.col("human")).select(among)
-    follows, known = not part.select(among).equals(by_people), scope in judged
+    among, holds = share.among.fill_null(False), share.holds.fill_null(False)
+    # Whether each labelled text that counts is in the share by the judge, and by people.
+    human = part.with_columns(pred=pl.col("human")).select(among=among, human=holds)
+    judge = part.select("group", "template_id", among=among, judged=holds)
+    texts = judge.with_columns(human["human"]).filter("among").drop("among")
+    follows, known = not judge["among"].equals(human["among"]), scope in judged
     reason = _reason(table, texts, follows=follows, known=known, scope=scope)
     columns: dict[str, npt.NDArray[np.generic]] = {
         "judged_value": table.values_GRT.mean(axis=(1, 2))
@@ -168,21 +160,16 @@ def _corrected(
             columns["weight"] = np.full(len(table.groups), sample.weight)
     names = {**table.names, "scope": scope, "reason": reason}
     for row in by_group({n: names[n] for n in _TYPES if n in names}, table.groups, columns):
-        yield {**row, **_errors(texts.filter(group=row["group"]))}
-
-
-def _texts(part: pl.DataFrame, share: Share) -> pl.DataFrame:
-    """Say of each labelled text that counts whether the judge, and people, have it in the share."""
-    counted = part.filter(share.among.fill_null(False))
-    holds = share.holds.fill_null(False)
-    by_people = counted.with_columns(pred=pl.col("human")).select(holds.alias("human"))["human"]
-    return counted.select("group", "template_id", judged=holds).with_columns(human=by_people)
+        said, held = texts.filter(group=row["group"]).select("judged", "human")
+        yield {
+            **row, "labelled": len(held), "held": int(held.sum()),
+            "wrongly_held": int((said & ~held).sum()), "missed": int((held & ~said).sum()),
+        }  # fmt: skip
 
 
 def _reason(
     table: GapTable, texts: pl.DataFrame, *, follows: bool, known: bool, scope: str
 ) -> str | None:
-    """Return why gaps of one rate are not corrected; None where they are."""
     if follows:
         return _FOLLOWS
     if not known:
@@ -202,14 +189,3 @@ def _sample(table: GapTable, texts: pl.DataFrame) -> JudgeSample:
         group_N=known["group"].cast(pl.Enum(table.groups)).to_physical().cast(pl.Int64).to_numpy(),
         unit_N=known["template_id"].cast(pl.Enum(units)).to_physical().cast(pl.Int64).to_numpy(),
     )
-
-
-def _errors(texts: pl.DataFrame) -> dict[str, object]:
-    """Count a group's labelled texts, and the judge's errors on them."""
-    held, judged = texts["human"], texts["judged"]
-    return {
-        "labelled": texts.height,
-        "held": int(held.sum()),
-        "wrongly_held": int((judged & ~held).sum()),
-        "missed": int((held & ~judged).sum()),
-    }

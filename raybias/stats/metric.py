@@ -31,7 +31,6 @@ from raybias.stats.intervals import MIRROR
 
 #: The false positive rates of Tian2023 and Kohankhaki2024.
 DEFAULT: Final = ("negative_fpr", "positive_fpr")
-#: Columns of the values of metrics by run and group.
 VALUES: Final = pl.Schema(
     {
         **dict.fromkeys((*RUN_KEYS, "attribute", "group", "score"), pl.String()),
@@ -66,10 +65,7 @@ Needs = Literal["counts", "scores", "probabilities"]
 
 @dataclass(frozen=True, kw_only=True)
 class Contrast:
-    """How outcomes of groups, or of the versions of one source example, become one number.
-
-    Shapes: B draws, S source examples, G groups.
-    """
+    """How outcomes of groups [B, G], or of versions [S, G] of source examples, become a number."""
 
     outcomes: tuple[str | Callable[..., Doubles], ...]
     """The name of a metric of counts or a class, or a function. Of counts, it takes true positives,
@@ -103,12 +99,12 @@ class Metric:
     about: str
     words: str
     above: str = ""
+    """What a gap above 0 means for a group: `harm`, `benefit` or nothing; `below` likewise."""
     below: str = ""
     formula: str = ""
     source: str = ""
+    of: Literal["counts", "class", "predictions", "contrast"]
     share: ShareOf | None = None
-    one_class: ShareOf | None = None
-    """Of a metric of one class: the share of the columns `gold` and `called`."""
     values: ValuesOf | None = None
     contrast: Contrast | None = None
 
@@ -126,10 +122,7 @@ def metric(
     title: str,
     about: str,
     words: str,
-    above: str = "",
-    below: str = "",
-    formula: str = "",
-    source: str = "",
+    **more: Any,
 ) -> Callable[[Code], Code]:
     """Register a function as the metric of its name, whose gaps are differences of groups.
 
@@ -141,12 +134,10 @@ def metric(
 
     Parameters
     ----------
-    of: what the function reads.
     title: of its tables and figures, such as `wrongly called negative`.
     about: a definition, such as `the share of the group's sentences that ...`.
     words: what happens to a group more or less often, such as `called negative`.
-    above, below: what a gap above and below 0 means for a group: `harm`, `benefit` or nothing.
-    formula, source: for lists of metrics.
+    more: above, below, formula and source of `Metric`.
 
     Raises
     ------
@@ -156,29 +147,17 @@ def metric(
     def make(function: Code) -> Metric:
         def of_class(label: pl.Expr, pred: pl.Expr) -> Share:
             # An answer without a label is not called the class.
-            found: Share = function(
-                label == Label.POSITIVE, (pred == Label.POSITIVE).fill_null(False)
-            )
+            called = (pred == Label.POSITIVE).fill_null(False)
+            found: Share = function(label == Label.POSITIVE, called)
             return found
 
         return Metric(
-            name=function.__name__,
-            title=title,
-            about=about,
-            words=words,
-            above=above,
-            below=below,
-            formula=formula,
-            source=source,
+            name=function.__name__, of=of, title=title, about=about, words=words,
             share=function if of == "counts" else of_class if of == "class" else None,
-            one_class=function if of == "class" else None,
-            values=function if of == "predictions" else None,
-        )
+            values=function if of == "predictions" else None, **more,
+        )  # fmt: skip
 
-    def register(function: Code) -> Code:
-        return metrics.register(function.__name__, make)(function)
-
-    return register
+    return lambda function: metrics.register(function.__name__, make)(function)
 
 
 def contrast(
@@ -191,31 +170,20 @@ def contrast(
 ) -> None:
     """Register a metric that contrasts outcomes of groups and reduces them to one number.
 
-    Parameters
-    ----------
-    formula, source: for lists of metrics; `phi` is the outcome.
-    above: what a higher value means.
-
-    Raises
-    ------
-    ConfigError: another metric has the name.
+    `phi` is the outcome in the formula; `above` is what a higher value means. A name that another
+    metric has is a ConfigError.
     """
     below = "benefit" if above == "harm" else "harm"
     entry = Metric(
-        name=name, title=name.replace("_", " "), about=formula, words=name, above=above,
-        below=below, formula=formula, source=source, contrast=parts,
+        name=name, of="contrast", title=name.replace("_", " "), about=formula, words=name,
+        above=above, below=below, formula=formula, source=source, contrast=parts,
     )  # fmt: skip
     module = str(sys._getframe(1).f_globals["__name__"])
     metrics.add(name, entry, origin=(module, name))
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse names that no metric has.
-
-    Raises
-    ------
-    ConfigError: names the metrics that are near.
-    """
+    """Refuse names that no metric has; `ConfigError` names those that are near."""
     for name in names:
         if name not in metrics:
             near = difflib.get_close_matches(name, metrics, n=3, cutoff=0.5)
@@ -226,12 +194,7 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def check_metrics(names: Sequence[str]) -> None:
-    """Refuse metrics that a study cannot have, whose tables hold counts and no scores.
-
-    Raises
-    ------
-    ConfigError: no such metric, one of scores, or none that has gaps.
-    """
+    """Refuse unknown metrics, those of scores, which no study holds, and none that has gaps."""
     check_names(names)
     for name in names:
         parts = metrics[name].contrast
@@ -245,6 +208,14 @@ def check_metrics(names: Sequence[str]) -> None:
             f"metrics {', '.join(names)}: none has a gap for each group",
             cure=f"add one that has, such as {DEFAULT[0]}",
         )
+
+
+def masks(names: Iterable[str]) -> Iterator[pl.Expr]:
+    """Yield whether rows count in each share (`among NAME`), and are in it (`holds NAME`)."""
+    for name, share in shares(names).items():
+        among = share.among.fill_null(False)
+        yield among.alias(f"among {name}")
+        yield (among & share.holds.fill_null(False)).alias(f"holds {name}")
 
 
 def contrasts(names: Iterable[str]) -> list[str]:
@@ -273,11 +244,8 @@ def run_values(
 ) -> pl.DataFrame:
     """Compute the metrics that are of predictions: the columns of `VALUES`.
 
-    `pieces` are schema.PREDICTIONS, in any order; `left_out` are RUN_KEYS of runs to leave out.
-
-    Raises
-    ------
-    ConfigError: a metric that does not give such rows.
+    `pieces` are schema.PREDICTIONS, in any order; `left_out` are RUN_KEYS of runs to leave out. A
+    metric that does not give such rows is a ConfigError.
     """
     tables = [pl.DataFrame(schema=VALUES)]
     for name in names:
@@ -314,27 +282,23 @@ def rates(
     """
     by = [*RUN_KEYS, "attribute", "group"]
     cells = cells.cast({pl.String: pl.Categorical})
-    tables = [
-        cells.group_by(by).agg(*counted(share), score=pl.lit(name))
-        for name, share in shares(names).items()
-    ]
     value = pl.when(pl.col("n_items") > 0).then(pl.col("hits") / pl.col("n_items"))
-    found = [
-        table.select(pl.exclude("hits"), value=value).select(VALUES.names()) for table in tables
-    ]
-    more = [] if values is None else [values.filter(pl.col("score").is_in(list(names)))]
-    none = pl.DataFrame(schema=VALUES)
-    return pl.concat([none, *(table.cast(VALUES) for table in (*found, *more))]).sort(*by, "score")
+    tables = [pl.DataFrame(schema=VALUES)]
+    for name, share in shares(names).items():
+        table = cells.group_by(by).agg(*counted(share), score=pl.lit(name))
+        tables.append(table.with_columns(value=value).select(VALUES.names()).cast(VALUES))
+    if values is not None:
+        tables.append(values.filter(pl.col("score").is_in(list(names))).cast(VALUES))
+    return pl.concat(tables).sort(*by, "score")
 
 
 def mirrored_rates(cells: pl.DataFrame, rates: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """Find the classifiers of which one metric is what another leaves.
 
     If every sentence of an attribute is neutral and a classifier calls none of them neutral, the
-    gaps of the two false positive rates differ in their sign alone, and testing both is testing one
-    result twice. Two metrics mirror each other if they count the same sentences of an attribute and
-    their values add to 1; the first by name (`mirrors`) counts, the second (`score`) has a
-    `reason`.
+    gaps of the two false positive rates differ in their sign alone. Two metrics mirror each other
+    if they count the same sentences of an attribute and their values add to 1; the first by name
+    (`mirrors`) counts, the second (`score`) has a `reason`.
     """
     place = ["probe", "attribute"]
     kinds = cells.select(*place, "label", "pred").unique().cast({pl.Categorical: pl.String})
@@ -358,7 +322,7 @@ def mirrored_rates(cells: pl.DataFrame, rates: pl.DataFrame, names: Sequence[str
 
 def warn_mirrored(found: pl.DataFrame, *, by_papers: bool) -> None:
     """Say of which classifiers two metrics are one result, but of those that always are."""
-    always = [name for name, entry in metrics.items() if entry.one_class is not None]
+    always = [name for name, entry in metrics.items() if entry.of == "class"]
     told = ~(pl.col("score").is_in(always) & pl.col("mirrors").is_in(always))
     counted = "counted twice by the papers' rule" if by_papers else "and is counted once"
     for row in found.filter(told).iter_rows(named=True):
@@ -388,12 +352,8 @@ class CountArrays:
 def count_arrays(
     cells: pl.DataFrame, names: Sequence[str] = DEFAULT, *, groups: Sequence[str] | None = None
 ) -> Iterator[CountArrays]:
-    """Yield the counts of every classifier on every attribute, of cells with template ids.
-
-    Metrics of predictions are passed over. `groups` are in this order; by default those of each
-    classifier, by name.
-    """
-    chosen = shares(names)
+    """Yield the counts of every classifier on every attribute, of cells with template ids."""
+    chosen = [*shares(names)]
     by = (*schema.KEYS, "attribute")
     for keys, frame in cells.partition_by(by, maintain_order=True, as_dict=True).items():
         numbers, sizes, levels = [], [], {}
@@ -404,14 +364,11 @@ def count_arrays(
             numbers.append(frame[column].cast(pl.Enum(levels[column])).to_physical().to_numpy())
             sizes.append(len(levels[column]))
         cell, n = np.ravel_multi_index(numbers, sizes), frame["n"].to_numpy()
-        masks = frame.select(
-            getattr(share, kind).fill_null(False).alias(f"{kind} {rate}")
-            for rate, share in chosen.items() for kind in ("among", "holds")
-        )  # fmt: skip
+        held = frame.select(masks(names))
         counts = np.zeros((2, len(chosen), *sizes))
         for k, rate in enumerate(chosen):
-            among_N = masks[f"among {rate}"].to_numpy()
-            for place, mask_N in enumerate((among_N, among_N & masks[f"holds {rate}"].to_numpy())):
+            for place, kind in enumerate(("among", "holds")):
+                mask_N = held[f"{kind} {rate}"].to_numpy()
                 sums = np.bincount(cell[mask_N], n[mask_N], minlength=math.prod(sizes))
                 counts[place, k] = sums.reshape(sizes)
         texts = tuple(str(key) for key in keys)

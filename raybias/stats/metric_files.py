@@ -1,8 +1,7 @@
 """Compute metrics that contrast groups, of files or of counts, and find which of them rank alike.
 
-Those of scores and of source examples read every prediction; the others need counts alone. How far
-metrics rank groups, or models, alike is Kendall's W (Kendall and Babington Smith 1939), of values
-turned so that a higher one is worse; to be called the class counts as good. Intervals are
+How far metrics rank groups, or models, alike is Kendall's W (Kendall and Babington Smith 1939), of
+values turned so that a higher one is worse; to be called the class counts as good. Intervals are
 percentiles over the draws that all metrics share.
 
 Shapes: B draws, M metrics, K groups or models that are ranked.
@@ -23,10 +22,10 @@ from raybias import schema
 from raybias.config import Statistics
 from raybias.errors import DataError
 from raybias.schema import ALL, Label
-from raybias.stats.cells import RUN_KEYS, with_likelihood, without_extras
+from raybias.stats.cells import RUN_KEYS, TABLE, with_likelihood, without_extras
 from raybias.stats.components import Doubles
-from raybias.stats.contrasts import TABLE
 from raybias.stats.foreign import BLOCK, unit_of
+from raybias.stats.intervals import from_rows
 from raybias.stats.metric import contrasts, metrics
 from raybias.stats.metric_table import Measured, MetricRules, measure
 from raybias.stats.predictions import Source, pieces
@@ -54,43 +53,33 @@ def metrics_of_files(
     """Compute metrics of every classifier and attribute of files.
 
     `cells` are those of the files, whose class `positive` is written as schema.Label.POSITIVE.
-    Unless a user `asked` for the metrics by name, those that the files do not allow are left out.
-
-    Raises
-    ------
-    DataError: a metric of scores or source examples that was asked for, where there are none.
+    Metrics that the files do not allow are left out; if a user `asked` for them, a `DataError`.
     """
     cells = without_extras(cells)
     of_items = [name for name in names if _of_items(name)]
+    of_counts = [name for name in names if name not in of_items]
     placed = not cells["template_id"].null_count()
-    items = _with_units(_items(files, cells), positive) if of_items or not placed else None
-    if items is not None:
+    counted = cells.rename({"template_id": "unit"})
+    tables = [(counted, of_counts)] if placed else []
+    if of_items or not placed:
+        items = _with_units(_items(files, cells), positive)
+        if not placed:
+            counted = items.group_by(_COUNTED, maintain_order=True).agg(n=pl.len())
+            tables = [(counted, of_counts)]
         where = ", ".join(source.uri for source in files)
-        of_items = [name for name in of_items if _allowed(name, items, asked=asked, where=where)]
-    of_counts = [name for name in names if not _of_items(name)]
-    tables = [(items, of_items)]
-    if placed:
-        tables.insert(0, (cells.rename({"template_id": "unit"}), of_counts))
-    elif items is not None:
-        counted = items.group_by(_COUNTED, maintain_order=True).agg(n=pl.len())
-        tables.insert(0, (counted, of_counts))
+        allowed = [name for name in of_items if _allowed(name, items, asked=asked, where=where)]
+        tables.append((items, allowed))
     for table, some in tables:
-        if table is not None and some:
-            blocks = table["unit"].cast(pl.String).str.starts_with(BLOCK)
-            for wide, part in (
-                ("sentences", table.filter(~blocks)),
-                ("items", table.filter(blocks)),
-            ):
-                yield from measure(part, some, inside, rules, wide=wide) if part.height else ()
+        blocks = table["unit"].cast(pl.String).str.starts_with(BLOCK)
+        for wide, part in (("sentences", table.filter(~blocks)), ("items", table.filter(blocks))):
+            if some and part.height:
+                yield from measure(part, some, inside, rules, wide=wide)
 
 
 def metrics_of_cells(
     cells: pl.DataFrame, inside: pl.DataFrame, options: Statistics
 ) -> pl.DataFrame:
-    """Compute those metrics of a study that are numbers for all groups: as schema.ESTIMATES.
-
-    Classifiers whose templates are not known are left out.
-    """
+    """Compute a study's metrics of all groups, where templates are known: schema.ESTIMATES."""
     names = contrasts(options.metrics)
     placed = (pl.col("template_id").null_count() == 0).over(TABLE)
     unit = pl.col("template_id")
@@ -102,12 +91,8 @@ def metrics_of_cells(
 
 
 def metric_rows(measured: Sequence[Measured]) -> pl.DataFrame:
-    """Join the rows of metrics: columns of schema.ESTIMATES, in the order of the metrics."""
-    types = pl.Schema(schema.ESTIMATES)
-    rows = [row for each in measured for row in each.rows]
-    there = [name for name in types if rows and name in rows[0]]
-    table = pl.DataFrame(rows, {name: types[name] for name in there})
-    return table.with_columns(pl.col(pl.Float64).fill_nan(None))
+    """Join the rows of metrics as schema.ESTIMATES, in the order of the metrics."""
+    return from_rows([row for each in measured for row in each.rows])
 
 
 def as_class(table: pl.DataFrame, positive: int) -> pl.DataFrame:
@@ -125,7 +110,6 @@ def _of_items(name: str) -> bool:
 
 
 def _items(files: Sequence[Source], cells: pl.DataFrame) -> pl.DataFrame:
-    """Read the predictions that the cells were counted from, item by item."""
     found = []
     for piece in pieces(files, columns=_COLUMNS):
         both = with_likelihood(piece) if "answer" in piece.columns else piece
@@ -136,12 +120,9 @@ def _items(files: Sequence[Source], cells: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_units(items: pl.DataFrame, positive: int) -> pl.DataFrame:
-    """Add unit, source, the score of the class, and n to items."""
-    whole = {
-        name: (pl.col(name).null_count() == 0).over(TABLE) for name in ("template_id", "source_id")
-    }
+    whole = (pl.col("source_id").null_count() == 0).over(TABLE)
     template = pl.when(~pl.col("template_id").str.starts_with(BLOCK)).then("template_id")
-    source = pl.when(whole["source_id"]).then("source_id").otherwise(template)
+    source = pl.when(whole).then("source_id").otherwise(template)
     logits = pl.col("scores").cast(pl.List(pl.Float64))
     softmax = logits.list.eval((pl.element() - pl.element().max()).exp())
     of_scores = softmax.list.get(positive, null_on_oob=True) / softmax.list.sum()
@@ -154,13 +135,10 @@ def _with_units(items: pl.DataFrame, positive: int) -> pl.DataFrame:
 
 def _allowed(name: str, items: pl.DataFrame, *, asked: bool, where: str) -> bool:
     """Whether some classifier has the columns that a metric needs; if asked for, refuse it."""
-    parts = metrics[name].contrast
-    if parts is None:
-        return False
-    lacks = None
-    if parts.needs != "counts" and not items["score"].count():
+    parts, lacks = metrics[name].contrast, None
+    if parts is not None and parts.needs != "counts" and not items["score"].count():
         lacks = "scores: neither `score` nor `scores`"
-    elif parts.within == "source" and not items["source"].count():
+    elif parts is not None and parts.within == "source" and not items["source"].count():
         lacks = "source examples: neither `source_id` nor `template_id`"
     if lacks is not None and asked:
         raise DataError(
@@ -187,19 +165,19 @@ def kendalls_w(values_BMK: Doubles) -> Doubles:
 def agreement(measured: Sequence[Measured], *, level: float) -> list[dict[str, Any]]:
     """Compare how metrics rank the groups of each classifier, and classifiers: rows of ESTIMATES.
 
-    Groups are ranked by metrics that have a value for each, classifiers by those that have one for
-    all groups; at least three, by two metrics. `condition` is "groups" or "models", `group` a pair
-    of metrics or `all` of them, `n` how many are ranked, by how many metrics (`units`).
+    At least three are ranked, by two metrics or more that have a value for each. `condition` is
+    "groups" or "models", `group` a pair of metrics or `all` of them, `n` how many are ranked, by
+    how many metrics (`units`).
     """
     of_groups: dict[tuple[str, ...], list[Measured]] = defaultdict(list)
     of_models: dict[tuple[str, ...], dict[str, list[Measured]]] = defaultdict(dict)
     for each in measured:
-        _, _, _, probe, style, attribute = each.keys
-        of_groups[each.keys].append(each)
+        _, _, _, probe, style, attribute = each.laid.keys
+        of_groups[each.laid.keys].append(each)
         of_models[probe, style, attribute].setdefault(each.name, []).append(each)
     rows: list[dict[str, Any]] = []
     for keys, found in of_groups.items():
-        names: dict[str, Any] = {"condition": "groups", "n": len(found[0].groups)}
+        names: dict[str, Any] = {"condition": "groups", "n": len(found[0].laid.groups)}
         names |= dict(zip((*schema.KEYS, "attribute"), keys, strict=True))
         known = [each for each in found if not np.isnan(each.each[0]).any()]
         values = {each.name: each.each for each in known}
@@ -230,13 +208,10 @@ def _rows(values: dict[str, Doubles], level: float) -> Iterator[dict[str, Any]]:
     for names in [tuple(values), *pairs]:
         w = kendalls_w(np.stack([worse[name][:shared] for name in names], axis=-2))
         drawn = w[1:][~np.isnan(w[1:])]
-        ends = (
-            np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2]) if len(drawn) else [np.nan] * 2
-        )
-        together = len(names) == len(values)
+        tails = [(1 - level) / 2, (1 + level) / 2]
+        low, high = np.quantile(drawn, tails).tolist() if len(drawn) else (None, None)
         yield {
             "score": "agreement", "statistic": "score",
-            "group": ALL if together else ", ".join(names),
-            "value": float(w[0]), "low": float(ends[0]), "high": float(ends[1]),
-            "units": len(names),
+            "group": ALL if len(names) == len(values) else ", ".join(names),
+            "value": float(w[0]), "low": low, "high": high, "units": len(names),
         }  # fmt: skip

@@ -36,7 +36,6 @@ _UNDEFINED: Final = 0.05
 #: Examples of a run times draws, and the fewest draws that this leaves.
 _WEIGHED: Final = 10_000_000
 _LEAST_DRAWS: Final = 400
-#: Weights of examples held at once.
 _ENTRIES: Final = 1 << 22
 
 
@@ -44,8 +43,6 @@ _ENTRIES: Final = 1 << 22
 class MetricRules:
     """How metrics are computed."""
 
-    positive: int = int(schema.Label.POSITIVE)
-    """The class that metrics of one class are about."""
     against: str = ""
     """Replaces the background of every metric that has one."""
     level: float = 0.95
@@ -58,8 +55,7 @@ class Measured:
     """One metric of one classifier on one attribute: its rows, and what they are made of."""
 
     name: str
-    keys: tuple[str, ...]
-    groups: tuple[str, ...]
+    laid: Laid
     each: Doubles
     """Values of groups [1 + B, G], as they are and as they are drawn; NaN where there are none."""
     whole: Doubles
@@ -84,20 +80,25 @@ def measure(
     """
     parts = [metrics[name].contrast or Contrast(outcomes=(name,)) for name in names]
     outcomes = {one for each in parts for one in each.outcomes if isinstance(one, str)}
-    for laid in lay_out(examples, sorted(outcomes), inside, rules.positive):
+    for laid in lay_out(examples, sorted(outcomes), inside):
         drawing = _Drawing(laid, rules, wide)
         for name in names:
             entry = metrics[name]
             lacks = "" if entry.contrast is None else laid.lacks(entry.contrast)
             if lacks:
                 row = drawing.row(entry, ALL, np.nan, "", scope=drawing.scope, reason=lacks)
-                yield drawing.measured(entry, *drawing.nothing(), [row])
+                (values, whole), rows = drawing.nothing(), [row]
             elif entry.contrast is None:
-                yield drawing.difference(entry)
+                values, whole, rows = drawing.difference(entry)
             elif entry.contrast.within == "source":
-                yield drawing.of_sources(entry, entry.contrast)
+                values, whole, rows = drawing.of_sources(entry, entry.contrast)
             else:
-                yield drawing.contrast(entry, entry.contrast)
+                values, whole, rows = drawing.contrast(entry, entry.contrast)
+            yield Measured(name, laid, values, whole, drawing.scope, rows)
+
+
+#: Values of groups and of all, and rows.
+_Made = tuple[Doubles, Doubles, list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -117,35 +118,36 @@ class _Drawing:
         """What is drawn; empty where there is one run and one unit."""
         return self.wide if self.laid.units > 1 else "runs" if self.laid.runs > 1 else ""
 
-    def difference(self, entry: Metric) -> Measured:
+    def difference(self, entry: Metric) -> _Made:
         """Take a group's share less that of the background: crossed intervals."""
         against = self.rules.against or DEFAULT_BACKGROUND
         parts = Contrast(outcomes=(entry.name,), against=against, distance=lambda b, g: g - b)
         drawn = self._drawn(parts, against)
         table = difference_table(self.laid, entry.name, against)
-        found, ends = self._crossed(table, "not every run has examples of each group that count")
-        rows = []
-        for group, value in zip(self.laid.groups, drawn[0][0], strict=True):
-            low, high = ends.get(group, (np.nan, np.nan))
-            rows.append(self.row(entry, group, value, against, low=low, high=high, **found))
-        return self.measured(entry, *drawn, rows)
+        found = self._crossed(table, "not every run has examples of each group that count")
+        rows = [
+            self.row(entry, group, value, against, **found[group])
+            for group, value in zip(self.laid.groups, drawn[0][0], strict=True)
+        ]
+        return *drawn, rows
 
-    def _crossed(
-        self, table: GapTable | None, lacks: str
-    ) -> tuple[dict[str, str], dict[str, tuple[float, float]]]:
-        """Return the widest scope and each group's interval under it; or the reason for none."""
-        ends: dict[str, tuple[float, float]] = {}
+    def _crossed(self, table: GapTable | None, lacks: str) -> dict[str, dict[str, Any]]:
+        """Return, by group, the widest scope and its interval; or the reason for none."""
+        reason = _unvaried(self.scope) if table is not None else lacks
+        nothing: dict[str, Any] = {"scope": self.scope, "reason": reason}
+        found = dict.fromkeys((*self.laid.groups, ALL), nothing)
         if table is None:
-            return {"scope": self.scope, "reason": lacks}, ends
-        found = {"scope": self.scope, "reason": _unvaried(self.scope)}
+            return found
         for scope, estimate in table.estimates(None).items():
             low_G, high_G = estimate.interval(self.rules.level)
             if not np.isnan(low_G).all():
-                found = {"scope": self.wide if scope == "sentences" else scope}
-                ends = dict(zip(table.groups, zip(low_G, high_G, strict=True), strict=True))
-        return found, ends
+                drawn = {"scope": self.wide if scope == "sentences" else scope}
+                ends = zip(table.groups, low_G, high_G, strict=True)
+                found = dict.fromkeys(found, drawn)
+                found |= {group: {**drawn, "low": low, "high": high} for group, low, high in ends}
+        return found
 
-    def contrast(self, entry: Metric, parts: Contrast) -> Measured:
+    def contrast(self, entry: Metric, parts: Contrast) -> _Made:
         """Contrast the outcomes of groups: intervals from draws."""
         against = (self.rules.against or parts.against) if parts.against else ""
         each, whole = self._drawn(parts, against)
@@ -161,9 +163,9 @@ class _Drawing:
                              if np.isnan(v)]  # fmt: skip
                 found[0]["reason"] = f"not defined for {', '.join(undefined)}"
             rows += found
-        return self.measured(entry, each, whole, rows)
+        return each, whole, rows
 
-    def of_sources(self, entry: Metric, parts: Contrast) -> Measured:
+    def of_sources(self, entry: Metric, parts: Contrast) -> _Made:
         """Average over source examples: crossed intervals."""
         items_RT, sums_RT = self.laid.of_sources(parts)
         there, kept = items_RT.any(axis=1), items_RT.any(axis=0)
@@ -173,15 +175,14 @@ class _Drawing:
             whole[0] = np.mean(sums_RT.sum(axis=1) / items_RT.sum(axis=1))
             table = GapTable(self.laid.keys, entry.name, (ALL,), np.ones(1, bool),
                              linearised(items_RT[None], sums_RT[None]))  # fmt: skip
-        found, ends = self._crossed(table, "no source example has versions of two groups")
-        low, high = ends.get(ALL, (np.nan, np.nan))
-        rows = [self.row(entry, ALL, whole[0], "", low=low, high=high, **found)]
+        found = self._crossed(table, "no source example has versions of two groups")
+        rows = [self.row(entry, ALL, whole[0], "", **found[ALL])]
         for some, runs_BR, units_BT in self._weights():
             over = ratio(units_BT[:, kept] @ sums_RT.T, units_BT[:, kept] @ items_RT.T)
             weights = np.where(np.isnan(over), 0, runs_BR[:, there])
             summed = (np.nan_to_num(over) * weights).sum(axis=1)
             whole[1:][some] = ratio(summed, weights.sum(axis=1))
-        return self.measured(entry, each, whole, rows)
+        return each, whole, rows
 
     def nothing(self) -> tuple[Doubles, Doubles]:
         """Make room for the values of groups [1 + B, G] and of all [1 + B]; NaN."""
@@ -189,7 +190,6 @@ class _Drawing:
         return np.full(shape, np.nan), np.full(shape[0], np.nan)
 
     def _drawn(self, parts: Contrast, against: str) -> tuple[Doubles, Doubles]:
-        """Compute the values of groups and of all, and draw both."""
         laid, (each, whole) = self.laid, self.nothing()
         ones = np.ones((1, laid.runs)), np.ones((1, laid.units))
         each[:1], whole[:1] = laid.drawn(parts, against, *ones)
@@ -254,18 +254,9 @@ class _Drawing:
         return {**names, "score": entry.name, "statistic": statistic, "group": group,
                 "condition": against, "value": float(value), **known}  # fmt: skip
 
-    def measured(
-        self, entry: Metric, each: Doubles, whole: Doubles, rows: list[dict[str, Any]]
-    ) -> Measured:
-        laid = self.laid
-        return Measured(entry.name, laid.keys, laid.groups, each, whole, self.scope, rows)
-
 
 def difference_table(laid: Laid, name: str, against: str) -> GapTable | None:
-    """Lay a share less that of the background out by run and unit.
-
-    None where not every run has examples of each group that count.
-    """
+    """Lay a share less the background's out by run and unit; None where a run lacks a group."""
     shape = (laid.units, laid.runs, len(laid.groups))
     items, hits = (
         laid.counts(f"{part} {name}").reshape(shape).transpose(2, 1, 0)

@@ -41,11 +41,10 @@ def null_check(
 ) -> pl.DataFrame:
     """Judge studies whose group labels were shuffled within templates.
 
-    Of bootstrap intervals the variance is that which their draws have on average. Gives columns of
-    schema.ESTIMATES for each scope, and for `widest` (each table under the widest of its scopes):
-    the scores `meaningless_flagged`, the share of gaps that are called significant, and
-    `meaningless_with_survivor`, the share of studies in which one survives the correction; of how
-    many gaps (n) and shuffles (units).
+    Gives columns of schema.ESTIMATES for each scope, and for `widest` (each table under the widest
+    of its scopes): the scores `meaningless_flagged`, the share of gaps that are called significant,
+    and `meaningless_with_survivor`, the share of studies in which one survives the correction; of
+    how many gaps (n) and shuffles (units).
     """
     p_values: dict[str, list[Doubles]] = defaultdict(list)
     for table, squares in _shuffled(tables):
@@ -75,14 +74,8 @@ def null_check(
 def _estimates(
     table: GapTable, squares: MeanSquares, words: WordVariance | None, interval: str
 ) -> dict[Scope, MeanEstimate]:
-    """Estimate shuffled gaps under the scopes that the table allows."""
     found: dict[Scope, MeanEstimate] = {}
-    for scope in table.estimates(words):
-        if scope == "wording":
-            found[scope] = (
-                words.added_to(found["sentences"], table) if words else found["sentences"]
-            )
-            continue
+    for scope in table.estimates(None):
         estimate = squares.estimate(("run",) if scope == "runs" else None)
         if interval == "bootstrap":
             cells = np.prod([*squares.levels.values()])
@@ -93,6 +86,8 @@ def _estimates(
         elif interval == "normal":
             estimate = replace(estimate, freedom=np.full_like(estimate.freedom, np.inf))
         found[scope] = estimate
+    if words is not None and "sentences" in found:
+        found["wording"] = words.added_to(found["sentences"], table)
     return found
 
 
@@ -101,7 +96,7 @@ def _shuffled(tables: Sequence[GapTable]) -> Iterator[tuple[GapTable, MeanSquare
     alike: dict[tuple[str, str, int, int], list[GapTable]] = defaultdict(list)
     for table in tables:
         inside = table.in_mean_G
-        names = tuple(name for name, kept in zip(table.groups, inside, strict=True) if kept)
+        names = tuple(table.groups[g] for g in np.flatnonzero(inside))
         if len(names) > 1 and table.values_GRT.shape[2] > 1:
             part = replace(
                 table, groups=names, in_mean_G=inside[inside], values_GRT=table.values_GRT[inside]

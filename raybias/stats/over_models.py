@@ -12,11 +12,10 @@ Shapes: D draws, G groups, M models, R runs, T templates.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -24,6 +23,7 @@ import polars as pl
 from raybias import schema
 from raybias.schema import ALL
 from raybias.seeding import generator
+from raybias.stats.cells import TABLE
 from raybias.stats.checks import warn
 from raybias.stats.components import (
     Doubles,
@@ -36,17 +36,9 @@ from raybias.stats.intervals import ROUNDING, Rules, from_rows, verdicts
 from raybias.stats.scopes import GapTable, Scope, WordVariance, by_group, word_variances
 
 ModelScope = Literal["sentences", "wording", "models"]
-#: The question that an interval of a mean over models answers, by scope.
-MODEL_REDRAWN: Final[Mapping[ModelScope, str]] = {
-    "sentences": "these models; seeds and sentences redrawn",
-    "wording": "these models; words for the groups redrawn too",
-    "models": "models and sentences redrawn",
-}
 #: How often the extremes of groups whose names are exchanged are counted.
 _DRAWS: Final = 999
-#: Values that are exchanged at a time.
 _AT_ONCE: Final = 4_000_000
-_TABLE: Final = (*schema.KEYS, "attribute")
 #: Of the keys, how many say which model it is and how it was tuned.
 _TUNED: Final = 3
 
@@ -63,6 +55,11 @@ class ModelTables:
         """Values of schema.KEYS and the attribute; empty where the tables differ."""
         each = zip(*(table.keys for table in self.tables), strict=True)
         return tuple(values[0] if len(set(values)) == 1 else "" for values in each)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """The columns that all its rows share."""
+        return {**dict(zip(TABLE, self.keys, strict=True)), "score": self.tables[0].score}
 
     @cached_property
     def means_GMT(self) -> Doubles:
@@ -170,39 +167,34 @@ def model_tables(tables: Sequence[GapTable]) -> Iterator[ModelTables]:
 def over_models(together: Sequence[ModelTables], words: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Judge the mean of every gap over models under each scope, and count its extremes.
 
-    Returns
-    -------
-    Columns of schema.ESTIMATES for the model `all`: mean gaps (units are models), which survive
-    with q <= 1 - level over all gaps of their scope, and the scores `NAME_lowest_in_models` and
-    `NAME_highest_in_models` of `ModelTables.extremes`.
+    Gives columns of schema.ESTIMATES for the model `all`: mean gaps (units are models), which
+    survive with q <= 1 - level over all gaps of their scope, and the scores `NAME_lowest_in_models`
+    and `NAME_highest_in_models` of `ModelTables.extremes`.
     """
     means: list[dict[str, Any]] = []
     ends: list[dict[str, Any]] = []
     for models in together:
-        first = models.tables[0]
-        names = {**dict(zip(_TABLE, models.keys, strict=True)), "model": ALL,
-                 "units": len(models.tables)}  # fmt: skip
+        groups, score = models.tables[0].groups, models.tables[0].score
+        names = {**models.names, "model": ALL, "units": len(models.tables)}
         for scope, found in models.estimates(_word_variance(words, models)).items():
             low, high = found.interval(rules.level)
             columns = {"value": found.mean, "low": low, "high": high, "p": found.p_value()}
-            named = {**names, "score": first.score, "statistic": "gap", "scope": scope}
-            means += by_group(named, first.groups, columns)
+            means += by_group({**names, "statistic": "gap", "scope": scope}, groups, columns)
         for end, columns in models.extremes().items():
-            named = {**names, "score": f"{first.score}_{end}_in_models", "statistic": "score"}
-            ends += by_group(named, first.groups, columns)
+            named = {**names, "score": f"{score}_{end}_in_models", "statistic": "score"}
+            ends += by_group(named, groups, columns)
     table = from_rows(means)
-    parts = [verdicts(table.filter(scope=scope), rules) for scope in MODEL_REDRAWN]
+    parts = [verdicts(table.filter(scope=scope), rules) for scope in get_args(ModelScope)]
     order = ["attribute", "score", "group", *schema.KEYS[1:]]
     return pl.concat([*parts, from_rows(ends)]).sort(order, maintain_order=True)
 
 
 def _word_variance(words: pl.DataFrame, models: ModelTables) -> WordVariance | None:
-    """Estimate how much words for one group differ in the mean over models."""
-    keys = pl.DataFrame([table.keys for table in models.tables], _TABLE, orient="row")
-    whole = dict(zip(_TABLE[:_TUNED], models.keys, strict=False))
+    keys = pl.DataFrame([table.keys for table in models.tables], TABLE, orient="row")
+    whole = dict(zip(TABLE[:_TUNED], models.keys, strict=False))
     mine = (
-        words.cast(dict.fromkeys(_TABLE, pl.String))
-        .join(keys, on=_TABLE, how="semi", nulls_equal=True)
+        words.cast(dict.fromkeys(TABLE, pl.String))
+        .join(keys, on=TABLE, how="semi", nulls_equal=True)
         .with_columns(pl.lit(value).alias(key) for key, value in whole.items())
     )
     score = models.tables[0].score
@@ -227,73 +219,49 @@ def reliability(
     """Estimate the reliability of each ranking under every scope that its design allows.
 
     Ranked are the groups of the mean by a classifier's gaps, and the models by a group's gap. For
-    models, sentences are drawn alike for all, and words are not drawn.
-
-    Returns
-    -------
-    Columns of schema.ESTIMATES; `n` are ranked. Beside them `spread`, the standard deviation of
-    the true gaps, and `error`, that of one estimate: `value` is spread^2 / (spread^2 + error^2).
+    models, sentences are drawn alike for all, and words are not drawn. `n` are ranked; `value` is
+    s^2 / (s^2 + e^2) of the standard deviation s of the true gaps, and e of one estimate.
     """
     rows: list[dict[str, Any]] = []
     for table in tables:
-        names: dict[str, Any] = {"condition": "ranking of groups", "n": int(table.in_mean_G.sum())}
-        names |= dict(zip(_TABLE, table.keys, strict=True))
-        for scope, found in _of_groups(table, words.get(table.place)):
-            rows.append({**names, "score": table.score, "scope": scope, **found})
-    for models in together:
-        first = models.tables[0]
-        names = {"condition": "ranking of models", "n": len(models.tables)}
-        names |= dict(zip(_TABLE, models.keys, strict=True))
-        for scope, found_G in _of_models(models):
-            rows += [
-                {**names, "score": first.score, "group": group, "scope": scope, **found}
-                for group, found in zip(first.groups, found_G, strict=True)
-            ]
-    types = {
-        **dict.fromkeys((*_TABLE, "score", "group", "condition", "scope"), pl.String),
-        "n": pl.Int64, **dict.fromkeys(("value", "spread", "error"), pl.Float64),
-    }  # fmt: skip
-    order = ("condition", "model", "attribute", "score", "group")
-    table_of = pl.DataFrame(rows, types).fill_nan(None).sort(order, maintain_order=True)
-    score = pl.format("{}_reliability", "score")
-    return table_of.with_columns(score=score, statistic=pl.lit("score"))
-
-
-def _of_groups(
-    table: GapTable, words: WordVariance | None
-) -> Iterator[tuple[Scope, dict[str, float | None]]]:
-    """Compare the variance between groups with the error of a group's gap, by scope."""
-    inside_G = table.in_mean_G
-    freedom = int(inside_G.sum()) - 1
-    for scope, found in table.estimates(words).items() if freedom else ():
+        inside_G = table.in_mean_G
         # The gaps of the groups in the mean add to 0, so their errors have one degree less.
-        error = float(found.variance[inside_G].sum()) / freedom
-        between = float((found.mean[inside_G] ** 2).sum()) / freedom
-        yield scope, _compared(between, error)
+        freedom = int(inside_G.sum()) - 1
+        for scope, found in table.estimates(words.get(table.place)).items() if freedom else ():
+            error = float(found.variance[inside_G].sum()) / freedom
+            between = float((found.mean[inside_G] ** 2).sum()) / freedom
+            rows.append({
+                **table.names, "condition": "ranking of groups", "n": freedom + 1, "scope": scope,
+                "value": _reliable(np.array(between), np.array(error)).item(),
+            })  # fmt: skip
+    for models in together:
+        names = {**models.names, "condition": "ranking of models", "n": len(models.tables)}
+        for scope, value_G in _of_models(models):
+            rows += by_group({**names, "scope": scope}, models.tables[0].groups, {"value": value_G})
+    order = ("condition", "model", "attribute", "score", "group")
+    return from_rows(rows).sort(order, maintain_order=True).with_columns(
+        score=pl.format("{}_reliability", "score"), statistic=pl.lit("score")
+    )  # fmt: skip
 
 
-def _of_models(models: ModelTables) -> Iterator[tuple[Scope, list[dict[str, float | None]]]]:
-    """Compare the variance between models with the error of one, for each gap [G], by scope.
-
-    Models with one run are taken to vary over runs as the others do.
-    """
+def _of_models(models: ModelTables) -> Iterator[tuple[Scope, Doubles]]:
+    """Yield, by scope, how reliably each gap [G] ranks models."""
     of_runs = models.run_squares
     if not of_runs:
         return
     crossed = models.crossed
     templates = crossed.levels["template"]
     between = crossed.squares["model",] / templates
+    # Models with one run are taken to vary over runs as the others do.
     given = np.mean([runs / (n * t) for n, t, runs, _ in of_runs], axis=0)
     cells = np.mean([cells / (n * t) for n, t, _, cells in of_runs], axis=0)
     anew = np.maximum(given, given - cells + crossed.squares["model", "template"] / templates)
-    errors: dict[Scope, Doubles] = {"runs": given, "sentences": anew}
-    for scope, error in errors.items():
-        pairs = zip(between.tolist(), error.tolist(), strict=True)
-        yield scope, [_compared(*pair) for pair in pairs]
+    yield "runs", _reliable(between, given)
+    yield "sentences", _reliable(between, anew)
 
 
-def _compared(observed: float, error: float) -> dict[str, float | None]:
-    """Compute `value`, `spread` and `error` from the variance of estimates and its part."""
-    true = max(0.0, observed - error)
-    share = true / (true + error) if true + error > 0 else None
-    return {"value": share, "spread": math.sqrt(true), "error": math.sqrt(error)}
+def _reliable(observed: Doubles, error: Doubles) -> Doubles:
+    """Return the part that is no error of the variance of estimates; NaN where all are alike."""
+    true = np.maximum(0.0, observed - error)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(true / (true + error))

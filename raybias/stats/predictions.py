@@ -1,7 +1,4 @@
-"""Read predictions: our own Parquet, Kohankhaki2024's TSV, anyone's CSV, plain or gzipped.
-
-Every row is checked where it is read, so that a wrong label is named with its file and row.
-"""
+"""Read and check predictions: our own Parquet, Kohankhaki2024's TSV, anyone's CSV."""
 
 from __future__ import annotations
 
@@ -61,12 +58,7 @@ class Source:
 def join_pieces(
     files: Sequence[Source], *, where: str, columns: Sequence[str] = tuple(_TYPES)
 ) -> pl.DataFrame:
-    """Read all files into one table of the columns asked for; texts that repeat are categorical.
-
-    Raises
-    ------
-    DataError: as `pieces`, or an item of a run that is given twice; `where` names the files.
-    """
+    """Read all files into one table of these columns; `DataError` for an item given twice."""
     predictions = pl.concat(piece.select(columns) for piece in pieces(files, columns=columns))
     keys = (*schema.KEYS, "run_id", "item_id")
     repeated = predictions.filter(pl.struct(keys).is_duplicated()).head(1)
@@ -86,17 +78,12 @@ def sources(
 ) -> list[Source]:
     """List the files that paths mean, and tables, in order.
 
-    Parameters
-    ----------
-    given: files of Kohankhaki2024's format (.tsv, .tsv.gz), Parquet files of schema.PREDICTIONS, or
-        folders: of Parquet files or TSV, or a study's output. Tables of others (.csv, .csv.gz,
-        .parquet, or in memory) need `label`, `group`, and `pred` or `score`.
-    columns: where tables of others have these.
+    Paths are of Kohankhaki2024's format (.tsv, .tsv.gz), Parquet files of schema.PREDICTIONS, or
+    folders: of Parquet files or TSV, or a study's output. Tables of others (.csv, .csv.gz,
+    .parquet, or in memory) need `label`, `group`, and `pred` or `score`; `columns` say where.
 
-    Raises
-    ------
-    DataError: a path that is not there, a folder without predictions, a file given twice, or a
-        suffix that is not known.
+    Raises DataError: a path that is not there, a folder without predictions, a file given twice, or
+    a suffix that is not known.
     """
     found = []
     for place, one in enumerate(given, start=1):
@@ -117,8 +104,7 @@ def sources(
 
 def _expand(path: str) -> list[Source]:
     suffixes = (*_TSV_ENDINGS, *_CSV_ENDINGS, ".parquet")
-    single = one_file(path, suffixes, "give Kohankhaki2024's TSV, a CSV, or Parquet")
-    if single is not None:
+    if single := one_file(path, suffixes, "give Kohankhaki2024's TSV, a CSV, or Parquet"):
         return [single]
     store = Store(path)
     within = "predictions" if store.exists("predictions") else ""
@@ -135,12 +121,7 @@ def _expand(path: str) -> list[Source]:
 
 
 def one_file(path: str, suffixes: Sequence[str], cure: str) -> Source | None:
-    """Return the file of a path, or None for a folder.
-
-    Raises
-    ------
-    DataError: nothing is there, or a file with another suffix.
-    """
+    """Return a path's file, or None for a folder; `DataError` for nothing or another suffix."""
     store = Store(path)
     if not store.is_file():
         if not store.exists(""):
@@ -156,16 +137,10 @@ def one_file(path: str, suffixes: Sequence[str], cure: str) -> Source | None:
 def pieces(files: Sequence[Source], *, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
     """Read files one after the other, joined or cut into pieces of some 260,000 rows, checked.
 
-    Parameters
-    ----------
-    columns: those of schema.PREDICTIONS to read; all that every prediction needs must be among
-        them. Pieces of files with answers also have those of `ANSWERED`. Texts that repeat are
-        categorical.
+    `columns` are those of schema.PREDICTIONS to read, among them all that every prediction needs.
+    Pieces of files with answers also have those of `ANSWERED`. Texts that repeat are categorical.
 
-    Raises
-    ------
-    DataError: an unreadable or empty file, a missing column, a label that is not 0, 1 or 2, or an
-        empty group.
+    Raises DataError: an unreadable or empty file, a missing column, a wrong label or empty group.
     """
     held: list[_Part] = []
     rows = 0
@@ -218,7 +193,10 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
         path = source.store.path(source.name)
         with source.store.fs.open_input_file(path) as stream:
             metadata = pq.read_metadata(stream)
-            if _plain(metadata.schema.to_arrow_schema()):
+            given = {*metadata.schema.to_arrow_schema().names}
+            known = {"label", "group"} <= given and {"pred", "score"} & given
+            if known and not given.issuperset(_REQUIRED):
+                # A table of others, in which names can be filled in.
                 frame = plain_predictions(
                     pl.DataFrame(_sound_table(unpacked(pq.ParquetFile(stream), source.uri))),
                     name=source.name,
@@ -232,8 +210,10 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
             texts = [name for name, kind in kinds.items()
                      if pa.types.is_string(kind) or pa.types.is_large_string(kind)]  # fmt: skip
             file = pq.ParquetFile(stream, metadata=metadata, read_dictionary=texts)
-            extra = ANSWERED if _answered(file, layout) else ()
-            wanted = list(dict.fromkeys((*columns, *extra)))
+            # Reading the scores of tuned classifiers, which have no answers, for nothing is slow.
+            answers = file.read(["answer"] if "answer" in layout.names else [], use_threads=False)
+            answered = any(each.null_count < len(each) for each in answers.columns)
+            wanted = list(dict.fromkeys((*columns, *(ANSWERED if answered else ()))))
             there = [name for name in wanted if name in layout.names]
             for batch in file.iter_batches(_PIECE_ROWS, columns=there, use_threads=False):
                 table = pa.table(batch.replace_schema_metadata(None))
@@ -243,21 +223,12 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
                 raise pa.ArrowInvalid(f"{row} rows, not {metadata.num_rows}")
 
 
-def _plain(layout: pa.Schema) -> bool:
-    """Whether a file is a table of others, in which names can be filled in."""
-    there = {*layout.names}
-    given = {"label", "group"} <= there and bool({"pred", "score"} & there)
-    return given and not there.issuperset(_REQUIRED)
-
-
 def _sound_table(table: pa.Table) -> pa.Table:
-    """Drop the metadata, which Polars would trust, and check the values."""
     table.validate(full=True)
     return table.replace_schema_metadata(None)
 
 
 def _layout(metadata: pq.FileMetaData, where: str) -> pa.Schema:
-    """Check the columns of a Parquet file."""
     layout = metadata.schema.to_arrow_schema()
     need_columns(_REQUIRED, layout.names, where, f"predictions need {', '.join(_REQUIRED)}")
     for name in _TYPES:
@@ -272,24 +243,7 @@ def _layout(metadata: pq.FileMetaData, where: str) -> pa.Schema:
     return layout
 
 
-def _answered(file: pq.ParquetFile, layout: pa.Schema) -> bool:
-    """Whether there are answers; reading the scores of tuned classifiers for nothing is slow."""
-    if "answer" not in layout.names:
-        return False
-    paths = [file.schema.column(place).path for place in range(len(file.schema))]
-    if "answer" in paths:
-        groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
-        counts = [
-            (group.num_rows, group.column(paths.index("answer")).statistics) for group in groups
-        ]
-        if all(known and known.has_null_count and known.null_count == n for n, known in counts):
-            return False
-    answers = file.read(["answer"], use_threads=False)["answer"]
-    return bool(answers.null_count < len(answers))
-
-
 def _joined(parts: Sequence[_Part]) -> pl.DataFrame:
-    """Join parts into one frame, its numbers checked and cast."""
     first = parts[0].source
     try:
         with first.store.reading(first.name, "as predictions"):

@@ -1,8 +1,7 @@
 """Judge gaps under each scope: with seeds, sentences and words resampled.
 
-A gap is the mean over runs and templates of what each template adds to it. Its interval covers
-runs alone, runs and templates, or runs, templates and the words that name the groups. Where the
-runs do not vary, or there is one, templates alone are resampled.
+A gap is the mean over runs and templates of what each template adds to it. Where the runs do not
+vary, or there is one, templates alone are resampled.
 
 Shapes: G groups, R runs, T templates.
 """
@@ -20,6 +19,7 @@ import polars as pl
 
 from raybias import config, schema
 from raybias.config import Statistics
+from raybias.stats.cells import TABLE
 from raybias.stats.components import (
     Doubles,
     Facets,
@@ -28,7 +28,7 @@ from raybias.stats.components import (
     mean_squares,
     satterthwaite,
 )
-from raybias.stats.intervals import ROUNDING, parametric
+from raybias.stats.intervals import ROUNDING, columns_of, parametric
 from raybias.stats.metric import (
     DEFAULT,
     CountArrays,
@@ -49,12 +49,10 @@ REDRAWN: Final[Mapping[Scope, str]] = {
     "wording": "seeds, sentences and words for the groups are redrawn",
 }
 
-_TABLE: Final = (*schema.KEYS, "attribute")
-_GROUP: Final = (*_TABLE, "group")
+_GROUP: Final = (*TABLE, "group")
 _FACETS: Final[Facets] = ("run", "template")
 #: What names a mean over runs.
 PLACE: Final = (*_GROUP, "score", "condition")
-#: Columns of `scope_rows`.
 _ROWS: Final = pl.Schema(
     {
         **dict.fromkeys((*PLACE, "scope"), pl.String()),
@@ -87,7 +85,7 @@ class GapTable:
     @property
     def names(self) -> dict[str, Any]:
         """The columns that all its rows share."""
-        named = dict(zip((*_TABLE, "score"), self.place, strict=True))
+        named = dict(zip((*TABLE, "score"), self.place, strict=True))
         return {**named, "condition": self.condition}
 
     def estimates(self, words: WordVariance | None) -> dict[Scope, MeanEstimate]:
@@ -179,7 +177,7 @@ def rate_tables(
     Metrics of predictions have no rates by template; nor have cells without template ids, or a
     group of the mean with sentences in some runs only.
     """
-    placed = pl.col("template_id").is_not_null().all().over(_TABLE)
+    placed = pl.col("template_id").is_not_null().all().over(TABLE)
     cells = cells.filter(placed) if cells["template_id"].null_count() else cells
     for counts in count_arrays(cells, metrics):
         member = members_of(counts, inside)
@@ -217,11 +215,7 @@ def rate_table(counts: CountArrays, k: int, member: Mapping[str, bool]) -> GapTa
 def word_variances(
     words: pl.DataFrame, metrics: Sequence[str] = DEFAULT
 ) -> dict[tuple[str, ...], WordVariance]:
-    """Estimate how much words for one group differ, by the keys, attribute and score.
-
-    `words` are schema.WORD_CELLS, without extra groups. Only where some group has two words or
-    more.
-    """
+    """Estimate how much words for one group differ (schema.WORD_CELLS), where one has several."""
     return {
         (*keys, score): found
         for score, share in shares(metrics).items()
@@ -249,17 +243,17 @@ def pooled_words(values: pl.DataFrame) -> dict[tuple[str, ...], WordVariance]:
     sized = values.sort("template", "word").with_columns(words=words, templates=templates)
     apart = _words_apart(sized.filter(pl.col("words") > 1, pl.col("templates") > 1)).sort(_GROUP)
     freedom = pl.col("words") - 1
-    squares = apart.group_by(_TABLE, maintain_order=True).agg(
+    squares = apart.group_by(TABLE, maintain_order=True).agg(
         (pl.col("between", "noise") * freedom).sum() / freedom.sum(),
         freedom=freedom.sum(),
         noise_freedom=(freedom * (pl.col("templates") - 1)).sum().cast(pl.Float64),
     )
-    counts = sized.group_by(_TABLE).agg(pl.struct("group", "words").unique().alias("counts"))
+    counts = sized.group_by(TABLE).agg(pl.struct("group", "words").unique().alias("counts"))
     found = {}
-    for row in squares.join(counts, on=_TABLE, nulls_equal=True).iter_rows(named=True):
+    for row in squares.join(counts, on=TABLE, nulls_equal=True).iter_rows(named=True):
         variance = row["between"] - row["noise"]
         sizes = {each["group"]: each["words"] for each in row["counts"]}
-        found[tuple(str(row[key]) for key in _TABLE)] = WordVariance(
+        found[tuple(str(row[key]) for key in TABLE)] = WordVariance(
             variance, row["noise"], row["freedom"], row["noise_freedom"], sizes
         )
     return found
@@ -292,10 +286,7 @@ def _words_apart(several: pl.DataFrame) -> pl.DataFrame:
 def scope_rows(
     tables: Iterable[GapTable], words: Mapping[tuple[str, ...], WordVariance], rules: Statistics
 ) -> pl.DataFrame:
-    """Estimate the gaps of tables under every scope that their designs allow, without a verdict.
-
-    Units are runs, or templates.
-    """
+    """Estimate the gaps of tables under every scope that their designs allow, without a verdict."""
     rows: list[dict[str, Any]] = []
     for table in tables:
         between = words.get(table.place)
@@ -320,26 +311,6 @@ def by_group(
         }
 
 
-def columns_of(estimate: MeanEstimate, rules: Statistics) -> dict[str, npt.NDArray[np.generic]]:
-    """Compute `value`, `low`, `high`, `p`, `mde` and, with a margin, `equivalent` [...] of means.
-
-    A gap is `equivalent` if its interval at 2 level - 1 lies within the margin, which is to say
-    that two one-sided tests at 1 - level reject (Schuirmann 1987).
-    """
-    level, margin = rules.level, rules.margin
-    if rules.interval == "normal":
-        estimate = replace(estimate, freedom=np.full_like(estimate.freedom, np.inf))
-    low, high = estimate.interval(level)
-    columns: dict[str, npt.NDArray[np.generic]] = {
-        "value": estimate.mean, "low": low, "high": high, "p": estimate.p_value(),
-        "mde": estimate.detectable(level),
-    }  # fmt: skip
-    if margin is not None:
-        inner_low, inner_high = estimate.interval(2 * level - 1)
-        columns["equivalent"] = (inner_low >= -margin) & (inner_high <= margin)
-    return columns
-
-
 def every_scope(
     over: pl.DataFrame,
     tables: Iterable[GapTable],
@@ -349,23 +320,9 @@ def every_scope(
     """Estimate means over runs under every scope that their design allows, without a verdict.
 
     `over` is of `over_runs`, by PLACE, and `tables` hold the same means, taken apart. Gives `over`
-    with scope, low, high, p, mde and equivalent; units are those of the scope. Under `runs` every
-    mean has a row.
+    with scope and `columns_of`; units are those of the scope. Under `runs` every mean has a row.
     """
-    found = parametric(over, interval=rules.interval, level=rules.level)
-    n, sd, mean = (
-        found[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
-        for name in ("units", "sd", "value")
-    )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        numbers = columns_of(MeanEstimate(mean, sd**2 / n, np.maximum(n - 1, 1)), rules)
-    more = {"mde": pl.Float64, "equivalent": pl.Boolean}
-    under_runs = found.with_columns(
-        pl.when(pl.col("low").is_not_null())
-        .then(pl.Series(numbers[name]) if name in numbers else pl.lit(None, dtype))
-        .alias(name)
-        for name, dtype in more.items()
-    ).with_columns(scope=pl.lit("runs"))
+    under_runs = parametric(over, rules).with_columns(scope=pl.lit("runs"))
     wide = scope_rows(tables, words, rules).filter(pl.col("scope") != "runs")
     beyond = wide.drop("value").join(
         over.drop("units"), on=PLACE, nulls_equal=True, maintain_order="left"
@@ -374,10 +331,7 @@ def every_scope(
 
 
 def one_scope(found: pl.DataFrame, scope: config.Scope) -> pl.DataFrame:
-    """Select of `every_scope` each mean under one scope, or under the widest that can be had.
-
-    A mean without an estimate under the scope is there without an interval.
-    """
+    """Select each mean of `every_scope` under one scope, if need be without interval, or widest."""
     if scope == "widest":
         by_width = pl.col("scope").cast(pl.Enum(SCOPES))
         return found.sort(by_width, maintain_order=True).unique(
@@ -385,6 +339,5 @@ def one_scope(found: pl.DataFrame, scope: config.Scope) -> pl.DataFrame:
         )
     kept = found.filter(scope=scope)
     lacking = found.filter(scope="runs").join(kept, on=PLACE, how="anti", nulls_equal=True)
-    nothing = pl.lit(None).alias
-    empty = [nothing(name) for name in ("low", "high", "p", "mde", "equivalent", "units")]
-    return pl.concat([kept, lacking.with_columns(empty, scope=pl.lit(scope)).cast(kept.schema)])
+    nothing = dict.fromkeys(("low", "high", "p", "mde", "equivalent", "units"))
+    return pl.concat([kept, lacking.with_columns(**nothing, scope=pl.lit(scope)).cast(kept.schema)])

@@ -169,9 +169,9 @@ def test_extremes_are_shared_and_are_none_where_all_gaps_are_equal() -> None:
     size = {"a": -0.2, "b": 0.1, "c": 0.1}
     value = pl.col("group").replace_strict(size, return_dtype=pl.Float64)
     found = found.with_columns(value=pl.when(turned).then(-value / 2).otherwise(value))
-    shares = dict(extremes(found, None, "").select("group", "value").iter_rows())
+    shares = dict(extremes(found, None).select("group", "value").iter_rows())
     assert shares == {"a": 1.0, "b": 0.5, "c": 0.5}, "equals share the place"
-    none = extremes(found.with_columns(value=0.0 * pl.col("value")), None, "")
+    none = extremes(found.with_columns(value=0.0 * pl.col("value")), None)
     assert none.select("value", "n").unique().rows() == [(0, 6)]
 
 

@@ -213,7 +213,7 @@ def test_the_gate_and_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixt
     [
         (lambda f: f.filter(pl.col("item_id") != "7-10"), "do not hold the same items"),
         (lambda f: f.with_columns(label=pl.lit(2, pl.Int8)), "has the label 1 in run 'base 1'"),
-        (lambda f: f.with_columns(probe=pl.lit("q")), "the base has probe 'p', style 'original'"),
+        (lambda f: f.with_columns(probe=pl.lit("q")), "the base has probe 'p', which"),
         (lambda f: f.with_columns(template_id=pl.lit(None, pl.String)), "without template_id"),
         (
             lambda f: pl.concat([f, f.with_columns(method=pl.lit("full"))]),

@@ -52,7 +52,8 @@ def test_a_small_study_predicts_the_error_of_a_larger_one() -> None:
     actual = mean_squares(gaps_of(4, 20, studies=3000), ("run", "template")).estimate()
     low, high = actual.interval(0.95)
     assert now["half_width"] == pytest.approx(np.mean((high - low) / 2), rel=0.06)
-    sources = Sources(Design(4, 20, 1), 0.03**2, 0.1**2, 0.15**2, None, {}, 600)
+    parts = {"run": 0.03**2, "template": 0.1**2, "run x template": 0.15**2}
+    sources = Sources(Design(4, 20, 1), parts, {}, 600)
     width = sources.half_width(Design(12, 90, 1), "sentences", 0.95)
     assert width == pytest.approx(wanted, rel=0.03)
     best = found.filter(plan="cheapest").row(0, named=True)
@@ -63,7 +64,8 @@ def test_a_small_study_predicts_the_error_of_a_larger_one() -> None:
 
 
 def test_the_cheapest_design_is_that_of_a_search_through_all() -> None:
-    sources = Sources(Design(3, 10, 1), 0.02**2, 0.1**2, 0.1**2, 0.02**2, {"a": 1, "b": 3}, 60)
+    parts = {"run": 0.02**2, "template": 0.1**2, "run x template": 0.1**2, "word": 0.02**2}
+    sources = Sources(Design(3, 10, 1), parts, {"a": 1, "b": 3}, 60)
 
     def width(tried: Design) -> float:
         return sources.half_width(tried, "wording", 0.95)

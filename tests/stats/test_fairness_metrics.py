@@ -156,7 +156,7 @@ def test_every_metric_is_the_formula_of_its_source(tmp_path: Path) -> None:
     table = answered(1, templates=16)
     found = values(measured(table, tmp_path))
     expected = of_labels(table) | of_scores(table) | of_versions(table)
-    own = {name for name, entry in metrics.items() if entry.contrast or entry.one_class}
+    own = {name for name, entry in metrics.items() if entry.of in ("class", "contrast")}
     assert {name for name, _ in expected} == own
     for place, value in expected.items():
         assert found[place] == pytest.approx(value, abs=1e-12), place

@@ -12,7 +12,7 @@ from polars.testing import assert_frame_equal
 
 from raybias import schema, stats
 from raybias.stats.cells import RUN_KEYS
-from raybias.stats.checks import fingerprints, left_out
+from raybias.stats.checks import checked_runs, fingerprints
 from raybias.stats.conclusive import of_predictions
 from support.stats_data import analysed, gaps, predictions, prompted, read_predictions, term_cells
 
@@ -20,7 +20,7 @@ from support.stats_data import analysed, gaps, predictions, prompted, read_predi
 def with_readouts(table: pl.DataFrame) -> pl.DataFrame:
     """What is counted of a table: both readings, and repeated prompted runs once."""
     read = stats.with_likelihood(table.filter(~pl.col("method").str.ends_with(stats.LIKELIHOOD)))
-    same = left_out(fingerprints(read))
+    same = checked_runs(fingerprints(read), lambda: [read], where="", uneven="refuse")
     return read.join(same, on=RUN_KEYS, how="anti", nulls_equal=True, maintain_order="left")
 
 

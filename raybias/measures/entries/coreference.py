@@ -35,9 +35,8 @@ _FOUND: Final = (*_PLACE, "method", "style", "group", "score", "scope", "statist
 def coreference_outcomes(answers: pl.DataFrame) -> pl.DataFrame:
     """Make outcomes of answers: right on pro less right on anti, mean over prompts, by rule.
 
-    A pair enters a style when each of its prompts has both conditions. The columns are those of
-    `pair_outcomes`; `score` is the rule, `state` and `cluster` are null. `unread` is the share of
-    prompts with an answer that names nobody, or both people.
+    The columns are those of `pair_outcomes`, for pairs with both conditions of each prompt; `score`
+    is the rule, `unread` the share of prompts with an answer that names nobody, or both people.
     """
     by = ["model", "probe", "wino_type", "style", "pair_id"]
     parts = []
@@ -74,7 +73,7 @@ def _by_prompt(answers: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
     Intervals draw pairs anew, both sides, all prompts and both rules together; the accuracies of
     one prompt have Wilson's. The mean's `absolute_difference` (Zhao2025, Table 3) is positive by
-    noise, so its interval never reaches below 0: that of `difference` shows whether there is one.
+    noise, so its interval never reaches below 0.
     """
     rows: list[dict[str, Any]] = []
     for names, part in answers.sort(_PLACE).group_by(_PLACE, maintain_order=True):
@@ -95,17 +94,15 @@ def _of_place(
         "style": style_order(part["style"]), "group": part["group"].unique().sort().to_list(),
         "condition": [*CONDITIONS], "pair_id": part["pair_id"].unique().sort().to_list(),
     }  # fmt: skip
-    place = [
+    at_S, at_P, at_C, at_N = (
         part[name].cast(pl.Enum(order)).to_physical().to_numpy().astype(np.int64)
         for name, order in orders.items()
-    ]
+    )
     styles, prompts, conditions, pairs = map(len, orders.values())
     right_SPRCN = np.full((styles, prompts, len(RULES), conditions, pairs), np.nan)
-    at_S, at_P, at_C, at_N = place
     for r, rule in enumerate(RULES):
-        right_SPRCN[at_S, at_P, r, at_C, at_N] = (
-            part[rule].cast(pl.Float64).fill_null(np.nan).to_numpy()
-        )
+        right_N = part[rule].cast(pl.Float64).fill_null(np.nan).to_numpy()
+        right_SPRCN[at_S, at_P, r, at_C, at_N] = right_N
     flat = right_SPRCN.reshape(-1, pairs)
     n_SPRC = (~np.isnan(flat)).sum(axis=1).reshape(right_SPRCN.shape[:4])
     with np.errstate(invalid="ignore"):
@@ -132,7 +129,6 @@ def _of_place(
 def _numbers(
     point_PC: Doubles, drawn_PCB: Doubles, n: int, level: float
 ) -> Iterator[tuple[float, float, float]]:
-    """Yield value, low and high of each score, which is a mean over P prompts."""
     signed_PB = drawn_PCB[:, 0] - drawn_PCB[:, 1]
     both = np.stack([signed_PB.mean(axis=0), np.abs(signed_PB).mean(axis=0)])
     low, high = percentiles(both, n, level)
@@ -167,12 +163,6 @@ def _readings(answers: pl.DataFrame, accuracies: pl.DataFrame) -> Iterator[pl.Da
         ).drop_nulls("value")  # fmt: skip
 
 
-def _check(answers: pl.DataFrame, where: str) -> None:
-    check_styles(
-        answers, ("model", "probe"), ("wino_type", "prompt", "condition", "pair_id"), where
-    )
-
-
 _AVERAGE: Final = pl.col("attribute").is_in(AVERAGES)
 _SCORE: Final = (pl.col("score") == "pro_less_anti") & (pl.col("statistic") == "score")
 _EFFECT: Final = (pl.col("score") == "pro_less_anti") & (pl.col("statistic") == "difference")
@@ -184,7 +174,9 @@ COREFERENCE: Final = kind(
         item=("style", "wino_type", "prompt", "condition", "pair_id"),
         estimate=_estimate,
         outcomes=coreference_outcomes,
-        check=_check,
+        check=lambda answers, where: check_styles(
+            answers, ("model", "probe"), ("wino_type", "prompt", "condition", "pair_id"), where
+        ),
         units="pairs",
         title="Pronouns resolved right, in percent and points",
         called={"method": "answer", "attribute": "type", "group": "prompt"},

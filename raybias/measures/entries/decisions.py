@@ -15,10 +15,11 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from raybias.measures.kind import Kind, Sums, Table, kind, ratio
+from raybias.measures.kind import Kind, Sums, Table, kind
 from raybias.schema import DECISION_ANSWERS
 from raybias.stats.components import Doubles
 from raybias.stats.conclusive import of_decisions
+from raybias.stats.contrasts import ratio
 from raybias.table_files import refuse
 
 _BY: Final = ("model", "probe", "attribute", "condition", "group")

@@ -19,7 +19,8 @@ import polars as pl
 from scipy import stats
 
 from raybias.errors import DataError
-from raybias.formats.harnesses import is_lm_eval_sample, lm_eval_pair
+from raybias.formats import lines_of
+from raybias.formats.harnesses import LM_EVAL_KEY, lm_eval_pair
 from raybias.measures.kind import Items, Kind, ReadFile, Rules, Table, kind
 from raybias.measures.pair_means import (
     AVERAGES,
@@ -45,11 +46,7 @@ _SPREAD: Final = {
 
 
 def pair_outcomes(scores: pl.DataFrame) -> pl.DataFrame:
-    """Make outcomes of preferences: 1 where sent_more scores higher, else 0 (a tie too).
-
-    Gives model, score, probe, bias_type, style, pair_id, cluster, value, state (0, 1, or 2 for a
-    tie), test ("mcnemar") and unread (1 for a tie, which shows no preference).
-    """
+    """Make outcomes: 1 where sent_more scores higher, else 0; a tie is unread, its `state` 2."""
     return scores.select(
         *("model", "score", "probe", "bias_type", "style", "pair_id", "cluster"),
         value=(pl.col("preference") == 1).fill_null(value=False).cast(pl.Float64),
@@ -115,9 +112,8 @@ def _counts(scores: pl.DataFrame) -> pl.DataFrame:
 def _lists(scores: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Test lists of sentence scores against one another (Zhao2025, Tables 6 and 7).
 
-    A list is one side (the stereotyping sentences or the others) under one style, over pairs with
-    all scores. Tests are paired under strict rules, else independent as in the paper; t is positive
-    where the first list is higher. Equal lists, or of one pair, have none.
+    A list is one side under one style, over pairs with all scores. Tests are paired under strict
+    rules, else independent as in the paper. Equal lists, or of one pair, have none.
     """
     stereo = pl.col("direction") == "stereo"
     sides = scores.with_columns(
@@ -161,9 +157,9 @@ def _lists(scores: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 def _spread(scores: pl.DataFrame) -> pl.DataFrame:
     """Split the variance of a single answer, as standard deviations by source (0 if negative).
 
-    The quantities (`condition`) are the preference (0 or 100, so in points), the `margin` by which
-    sent_more scores higher, and the `level` of both; the last two in units of the score, or of its
-    logarithm where scores are probabilities.
+    The quantities (`condition`) are the preference (0 or 100), the `margin` by which sent_more
+    scores higher, and the `level` of both, in units of the score, or of its logarithm where scores
+    are probabilities.
     """
     more, less = pl.col("score_more"), pl.col("score_less")
     # A probability is positive; a log-likelihood is not, but for a sentence that is certain.
@@ -194,13 +190,18 @@ def _spread(scores: pl.DataFrame) -> pl.DataFrame:
 
 
 def _check(scores: pl.DataFrame, where: str) -> None:
+    """Refuse pairs of several types, directions or clusters, and preferences for lower scores."""
     check_styles(scores, ("model", "score", "probe"), ("pair_id",), where)
-    _check_pairs(scores, where)
-    _check_preferences(scores, where)
-
-
-def _check_preferences(scores: pl.DataFrame, where: str) -> None:
-    """Refuse a preference for the side that scores lower; near scores may be a tie."""
+    called = {"bias_type": "bias types", "direction": "directions", "cluster": "clusters"}
+    counts = scores.group_by("probe", "pair_id").agg(pl.col(called).drop_nulls().n_unique())
+    split = counts.filter(pl.any_horizontal(pl.col(called) > 1)).sort("pair_id").head(1)
+    for row in split.iter_rows(named=True):
+        what = next(text for name, text in called.items() if row[name] > 1)
+        raise DataError(
+            f"pair {row['pair_id']!r} has different {what}",
+            where=where,
+            cure="a style changes a pair's wording, not its content: mend the files",
+        )
     more = pl.when(pl.col("preference") == 1).then("score_more").otherwise("score_less")
     less = pl.when(pl.col("preference") == 1).then("score_less").otherwise("score_more")
     wrong = scores.filter(pl.col("preference").is_not_null(), more < less)
@@ -215,33 +216,17 @@ def _check_preferences(scores: pl.DataFrame, where: str) -> None:
         )
 
 
-def _check_pairs(scores: pl.DataFrame, where: str) -> None:
-    """Refuse a pair with several bias types, directions or clusters."""
-    called = {"bias_type": "bias types", "direction": "directions", "cluster": "clusters"}
-    counts = scores.group_by("probe", "pair_id").agg(pl.col(called).drop_nulls().n_unique())
-    split = counts.filter(pl.any_horizontal(pl.col(called) > 1)).sort("pair_id").head(1)
-    for row in split.iter_rows(named=True):
-        what = next(text for name, text in called.items() if row[name] > 1)
-        raise DataError(
-            f"pair {row['pair_id']!r} has different {what}",
-            where=where,
-            cure="a style changes a pair's wording, not its content: mend the files",
-        )
-
-
 def _published(_items: Items) -> ReadFile:
     """Read lm-eval's samples of CrowS-Pairs; the score is called `lm_eval`."""
 
     def read(source: Source, data: bytes) -> pl.DataFrame | None:
-        lines = [line for line in data.split(b"\n") if line.strip()]
-        if not (lines and is_lm_eval_sample(lines[0]) and b"sent_more" in lines[0]):
+        lines = [*lines_of(data, source.uri)]
+        first = lines[0][0] if lines else b""
+        if not (LM_EVAL_KEY in first and b"sent_more" in first):
             return None
         named: dict[str, Any] = {"model": model_of(source), "score": "lm_eval",
                                  "probe": "crows_pairs", "style": ORIGINAL}  # fmt: skip
-        rows = [
-            {**named, **lm_eval_pair(line, f"{source.uri}, line {number}")}
-            for number, line in enumerate(lines, start=1)
-        ]
+        rows = [{**named, **lm_eval_pair(*line)} for line in lines]
         return typed(pl.DataFrame(rows), PAIR_SCORES, source.uri)
 
     return read

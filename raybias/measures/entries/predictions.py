@@ -1,9 +1,7 @@
 """Labels that a classifier gives sentences, or anyone's decisions, about people of groups.
 
-Gaps and ratios are defined in `prediction_rows`. Files: a study's output, our Parquet,
-Kohankhaki2024's TSV, or a table with `label`, `group`, and `pred` or `score`. They exceed memory,
-so predictions are counted while they are read (`stats.counts`). Without templates, blocks of items
-are resampled.
+Predictions exceed memory, so they are counted while they are read (`stats.counts`). Without
+templates, blocks of items are resampled.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from raybias.stats.cells import without_extras
 from raybias.stats.checks import StatisticsWarning, membership
 from raybias.stats.counts import Counts, count_files
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, GapRules, gap_analysis
-from raybias.stats.intervals import estimates, reasons_of
+from raybias.stats.intervals import estimates, from_rows, reasons_of
 from raybias.stats.metric import BACKGROUNDS, check_names, contrasts, metrics
 from raybias.stats.metric_files import (
     agreement,
@@ -120,7 +118,7 @@ def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
     background = asked.background if asked.background != DEFAULT_BACKGROUND else ""
     asked = replace(asked, rules=rules)
     parts = [*_of_contrasts(files, counts, names, asked, positive=positive)]
-    gapped = [] if "pooled" in asked.background else [n for n in names if n not in contrasts(names)]
+    gapped = [n for n in names if n not in contrasts(names) and "pooled" not in asked.background]
     if gapped:
         statistics = rules.statistics.model_copy(update={"metrics": tuple(gapped)})
         rules = replace(rules, statistics=statistics)
@@ -138,17 +136,11 @@ def _joined(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 def _wanted(asked: Asked, names: Sequence[str], *, two: bool, swapped: bool) -> list[str]:
     """List the metrics, without those of sentiment for other classes."""
-    sentiment = [
-        name
-        for name, entry in metrics.items()
-        if entry.share is not None and entry.one_class is None and name != "accuracy"
-    ]
+    sentiment = [n for n, each in metrics.items() if each.of == "counts" and n != "accuracy"]
     if ALL in asked.metrics:
-        return [
-            name
-            for name, entry in metrics.items()
-            if name in names or (entry.values is None and not (swapped and name in sentiment))
-        ]
+        hidden = sentiment if swapped else []
+        return [n for n, each in metrics.items()
+                if n in names or (each.values is None and n not in hidden)]  # fmt: skip
     if not names:
         usual = OF_TWO_CLASSES if two else asked.rules.statistics.metrics
         names = OF_TWO_CLASSES if swapped and {*usual} & {*sentiment} else usual
@@ -183,14 +175,8 @@ def _against(background: str, rules: GapRules, cells: pl.DataFrame) -> GapRules:
 
 
 def _of_contrasts(
-    files: Sequence[Source],
-    counts: Counts,
-    names: Sequence[str],
-    asked: Asked,
-    *,
-    positive: int,
+    files: Sequence[Source], counts: Counts, names: Sequence[str], asked: Asked, *, positive: int
 ) -> Iterator[pl.DataFrame]:
-    """Estimate metrics that contrast groups, and the agreement of the requested metrics."""
     pooled = "pooled" in asked.background
     several = len(names) > 1 and bool(asked.metrics)
     drawn = [n for n in names if metrics[n].values is None]
@@ -212,8 +198,7 @@ def _of_contrasts(
     shown = [each for each in measured if pooled or each.name in contrasts(names)]
     yield metric_rows(shown)
     if several:
-        rows = agreement(measured, level=statistics.level)
-        yield pl.DataFrame(rows, infer_schema_length=None)
+        yield from_rows(agreement(measured, level=statistics.level))
 
 
 def estimates_of(found: GapAnalysis) -> pl.DataFrame:

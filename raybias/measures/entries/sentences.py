@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
-from raybias.measures.kind import Kind, Sums, Table, kind, ratio
+from raybias.measures.kind import Kind, Sums, Table, kind
 from raybias.schema import ALL, SENTENCE_SCORES
 from raybias.stats.components import Doubles
+from raybias.stats.contrasts import ratio
 
 _BY: Final = ("model", "probe", "attribute")
-#: Below this p value two descriptors differ.
 LEVEL: Final = 0.05
 
 
@@ -70,8 +70,5 @@ SENTENCES: Final = kind(
     weight="pairs",
 )
 def likelihood_bias(sums: Sums) -> Doubles:
-    """Compute the share of pairs of descriptors that a Mann-Whitney test tells apart.
-
-    It depends on the order of scores only, so perplexities give the same.
-    """
+    """Compute the share of pairs of descriptors that a Mann-Whitney test (of ranks) tells apart."""
     return ratio(sums.different, sums.pairs)

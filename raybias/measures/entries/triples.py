@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain, product
+from itertools import chain
 from typing import Annotated, Final
 
 import polars as pl
@@ -17,11 +17,12 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter
 from raybias.errors import DataError
 from raybias.formats import parsed
 from raybias.formats.questions import ROLES, StereoSetTriple, stereoset_triples
-from raybias.measures.kind import Items, Kind, Least, ReadFile, Sums, Table, kind, ratio
+from raybias.measures.kind import Items, Kind, Least, ReadFile, Sums, Table, kind
 from raybias.measures.reading import content, file_source
 from raybias.schema import ALL, TRIPLE_SCORES
 from raybias.stats.checks import warn
 from raybias.stats.components import Doubles
+from raybias.stats.contrasts import ratio
 from raybias.stats.predictions import Source
 
 _BY: Final = ("model", "probe", "attribute", "condition")
@@ -43,19 +44,12 @@ _SCORES: Final = TypeAdapter(dict[str, list[_Score]])
 
 
 def _sums(scores: pl.DataFrame) -> pl.DataFrame:
-    """Compute the shares of each target term, over each domain or task and over `all`.
-
-    A tie counts for the second sentence.
-    """
+    """Compute the shares of each target term, by domain and task, and over `all`."""
     named = scores.rename({"domain": "attribute", "task": "condition"})
-    several = {
-        name: pl.col(name).n_unique().over("model", "probe") > 1
-        for name in ("attribute", "condition")
-    }
-    pieces = []
-    for chosen in product((False, True), repeat=2):
-        totals = [name for name, total in zip(several, chosen, strict=True) if total]
-        piece = named.filter(several[name] for name in totals) if totals else named
+    pieces = [named]
+    for totals in (["condition"], ["attribute"], ["attribute", "condition"]):
+        several = [pl.col(name).n_unique().over("model", "probe") > 1 for name in totals]
+        piece = named.filter(several)
         pieces.append(piece.with_columns(pl.lit(ALL).alias(name) for name in totals))
     stereotype, anti, unrelated = map(pl.col, ("stereotype", "anti_stereotype", "unrelated"))
     return (

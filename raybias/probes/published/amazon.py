@@ -20,7 +20,7 @@ import polars as pl
 
 from raybias.errors import DataError
 from raybias.formats.openings import regard_opening
-from raybias.probes.checks import Row, Sample, read_records, read_samples
+from raybias.probes.checks import Row, read_records, read_samples
 from raybias.probes.registries import probe
 from raybias.probes.templates import (
     NOUN_SLOTS,
@@ -140,7 +140,6 @@ def countries(store: Store) -> Lexicon:
 
 
 def _terms(store: Store, path: str, *columns: str) -> list[Row]:
-    """Read the terms of a file that have a group."""
     records = read_records(store, path, columns=("TERM", "GROUP", *columns))
     return [row for row in records if row["GROUP"]]
 
@@ -238,10 +237,11 @@ def amazon_items(data: str, attributes: Sequence[str] | None) -> pl.DataFrame:
 
 def _names(store: Store) -> pl.DataFrame:
     """Read the rows about first names, each mapped to its template: clusters are templates."""
-    patterns = [
-        (template.id, str(template.label), _pattern(template.text))
-        for template in read_templates(store, _PEOPLE)
-    ]
+    patterns = []
+    for template in read_templates(store, _PEOPLE):
+        before, _, rest = template.text.strip().partition("{")
+        pattern = f"{re.escape(before)}(.+){re.escape(rest.partition('}')[2])}"
+        patterns.append((template.id, str(template.label), re.compile(pattern)))
     rows: list[tuple[object, ...]] = []
     for where, label, category, group, text in read_samples(store, PUBLISHED):
         if category != NAMES:
@@ -260,22 +260,14 @@ def _names(store: Store) -> pl.DataFrame:
     return items_frame(rows)
 
 
-def _pattern(template: str) -> re.Pattern[str]:
-    before, _, rest = template.strip().partition("{")
-    return re.compile(f"{re.escape(before)}(.+){re.escape(rest.partition('}')[2])}")
-
-
 def _register(
     name: str, path: str, *, about: str, family: Callable[[str], pl.Expr] | None = None
 ) -> None:
-    """Register the probe of one file of templates.
-
-    `family` gives the template's family from the column of sentences.
-    """
+    """Register the probe of one file of templates; `family` is of the column of sentences."""
     suite = Suite(races, ((path, (_SLOT,)),))
 
     def templates(data: str, attributes: Sequence[str]) -> dict[str, list[Slotted]]:
-        if not _is_samples(data):
+        if not data.endswith(".tsv"):
             return {ATTRIBUTE: suite_templates(Store(data), suite)}
         found = {each.id: each for _, each in _samples(data, name, path) if each}
         return {ATTRIBUTE: [Slotted(each, _SLOT) for each in found.values()]}
@@ -288,15 +280,11 @@ def _register(
         templates=templates,
     )
     def items(data: str, attributes: Sequence[str] | None = None) -> pl.DataFrame:
-        if _is_samples(data):
+        if data.endswith(".tsv"):
             items = items_frame([row for row, _ in _samples(data, name, path)])
         else:
             items = expand_suite(Store(data), suite, probe=name, attribute=ATTRIBUTE)
         return items if family is None else items.with_columns(family=family("text"))
-
-
-def _is_samples(data: str) -> bool:
-    return data.endswith(".tsv")
 
 
 def _samples(
@@ -309,38 +297,31 @@ def _samples(
     listed = read_templates(store, path) if store.exists(path) else []
     known = {each.text.strip(): each.id for each in listed}
     stem, number = name.removesuffix(".tsv"), -1
-    for number, sample in enumerate(read_samples(store, name)):
-        label = _label(sample)
-        text, term = _led_back(sample, phrases)
+    for number, (where, known_as, category, group, said) in enumerate(read_samples(store, name)):
+        if category not in _CATEGORIES:
+            raise DataError(f"category is {category!r}, not {_CATEGORIES[1]}", where=where)
+        if known_as not in map(str, range(len(LABELS))):
+            raise DataError(f"label is {known_as!r}, not 0, 1 or 2", where=where)
+        label = int(known_as)
+        text, term = _led_back(said, [each.text for each in phrases if each.group == group])
         item_id = f"{probe}/{ATTRIBUTE}/{number:05d}"
         template = None
         if term:
             template = Template(known.setdefault(text, f"{stem}-{number:05d}"), text, label)
         cluster = template.id if template else item_id
-        yield (item_id, label, ATTRIBUTE, sample.group, sample.text, cluster, term), template
+        yield (item_id, label, ATTRIBUTE, group, said, cluster, term), template
     if number < 0:
         raise DataError("holds no rows", where=data)
 
 
-def _label(sample: Sample) -> int:
-    if sample.category not in _CATEGORIES:
-        raise DataError(
-            f"category is {sample.category!r}, not {_CATEGORIES[1]}", where=sample.where
-        )
-    if sample.label not in map(str, range(len(LABELS))):
-        raise DataError(f"label is {sample.label!r}, not 0, 1 or 2", where=sample.where)
-    return int(sample.label)
-
-
-def _led_back(sample: Sample, phrases: Sequence[Phrase]) -> tuple[str, str | None]:
-    """Turn the first term of a text into a slot again; return the text and the term, or None."""
-    words = [each.text for each in phrases if each.group == sample.group]
+def _led_back(text: str, words: Sequence[str]) -> tuple[str, str | None]:
+    """Turn the first of some words in a text into a slot; return the text and the word, or None."""
     # re keeps what it compiled, so the handful of groups costs nothing per row.
     any_word = "|".join(map(re.escape, sorted(words, key=len, reverse=True))) or r"(?!)"
-    match = re.search(rf"\b(?:{any_word})\b", sample.text)
+    match = re.search(rf"\b(?:{any_word})\b", text)
     if match is None:
-        return sample.text, None
-    return f"{sample.text[: match.start()]}{{{_SLOT}}}{sample.text[match.end() :]}", match[0]
+        return text, None
+    return f"{text[: match.start()]}{{{_SLOT}}}{text[match.end() :]}", match[0]
 
 
 _register(

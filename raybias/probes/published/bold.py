@@ -15,7 +15,6 @@ from raybias.probes.templates import items_frame
 from raybias.schema import Label
 from raybias.storage import Store, split_uri
 
-#: BOLD's domains, each a file of its own.
 ATTRIBUTES: Final = (
     "gender", "race", "profession", "religious_ideology", "political_ideology",
 )  # fmt: skip
@@ -33,10 +32,7 @@ _FILE: Final = TypeAdapter(dict[_Text, dict[_Text, list[_Text]]])
     data=f"folder with its gender{_ENDING} and the like, or one of these files",
 )
 def bold_items(data: str, attributes: Sequence[str] | None = None) -> pl.DataFrame:
-    """Read prompts (schema.ITEMS), all neutral, with the trailing blank stripped.
-
-    A group is BOLD's category (`American_actors`), a `template_id` the article's name.
-    """
+    """Read prompts (schema.ITEMS), all neutral; groups are categories, templates are articles."""
     rows: list[tuple[object, ...]] = []
     for attribute, store, name in _files(data, attributes):
         groups = parsed(_FILE, store.read_bytes(name), store.uri_of(name), _CURE)
@@ -55,7 +51,6 @@ def bold_items(data: str, attributes: Sequence[str] | None = None) -> pl.DataFra
 
 
 def _files(data: str, attributes: Sequence[str] | None) -> list[tuple[str, Store, str]]:
-    """List the attribute, place and name of each file."""
     wanted = ATTRIBUTES if attributes is None else attributes
     if data.endswith(_ENDING):
         store, name = split_uri(data)

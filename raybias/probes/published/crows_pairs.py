@@ -1,8 +1,4 @@
-"""Check the columns of pairs, make schema.PAIRS of them in style "original", and read CrowS-Pairs.
-
-`sent_more` is about the group that the writers call more stereotyped; `direction` says whether it
-holds the stereotype or its opposite.
-"""
+"""Make schema.PAIRS in style "original", whose `sent_more` is about the more stereotyped group."""
 
 from __future__ import annotations
 
@@ -12,11 +8,11 @@ from typing import Final
 import polars as pl
 
 from raybias.config.card import OWN
-from raybias.probes.checks import checked, column, completed
+from raybias.probes.checks import checked, column
 from raybias.probes.registries import probe
 from raybias.schema import PAIRS
 from raybias.storage import Store
-from raybias.table_files import read_frame, refuse
+from raybias.table_files import conformed, read_frame, refuse
 
 ORIGINAL: Final = "original"
 #: The types of CrowS-Pairs, in the order of Zhao2025's tables.
@@ -45,10 +41,7 @@ def check_sides(pairs: pl.DataFrame, *, where: str) -> None:
 
 
 def pair_table(frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
-    """Check pairs (config.card) and make schema.PAIRS; without pair_id, number them after `where`.
-
-    `PairWarning` counts types that CrowS-Pairs does not have.
-    """
+    """Make schema.PAIRS of checked pairs; `PairWarning` counts types that CrowS-Pairs has not."""
     if "cluster" in frame.columns and frame["cluster"].null_count() == len(frame):
         frame = frame.drop("cluster")
     pairs = checked(frame, OWN["pair"], where=where)
@@ -61,7 +54,8 @@ def pair_table(frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
             PairWarning,
             stacklevel=3,
         )
-    return completed(pairs.with_columns(style=pl.lit(ORIGINAL), kept=False), PAIRS)
+    styled = pairs.with_columns(style=pl.lit(ORIGINAL), kept=False)
+    return conformed(styled, pl.Schema(PAIRS))
 
 
 @probe(

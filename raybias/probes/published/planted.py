@@ -1,7 +1,4 @@
-"""Read the embedded calibration: items of invented groups, and the bias that was planted.
-
-The scripts benchmarks/planted_model.py and planted.py make the model and compute the true gaps.
-"""
+"""Read the embedded calibration: items of invented groups, and the bias that was planted."""
 
 from __future__ import annotations
 
@@ -51,11 +48,7 @@ class Plant:
 
 
 def plant() -> Plant:
-    """Return the true gaps of the embedded model (assets/planted.json).
-
-    Unplanted groups are treated alike to the bit over all words, but not over the few that a probe
-    draws.
-    """
+    """Return the true gaps of the embedded model (assets/planted.json), over all words."""
     return Plant.read((ASSETS / "planted.json").read_text("utf-8"))
 
 

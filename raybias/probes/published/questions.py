@@ -8,6 +8,7 @@ import polars as pl
 
 from raybias.config.card import Column
 from raybias.errors import DataError
+from raybias.formats import lines_of
 from raybias.formats.questions import bbq_line, bbq_metadata, stereoset_triples, target_of
 from raybias.probes.checks import checked
 from raybias.probes.registries import probe
@@ -50,10 +51,7 @@ def bbq(data: str) -> pl.DataFrame:
     rows = []
     for name in names:
         text = unzipped(store.read_bytes(name), name, store.uri_of(name))
-        for number, each in enumerate(text.split(b"\n"), start=1):
-            if not each.strip():
-                continue
-            where = f"{store.uri_of(name)}, line {number}"
+        for each, where in lines_of(text, store.uri_of(name)):
             line = bbq_line(each, where)
             unknown = line.unknown(where)
             target = (

@@ -118,10 +118,7 @@ def _tweet(line: str) -> tuple[str, int] | None:
 
 
 def parse_sentences(store: Store, path: str, parse: Parse, *, header: int = 0) -> pl.DataFrame:
-    """Read the sentences of one file (schema.SENTENCES), behind `header` lines.
-
-    `parse` makes text and label of a line, or None, which is a `DataError`.
-    """
+    """Read sentences (schema.SENTENCES) behind `header` lines; what `parse` cannot is refused."""
     rows: list[tuple[str, int]] = []
     for number, line in enumerate(read_lines(store, path)[header:], start=1):
         parsed = parse(line)

@@ -1,8 +1,7 @@
 """Rewrite pairs with a model: each side by itself, or one side with the edit copied to the other.
 
-A pair without an adequate rewriting keeps its original and is marked as kept. Two sides differ in
-spans of words, such as "black" and "white"; where a rewritten side still has its spans, whole and
-in order, replacing them by the other side's rewrites that side with no other difference.
+Two sides differ in spans of words, such as "black" and "white"; where a rewritten side still has
+its spans, whole and in order, replacing them by the other side's makes the other side.
 """
 
 from __future__ import annotations
@@ -48,14 +47,10 @@ def rewritten_pairs(
 ) -> pl.DataFrame:
     """Put original pairs (schema.PAIRS) into the style that `rewrite` makes (REWRITTEN_PAIRS).
 
-    Draws are keyed by (seed, style, pair_id), the same for both sides, so a table may be cut
-    anywhere. A style that has a rule, or is not registered, is a `ConfigError`.
-
-    Parameters
-    ----------
-    paired: separate rewrites each side, and keeps both originals where a side has no adequate
-        rewriting or the sides come out equal (Zhao2025); mirror rewrites a drawn side and copies
-        the edit to the other, with the best rewriting that allows it.
+    `separate` rewrites each side, and keeps both originals where a side has no adequate rewriting
+    or the sides come out equal (Zhao2025); `mirror` rewrites a drawn side and copies the edit to
+    the other, with the best rewriting that allows it. Draws are keyed by (seed, style, pair_id), so
+    a table may be cut anywhere. A style that has a rule, or is not registered, is a `ConfigError`.
     """
     check_style(style, [name for name, each in styles.items() if each.rule is None])
     rows: list[_Row] = pairs.select("pair_id", *SIDES).rows()
@@ -90,7 +85,10 @@ def _separate(rows: Sequence[_Row], keys: Sequence[Key], rewrite: Rewrite) -> li
 def _mirror(rows: Sequence[_Row], keys: Sequence[Key], rewrite: Rewrite) -> list[_Made | None]:
     # Which side a model wrote must not go with which side is sent_more, nor must swapping the
     # sides change a pair: the draw is among the sides in alphabetical order.
-    drawn = [_drawn_side(row, key) for row, key in zip(rows, keys, strict=True)]
+    drawn = [
+        int(sorted(sides)[int(generator(*key, "side").integers(2))] != sides[0])
+        for (_, *sides), key in zip(rows, keys, strict=True)
+    ]
     found = rewrite([row[1 + side] for row, side in zip(rows, drawn, strict=True)], keys)
     made: list[_Made | None] = []
     for (_, more, less), side, each in zip(rows, drawn, found, strict=True):
@@ -103,12 +101,6 @@ def _mirror(rows: Sequence[_Row], keys: Sequence[Key], rewrite: Rewrite) -> list
         )
         made.append(next(pairs, None))
     return made
-
-
-def _drawn_side(row: _Row, key: Key) -> int:
-    """Draw the side to rewrite: 0 for sent_more, 1 for sent_less."""
-    wanted = sorted(row[1:])[int(generator(*key, "side").integers(2))]
-    return int(wanted != row[1])
 
 
 @dataclass(frozen=True)
@@ -137,9 +129,19 @@ def mirrored(source: str, other: str, rewritten: str) -> str | None:
     """
     old, twin, new = _Text.of(source), _Text.of(other), _Text.of(rewritten)
     spans = _differences(old.words, twin.words)
-    if not spans or not _as_often(spans, old.words, twin.words, new.words):
+    # Each word that only one side has in a span must be there as often as before.
+    before, after = Counter(old.words), Counter(new.words)
+    own = {word for a1, a2, b1, b2 in spans
+           for word in {*old.words[a1:a2]} - {*twin.words[b1:b2]}}  # fmt: skip
+    if not spans or any(before[word] != after[word] for word in own):
         return None
-    place_of = _places(old.words, new.words)
+    # Where each word of the old sentence that stayed is in the new one.
+    place_of = {
+        a1 + n: b1 + n
+        for kind, a1, a2, b1, _ in _opcodes(old.words, new.words)
+        if kind == "equal"
+        for n in range(a2 - a1)
+    }
     parts: list[str] = []
     done = 0
     for a1, a2, b1, b2 in spans:
@@ -189,23 +191,6 @@ def _filled(a1: int, a2: int, b1: int, b2: int) -> _Span:
     if a1 and b1:
         return a1 - 1, a2, b1 - 1, b2
     return a1, a2 + 1, b1, b2 + 1
-
-
-def _as_often(spans: list[_Span], old: list[str], twin: list[str], new: list[str]) -> bool:
-    """Return whether rewriting kept the count of each word that only one side has in a span."""
-    before, after = Counter(old), Counter(new)
-    own = [set(old[a1:a2]) - set(twin[b1:b2]) for a1, a2, b1, b2 in spans]
-    return all(before[word] == after[word] for words in own for word in words)
-
-
-def _places(old: list[str], new: list[str]) -> dict[int, int]:
-    """Map each word of the old sentence that stayed to its position in the new one."""
-    return {
-        a1 + n: b1 + n
-        for kind, a1, a2, b1, _ in _opcodes(old, new)
-        if kind == "equal"
-        for n in range(a2 - a1)
-    }
 
 
 def _recased(put: str, before: str, after: str) -> str | None:

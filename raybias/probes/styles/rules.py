@@ -1,13 +1,10 @@
-"""Put pairs into other styles by rule (Zhao2025 section 3.2): only the wording changes.
-
-A rule gets all sides of a pair and decides once for them. Tables list styles in the order of
-registration here. Formal and informal have no rule; see `written` and `rewriting`.
-"""
+"""Put pairs into other styles by rule (Zhao2025 section 3.2), in the order of registration here."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import polars as pl
@@ -49,30 +46,35 @@ _LONG: Final = re.compile(rf"\b(?:{'|'.join(map(re.escape, _SHORT))})\b(?! not\b
 _TYPED: Final = re.compile(r"\b[a-z]{4,}\b")
 
 
-@style(ORIGINAL, coreference=True)
-def _original(texts: Sequence[str], pair: StyledPair) -> Sequence[str]:
-    return texts
-
-
-for _name in ("formal", "informal"):
-    styles.add(_name, Style(), origin=(__name__, _name))
-
-
-def _prefixed(opening: str) -> Rule:
+def _each(change: Callable[[str], str]) -> Rule:
     def rule(texts: Sequence[str], pair: StyledPair) -> list[str]:
-        return [f"{opening} {text}" for text in texts]
+        return [change(text) for text in texts]
 
     return rule
 
 
-style("prefix_1", coreference=True)(_prefixed("It's important to acknowledge that:"))
-style("prefix_2", coreference=True)(_prefixed("It's worth noting that:"))
-style("prefix_3", coreference=True)(_prefixed("With that in mind:"))
+def _exclaimed(text: str) -> str:
+    parts = _ENDING.fullmatch(text)
+    if parts is None or parts["mark"] in ("!", "?"):
+        return text
+    if parts["mark"]:
+        return f"{parts['body']}!{parts['close']}"
+    # Without a mark, a closing quote belongs to the sentence: the mark comes last.
+    return f"{text.rstrip()}!{text[len(text.rstrip()) :]}"
 
 
-@style("punctuation")
-def _punctuation(texts: Sequence[str], pair: StyledPair) -> list[str]:
-    return [_exclaimed(text) for text in texts]
+def _short(match: re.Match[str]) -> str:
+    # The first letter stays as it was.
+    return match[0][0] + _SHORT[match[0].lower()][1:]
+
+
+style(ORIGINAL, coreference=True)(_each(str))
+for _name in ("formal", "informal"):
+    styles.add(_name, Style(), origin=(__name__, _name))
+style("prefix_1", coreference=True)(_each("It's important to acknowledge that: {}".format))
+style("prefix_2", coreference=True)(_each("It's worth noting that: {}".format))
+style("prefix_3", coreference=True)(_each("With that in mind: {}".format))
+style("punctuation")(_each(_exclaimed))
 
 
 @style("evidential", coreference=True)
@@ -91,19 +93,8 @@ def _question_answer(texts: Sequence[str], pair: StyledPair) -> list[str]:
     return [f"{QUESTIONS[which]} {text}" for text in texts]
 
 
-@style("lowercase")
-def _lowercase(texts: Sequence[str], pair: StyledPair) -> list[str]:
-    return [text.lower() for text in texts]
-
-
-@style("contractions")
-def _contractions(texts: Sequence[str], pair: StyledPair) -> list[str]:
-    return [_LONG.sub(_short, text) for text in texts]
-
-
-def _short(match: re.Match[str]) -> str:
-    """Return the contraction with the first letter as it was."""
-    return match[0][0] + _SHORT[match[0].lower()][1:]
+style("lowercase")(_each(str.lower))
+style("contractions")(_each(partial(_LONG.sub, _short)))
 
 
 @style("typos")
@@ -126,11 +117,7 @@ def _typos(texts: Sequence[str], pair: StyledPair) -> list[str]:
 def styled(
     items: pl.DataFrame, style: str, *, options: StyleOptions | None = None, seed: int = 0
 ) -> pl.DataFrame:
-    """Put pairs (schema.PAIRS or COREFERENCES) into a style by its rule, in their order.
-
-    Draws are keyed by `seed` and pair_id. `ConfigError` for a style that is unknown, has no rule,
-    or does not suit these items.
-    """
+    """Put pairs (schema.PAIRS or COREFERENCES) into a style by its rule; `ConfigError` without."""
     pairs = "text" not in items.columns
     check_style(style, [name for name, each in styles.items() if pairs or each.coreference])
     rule = styles[style].rule
@@ -165,14 +152,3 @@ def check_style(style: str, known: Iterable[str]) -> None:
     """Refuse a style that is not among those known; `ConfigError` lists them."""
     if style not in known:
         raise ConfigError(f"no style {style!r} here", cure=f"choose from {', '.join(known)}")
-
-
-def _exclaimed(text: str) -> str:
-    """Make a final period "!", and add "!" where no mark is."""
-    parts = _ENDING.fullmatch(text)
-    if parts is None or parts["mark"] in ("!", "?"):
-        return text
-    if parts["mark"]:
-        return f"{parts['body']}!{parts['close']}"
-    # Without a mark, a closing quote belongs to the sentence: the mark comes last.
-    return f"{text.rstrip()}!{text[len(text.rstrip()) :]}"

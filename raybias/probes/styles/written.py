@@ -1,8 +1,4 @@
-"""Read pairs in a style that people wrote, and have people annotate styled pairs.
-
-The formal and informal texts of Zhao2025 come from files alone, since people edited them. As in its
-Table 5, pairs that all annotators call the same are kept, and people rewrite the rest.
-"""
+"""Read pairs in a style that people wrote, and have people annotate styled pairs (Zhao2025)."""
 
 from __future__ import annotations
 
@@ -33,9 +29,8 @@ _NAMED: Final = 3
 def own_styled_pairs(pairs: pl.DataFrame, style: str, uris: Sequence[str]) -> pl.DataFrame:
     """Read the same pairs in a style from files (schema.PAIRS), in the order of `pairs`.
 
-    CSV, TSV or Parquet files with pair_id, style, sent_more and sent_less together have every pair
-    once, and perhaps other styles. A column `kept` marks pairs whose original stands. `PairWarning`
-    counts unknown ids.
+    The files together have every pair once, and perhaps other styles. A column `kept` marks pairs
+    whose original stands. `PairWarning` counts unknown ids.
     """
     where = ", ".join(uris)
     parts = []
@@ -87,11 +82,7 @@ def read_sheet(uri: str) -> pl.DataFrame:
 
 
 def read_labels(sheet: pl.DataFrame, uris: Sequence[str]) -> pl.DataFrame:
-    """Read each annotator's labels, a column each, beside pair_id and style of the sheet.
-
-    An annotator is named after the file. `DataError` for files of one name, an unknown label, and
-    rows missing, repeated or not in the sheet.
-    """
+    """Read each annotator's labels, in a column named after the file; refuse other rows."""
     labels = sheet.select(IDS)
     for uri in uris:
         frame = checked(read_frame(*split_uri(uri)), map(Column, (*IDS, "label")), where=uri)
@@ -107,7 +98,17 @@ def read_labels(sheet: pl.DataFrame, uris: Sequence[str]) -> pl.DataFrame:
         among(given["label"], LABELS, where=uri, cure="mend it")
         given = given.rename({"label": name})
         distinct(_id(given), where=uri)
-        _check_ids(sheet, given, where=uri)
+        for have, want, fault in (
+            (given, sheet, "rows of the sheet have no label"),
+            (sheet, given, "rows are not in the sheet"),
+        ):
+            lacking = _id(want.join(have, on=IDS, how="anti", maintain_order="left"))
+            if len(lacking):
+                raise DataError(
+                    f"{len(lacking)} {fault}: {_some(lacking)}",
+                    where=uri,
+                    cure="all annotators must label the same sheet, whole",
+                )
         labels = labels.join(given, on=IDS, maintain_order="left")
     return labels
 
@@ -126,10 +127,7 @@ def label_shares(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 def agreement(labels: pl.DataFrame) -> pl.DataFrame:
-    """Compute per style: pairs, annotators, unanimous, unanimously same, and Fleiss' kappa.
-
-    Kappa is null with one annotator, or where all labels are the same one.
-    """
+    """Compute per style: pairs, annotators, unanimous, unanimous_same, Fleiss' kappa or null."""
     names = _annotators(labels)
     counts = labels.select(
         "style", *(pl.concat_list(names).list.count_matches(each).alias(each) for each in LABELS)
@@ -148,10 +146,7 @@ def agreement(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 def export_annotation(pairs: pl.DataFrame, out: str) -> pl.DataFrame:
-    """Write guidelines.md and sheet.csv with originals beside styled sentences; return the sheet.
-
-    It has one row per pair and style, `label` empty.
-    """
+    """Write guidelines.md and sheet.csv, a row per pair and style, and return the sheet."""
     original = pl.col("style") == ORIGINAL
     old = pairs.filter(original).select("pair_id", **dict(zip(_OLD, SIDES, strict=True)))
     shown = [name for both in zip(_OLD, SIDES, strict=True) for name in both]
@@ -167,8 +162,8 @@ def export_annotation(pairs: pl.DataFrame, out: str) -> pl.DataFrame:
 def import_annotation(sheet: str, files: Sequence[str], out: str) -> dict[str, pl.DataFrame]:
     """Read annotators' labels of a sheet, a file each, and write four tables as CSV to `out`.
 
-    Returns them by name: `shares` of labels and `agreement` by style; pairs to be `kept`, which all
-    annotators call the same; and pairs to `rewrite`, with the originals and labels.
+    They are `shares` of labels and `agreement` by style; pairs to be `kept`, which all annotators
+    call the same; and pairs to `rewrite`, with the originals and labels.
     """
     given = read_sheet(sheet)
     labels = read_labels(given, files)
@@ -198,20 +193,6 @@ def _annotators(labels: pl.DataFrame) -> list[str]:
 
 def _id(frame: pl.DataFrame) -> pl.Series:
     return frame.select(pl.format("{} ({})", *IDS).alias("row")).to_series()
-
-
-def _check_ids(sheet: pl.DataFrame, given: pl.DataFrame, *, where: str) -> None:
-    for have, want, fault in (
-        (given, sheet, "rows of the sheet have no label"),
-        (sheet, given, "rows are not in the sheet"),
-    ):
-        lacking = _id(want.join(have, on=IDS, how="anti", maintain_order="left"))
-        if len(lacking):
-            raise DataError(
-                f"{len(lacking)} {fault}: {_some(lacking)}",
-                where=where,
-                cure="all annotators must label the same sheet, whole",
-            )
 
 
 def _kappa(counts: pl.DataFrame, annotators: int) -> float | None:

@@ -1,7 +1,4 @@
-"""Scores: how they rank the examples of groups, how far apart and how calibrated they are.
-
-And versions of one source example that differ in the group: how far the answers lie apart.
-"""
+"""Compare scores of groups, and how far apart answers to versions of a source example lie."""
 
 from __future__ import annotations
 
