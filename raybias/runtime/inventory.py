@@ -31,9 +31,6 @@ NODE_LABEL: Final = "ray.io/node-id"
 #: Seconds between two looks whether nodes that are asked are alive.
 _LOOK_EVERY_S: Final = 5.0
 
-#: What `address` says for this machine: by default, with a Ray of its own, or without Ray.
-_HERE: Final = (None, "local", NO_RAY)
-
 
 def read_inventory(address: str | None = None, *, dtypes: bool = False) -> Inventory:
     """Read the inventory of this machine, or of the cluster at `address`.
@@ -50,7 +47,7 @@ def read_inventory(address: str | None = None, *, dtypes: bool = False) -> Inven
 
     if ray.is_initialized():
         return _cluster("the connected Ray cluster", dtypes=dtypes)
-    if address in _HERE:
+    if address in (None, "local", NO_RAY):
         return this_machine(dtypes=dtypes)
     with connected(address):
         return _cluster(f"the Ray cluster at {address}", dtypes=dtypes)

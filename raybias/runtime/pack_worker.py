@@ -195,7 +195,10 @@ class WorkerPack:
 
     def restore(self) -> WorkerReport:
         """Load the states that earlier workers kept; report what resumes and what is repeated."""
-        reached = self._reached()
+        reached: dict[str, int] = {}
+        for name in self.store.files(f"{self.task.folder}/reached", suffix=".json"):
+            for run_id, step in json.loads(self.store.read_text(name)).items():
+                reached[run_id] = max(step, reached.get(run_id, 0))
         resumed, repeated = [], 0
         kept = self._kept_states()
         for run_id in list(self.active):
@@ -230,13 +233,6 @@ class WorkerPack:
                 run_id, _, name = key.rpartition(":")
                 states.setdefault(run_id or owner, {})[name] = tensor
         return states
-
-    def _reached(self) -> dict[str, int]:
-        reached: dict[str, int] = {}
-        for name in self.store.files(f"{self.task.folder}/reached", suffix=".json"):
-            for run_id, step in json.loads(self.store.read_text(name)).items():
-                reached[run_id] = max(step, reached.get(run_id, 0))
-        return reached
 
     def advance(self, leaving: Callable[[], bool] = lambda: False) -> WorkerReport:
         """Train to the next evaluation, save the trials that stop, and keep states that are due.

@@ -186,11 +186,7 @@ class StudyRun:
         task = grant.task
         if self._shares[task.key]:
             with translating_errors(f"fetch {task.backbone}"):
-                self.workers.fetch(self._fetched[task.key][0])
-
-    @cached_property
-    def _fetched(self) -> dict[str, tuple[Backbone, int]]:
-        return fetched_models(self.prepared, self.plan)
+                self.workers.fetch(fetched_models(self.prepared, self.plan)[task.key][0])
 
     def _rewrite(self, grant: Grant) -> None:
         """Rewrite pairs in one style; the last one writes the items."""
@@ -315,8 +311,15 @@ class StudyRun:
         backbone, method = self.backbones[task.backbone], self._method(task)
         plan = self.plan.score(backbone.name, method.name)
         memory = Store(self.study.answers).uri if self.study.answers else ""
+        beside = [method]
         # Ranks that share a backbone hold it for one method alone.
-        beside = [method] if plan.sharded else self._beside(backbone, method)
+        if method.shares_backbone and not plan.sharded:
+            beside = [
+                each
+                for each in self.plan.methods(backbone)
+                if each.shares_backbone
+                and self.plan.score(backbone.name, each.name).replica == plan.replica
+            ]
         return Reading(
             name=f"{backbone.name}-{beside[0].name}",
             context=plan.context(backbone, self.study.verbalizer.words(), memory=memory),
@@ -326,14 +329,3 @@ class StudyRun:
             todo=todo,
             meter=Meter(study=self.study.name, stage="score", model=backbone.name),
         )
-
-    def _beside(self, backbone: Backbone, method: Method) -> list[Method]:
-        """List the methods that the replicas of one can serve: with its weights, asking as much."""
-        if not method.shares_backbone:
-            return [method]
-        asked = self.plan.score(backbone.name, method.name).replica
-        return [
-            each
-            for each in self.plan.methods(backbone)
-            if each.shares_backbone and self.plan.score(backbone.name, each.name).replica == asked
-        ]
