@@ -37,19 +37,18 @@ from transformers.integrations.sdpa_attention import repeat_kv
 from workload import DTYPES, plain
 
 from raybias.config import Backbone
-from raybias.engine import batching, packing
+from raybias.engine import context, packing
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
+from raybias.engine.answering import TextGenerator
 from raybias.engine.attention import takes_groups
 from raybias.engine.backbone import ModelContext, empty_model
 from raybias.engine.context import Execution
-from raybias.engine.encoder import load_tokenizer
+from raybias.engine.encoder import load_tokenizer, verbalizer_ids
 from raybias.engine.keyed_draws import kept, keys
 from raybias.engine.memory import total
 from raybias.engine.model_shape import shape_of
 from raybias.engine.sampling import Sampling
 from raybias.engine.scoring.causal import LabelScorer
-from raybias.engine.text_generator import TextGenerator
-from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import FewShot, Lora, SoftPrompt
 from raybias.methods.base import Inputs
 from raybias.methods.work import TokenCounts
@@ -159,12 +158,12 @@ class Bench:
         longest = max(map(len, rows.rows)) + SoftPrompt().prompt_length
         own = packing.shared_width
         for name, width in (("by width", own), ("in full", lambda _: longest)):
-            vars(batching)["shared_width"] = width
+            vars(context)["shared_width"] = width
             tuner = tuning.packed(
                 self.folder, tuning.Data(rows, ids), 4, dtype=self.dtype, device=self.device
             )
             yield self.measured(f"soft prompts, 4 seeds, passes {name}", tuner.advance)
-        vars(batching)["shared_width"] = own
+        vars(context)["shared_width"] = own
 
     def zero(self) -> Iterator[Fact]:
         """Take a step of soft prompts on a backbone that one rank shards, and that several share.
@@ -312,7 +311,7 @@ def zero_rank(
         ModelContext(spec, LABELS, Execution(device=device, sharding=sharding))
     )
     texts, labels = workload.sentences(None, 64)
-    rows = TokenSet(tuple(map(tuple, trainer.encode(texts))), tuple(labels))
+    rows = TokenSet(tuple(map(tuple, method.encode(trainer.encoder, texts))), tuple(labels))
     one = TokenSet(rows.rows[:1], rows.labels[:1])
     trials = [Trial(f"s{seed}", seed, 1e-3, "final", 1e-2, 5) for seed in method.seeds]
     tuner = PackedTuner(trainer, method.recipe, trials, train=rows, validation=one)

@@ -51,7 +51,7 @@ def main(
     splits = training_sets["sst5"](TrainingSet(source="sst5", data=str(sst5)))
 
     def tokens(frame: pl.DataFrame) -> TokenSet:
-        encoded = trainer.encode(list(method.written(frame["text"].to_list())))
+        encoded = method.encode(trainer.encoder, frame["text"].to_list())
         return TokenSet(tuple(map(tuple, encoded)), tuple(frame["label"].to_list()))
 
     validation = splits["validation"].sample(rows, seed=_SEED, shuffle=True)

@@ -23,7 +23,7 @@ from transformers import AutoModelForSequenceClassification
 from tuning import stepping
 
 from raybias.config import Backbone
-from raybias.engine.adapters.schedule import batch_of_step
+from raybias.engine.adapters.options import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution

@@ -32,8 +32,8 @@ from ray.util import ActorPool
 
 from raybias.config import Backbone, Verbalizer
 from raybias.engine.adapters.soft_prompt import load_soft_prompt, save_soft_prompt
+from raybias.engine.encoder import verbalizer_ids
 from raybias.engine.scoring.causal import LabelScorer
-from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import SoftPrompt
 from raybias.methods.base import PARTS, Shard
 from raybias.planning.machine import Layout, ResourceRequest

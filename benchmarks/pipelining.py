@@ -24,12 +24,11 @@ import workload
 
 from raybias.config import Backbone
 from raybias.engine.adapters.base import TrainingBatch
-from raybias.engine.adapters.soft_prompt import PromptOptions, SoftPromptTrainer
+from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
 from raybias.engine.backbone import LoadedBackbone, blocks, layer_split, load_backbone
 from raybias.engine.context import Execution
 from raybias.engine.scoring.causal import LabelScorer
 from raybias.methods import SoftPrompt
-from raybias.methods.tuned import options_for
 
 PEER, OURS = "one after another", "side by side"
 LABEL_IDS = (2, 3, 4)
@@ -79,7 +78,7 @@ def main(
     for name, passes in ((PEER, 1), (OURS, devices)):
         execution = Execution(budget, device, devices=devices, passes=passes)
         scorer = LabelScorer(LoadedBackbone(loaded.encoder, loaded.model, execution), LABEL_IDS)
-        sides[name] = scorer, SoftPromptTrainer(scorer, options_for(PromptOptions, method))
+        sides[name] = scorer, SoftPromptTrainer(scorer, method)
 
     def read(name: str) -> torch.Tensor:
         with ExitStack() as stack:

@@ -32,11 +32,11 @@ from scoring import harness, harness_model, same
 from tokenizers.decoders import ByteLevel
 from workload import plain
 
+from raybias.engine.answering import TextGenerator
 from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.encoder import verbalizer_ids
 from raybias.engine.sampling import Sampling
 from raybias.engine.scoring.causal import LabelScorer
-from raybias.engine.text_generator import TextGenerator
-from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import ChainOfThought, FewShot, ZeroShot
 from raybias.probes.published.winobias import coreference_prompts
 from raybias.probes.published.winobias import winobias as read_winobias

@@ -24,8 +24,8 @@ from comparison import Comparison, Size
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
+from raybias.engine.encoder import verbalizer_ids
 from raybias.engine.scoring.causal import LabelScorer
-from raybias.engine.verbalizer import verbalizer_ids
 from raybias.schema import LABELS
 
 

@@ -24,7 +24,7 @@ import workload
 from transformers import AutoModelForCausalLM, OPTConfig
 
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet
-from raybias.engine.verbalizer import verbalizer_ids
+from raybias.engine.encoder import verbalizer_ids
 from raybias.methods.work import Widths
 from raybias.planning.workload import _BOTH_WAYS as BOTH_WAYS
 from raybias.schema import LABELS

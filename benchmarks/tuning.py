@@ -25,14 +25,13 @@ from comparison import Comparison, Size
 from peft import PromptTuningConfig, get_peft_model
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.adapters.schedule import batch_of_step
-from raybias.engine.adapters.soft_prompt import PromptOptions, SoftPromptTrainer
+from raybias.engine.adapters.options import batch_of_step
+from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
+from raybias.engine.encoder import verbalizer_ids
 from raybias.engine.packing import pack
 from raybias.engine.scoring.causal import LabelScorer
-from raybias.engine.verbalizer import verbalizer_ids
 from raybias.methods import SoftPrompt
-from raybias.methods.tuned import options_for
 from raybias.schema import LABELS
 
 RATE = 1e-3
@@ -58,7 +57,7 @@ def packed(
     shortest = min(data.rows.rows, key=len)
     one = TokenSet((shortest,), (0,))
     scorer = LabelScorer(backbone, data.label_ids)
-    trainer = SoftPromptTrainer(scorer, options_for(PromptOptions, method))
+    trainer = SoftPromptTrainer(scorer, method)
     return PackedTuner(trainer, method.recipe, units, train=data.rows, validation=one)
 
 

@@ -9,10 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from raybias.engine.encoder import TextEncoder
+from raybias.engine.encoder import TextEncoder
 
 #: Seeds the draws of one answer.
 Key = tuple[str | int, ...]
@@ -22,8 +21,6 @@ Key = tuple[str | int, ...]
 class Writing:
     """How answers are written.
 
-    Attributes
-    ----------
     most: tokens of an answer; 0 computes the labels' probabilities alone.
     temperature: of sampling; 0 takes the likeliest token.
     chat: whether prompts are messages, as `TextEncoder.chat` writes them.

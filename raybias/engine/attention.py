@@ -11,21 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import dropout, scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from raybias.engine.devices import to_device
 from raybias.engine.packing import Batch, tree_mask
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _NAME: Final = "raybias"
 _GROUPED: Final = "raybias_grouped"
@@ -55,10 +52,7 @@ def attention_window(config: Any) -> float:
 def attention_inputs(
     batch: Batch, *, packs: bool, prompt_length: int, device: torch.device
 ) -> dict[str, Tensor]:
-    """Build a batch's attention mask, and the positions of packed rows.
-
-    `packs`: whether rows share sequences after the prompt.
-    """
+    """Build a batch's mask, and positions where rows share sequences (`packs`) after a prompt."""
     count, width = batch.tokens_RT.shape
     total = prompt_length + width
     place_T = torch.arange(total, device=device)
@@ -161,10 +155,7 @@ def product_attention(
     enable_gqa: bool = False,
     dropout: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Compute torch's `scaled_dot_product_attention` as the plain product, with its parameters.
-
-    `dropout` is applied to the attention weights [R, H, T, T].
-    """
+    """Compute torch's `scaled_dot_product_attention` plainly, with `dropout` of its weights."""
     if enable_gqa:
         groups = query_RHTE.shape[1] // key_RHTE.shape[1]
         key_RHTE, value_RHTE = repeat_kv(key_RHTE, groups), repeat_kv(value_RHTE, groups)

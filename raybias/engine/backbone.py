@@ -11,15 +11,13 @@ import torch
 
 from raybias.config import Backbone
 from raybias.engine.checkpoint import reading_model, revision_of, source_of
-from raybias.engine.context import ON_CPU, Execution, Sharding
+from raybias.engine.context import ON_CPU, Batcher, Execution, Sharding
 from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.model_files import dtype_of, read_config, read_generation
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from raybias.engine.batching import Batcher
 
 Loaded = TypeVar("Loaded")
 Device = str | torch.device
@@ -54,8 +52,8 @@ class LoadedBackbone:
         self.width = int(model.get_input_embeddings().embedding_dim)
 
     def batcher(self) -> Batcher:
-        """Make a batcher for this model; see `Execution.batcher`."""
-        return self.execution.batcher(self.spec.id, context=self.context, side_by_side=True)
+        """Make a batcher for this model."""
+        return Batcher(self.execution, self.spec.id, context=self.context, side_by_side=True)
 
     def embed(self, tokens_RT: torch.Tensor) -> torch.Tensor:
         """Look up the input embeddings [R, T, width] of token ids."""
@@ -92,8 +90,6 @@ def load_pretrained(
     Raises ModelError: not found, no safetensors, not a model of this kind, or weights that are
     missing or of another shape.
 
-    Parameters
-    ----------
     dtype: of the weights; the spec's by default.
     is_new: whether a checkpoint may lack a weight, by its name.
     cure: for a checkpoint that lacks others.
@@ -129,7 +125,10 @@ def load_pretrained(
         logging.set_verbosity(level)
     missing = sorted(loading["missing_keys"])
     lacking = [name for name in missing if not is_new(model, name)]
-    problem = _misshapen(loading["mismatched_keys"])
+    problem = next(
+        (f"holds {name} as {[*shape]}, and its config.json asks for {[*needed]}"
+         for name, shape, needed in sorted(loading["mismatched_keys"])), "",
+    )  # fmt: skip
     if lacking:
         total = len({*missing, *(name for name, _ in model.named_parameters())})
         problem = _lacking(lacking, total, _KINDS[kind.__name__], loading["unexpected_keys"])
@@ -176,10 +175,7 @@ def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
 
 
 def layer_split(model: PreTrainedModel, devices: Sequence[Device]) -> dict[str, Device]:
-    """Map a model's modules to devices, as many blocks to each: transformers' `device_map`.
-
-    All outside the blocks, such as embeddings and head, is on the first.
-    """
+    """Map modules to devices (`device_map`): as many blocks to each, the rest to the first."""
     inside = list(blocks(model))
     placed = {id(block): devices[n * len(devices) // len(inside)] for n, block in enumerate(inside)}
 
@@ -210,13 +206,6 @@ def _lacking(names: Sequence[str], total: int, kind: str, unread: Iterable[str])
     similar = get_close_matches(names[0], sorted(unread), n=1)
     renamed = f", and holds {similar[0]}, which is not read" if similar else ""
     return f"lacks {first} ({len(names)} of the {total} weights that {kind} needs){renamed}"
-
-
-def _misshapen(weights: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> str:
-    """Name the first weight of another shape than a model's, or nothing where there is none."""
-    for name, shape, needed in sorted(weights):
-        return f"holds {name} as {list(shape)}, and its config.json asks for {list(needed)}"
-    return ""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
-from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -97,10 +96,7 @@ class Located(NamedTuple):
 
 
 def folder_of(name: str) -> Path | None:
-    """Return the folder that a model's id names; None for an id of the hub.
-
-    Raises ModelError: unreadable, a GGUF file, or with a pipe or device inside.
-    """
+    """Return the folder that a model's id names, None for the hub's; ModelError: unusable."""
     if name.lower().endswith(".gguf") and not Path(name).is_dir():
         raise ModelError(
             "is a GGUF file, and a study loads safetensors",
@@ -145,8 +141,7 @@ def locate(name: str, revision: str | None) -> Located:
 
     where = name if revision is None else f"{name}@{revision}"
     if (held := mirror()) is not None:
-        commit = _mirrored(held, name, revision)
-        return Located(commit, _copied(held, name, commit, weights=False))
+        return _mirrored(held, name, revision, weights=False)
     try:
         if is_offline_mode():
             return _cached(name, revision, where, "HF_HUB_OFFLINE is set")
@@ -180,42 +175,34 @@ def _cached(name: str, revision: str | None, where: str, why: str) -> Located:
     return Located(snapshot.name, snapshot)
 
 
-def _mirrored(held: Store, name: str, revision: str | None) -> str:
-    """Return the commit that a mirror has of a model's branch, tag or commit."""
-    wanted = revision or "main"
-    ref = f"models--{name.replace('/', '--')}/refs/{wanted}"
-    found = held.read_text(ref).strip() if held.is_file(ref) else wanted
-    if not _COMMIT.fullmatch(found):
+def _mirrored(held: Store, name: str, revision: str | None, *, weights: bool) -> Located:
+    """Find a model's commit in a mirror, and copy its files that are missing here."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
+
+    wanted, stem = revision or "main", f"models--{name.replace('/', '--')}"
+    ref = f"{stem}/refs/{wanted}"
+    commit = held.read_text(ref).strip() if held.is_file(ref) else wanted
+    if not _COMMIT.fullmatch(commit):
         raise ModelError(
             f"is not in the mirror {held.uri}, which {MIRROR} names",
             where=name if revision is None else f"{name}@{revision}",
             cure="copy the hub's cache with it there, or unset the variable",
         )
-    return found
-
-
-def _copied(held: Store, name: str, commit: str, *, weights: bool) -> Path:
-    """Copy a mirror's files that are missing here into the hub's cache; return the folder there."""
-    from huggingface_hub import constants
-
-    snapshot = f"models--{name.replace('/', '--')}/snapshots/{commit}"
+    snapshot = f"{stem}/snapshots/{commit}"
     here = Path(constants.HF_HUB_CACHE) / snapshot
     without = _AGAIN if weights else (*_AGAIN, _WEIGHTS)
-    for path in held.files(snapshot, recursive=True):
-        file = path.removeprefix(f"{snapshot}/")
-        if _fits(file, DECIDING) and not _fits(file, without) and not (here / file).exists():
-            _copy(held, path, here / file)
+    there = (path.removeprefix(f"{snapshot}/") for path in held.files(snapshot, recursive=True))
+    for file in filter_repo_objects(there, allow_patterns=[*DECIDING], ignore_patterns=[*without]):
+        if not (here / file).exists():
+            _copy(held, f"{snapshot}/{file}", here / file)
     if not here.is_dir():
         raise ModelError(
             f"has no files of commit {commit} in the mirror {held.uri}",
             where=name,
             cure="copy the hub's cache with it there",
         )
-    return here
-
-
-def _fits(file: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch(file, pattern) for pattern in patterns)
+    return Located(commit, here)
 
 
 def _copy(held: Store, name: str, place: Path) -> None:
@@ -240,10 +227,7 @@ _located = lru_cache(maxsize=64)(locate)
 
 
 def source_of(spec: Backbone, *, weights: bool = False) -> str:
-    """Return a folder, in the hub's cache where the hub does not answer, or else a hub id.
-
-    `weights`: copy them from a mirror, if nothing has.
-    """
+    """Return a folder or hub id to load from; a mirror's `weights` are copied if asked for."""
     folder = folder_of(spec.id)
     if folder is None and weights and mirror() is not None:
         return fetched(spec)
@@ -261,7 +245,7 @@ def fetched(spec: Backbone) -> str:
     Raises ModelError: not cached and the hub does not answer, or no safetensors.
     """
     if (held := mirror()) is not None:
-        return str(_copied(held, spec.id, _mirrored(held, spec.id, spec.revision), weights=True))
+        return str(_mirrored(held, spec.id, spec.revision, weights=True).snapshot)
     folder = downloaded(spec, DECIDING, _AGAIN)
     if not has_safetensors(folder):
         raise ModelError(
@@ -287,19 +271,17 @@ def downloaded(spec: Backbone, files: tuple[str, ...], without: tuple[str, ...])
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
-    """Compute the sha256 of each file that decides what a model computes, by relative path.
-
-    Cached by path, size and times of change.
-    Raises ModelError: a file cannot be read.
-    """
+    """Compute, or recall, each deciding file's sha256 by relative path; ModelError: unreadable."""
     import pooch
+    from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
 
     cache, known = Store(pooch.os_cache("raybias")), dict[str, dict[str, Any]]()
     with suppress(OSError, ValueError, RaybiasError):
         known = json.loads(cache.read_text(_HASHES))
     try:
         names = sorted(path.relative_to(folder).as_posix() for path in _files(folder))
-        files = {name: (folder / name).resolve() for name in names if _fits(name, DECIDING)}
+        deciding = filter_repo_objects(names, allow_patterns=[*DECIDING])
+        files = {name: (folder / name).resolve() for name in deciding}
         marks = {str(path): _mark(path) for path in files.values()}
         new = [path for path, mark in marks.items() if known.get(path, {}).get("mark") != mark]
         with ThreadPoolExecutor() as pool:

@@ -8,30 +8,29 @@ Shapes: R rows (or sequences), N rows, T tokens, H hidden, L labels, V vocabular
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from raybias.config import Backbone
+from raybias.engine.adapters.options import ClassifierOptions
 from raybias.engine.backbone import empty_model, load_pretrained
-from raybias.engine.context import ON_CPU, Execution
+from raybias.engine.context import ON_CPU, Batcher, Execution
 from raybias.engine.devices import to_device
-from raybias.engine.encoder import TextEncoder, load_tokenizer
+from raybias.engine.encoder import TextEncoder, load_tokenizer, verbalizer_ids
 from raybias.engine.model_shape import ModelShape, shape_of
 from raybias.engine.packing import BLOCK, Batch, pack
 from raybias.engine.self_check import TOLERANCE, agrees, distance, sample_tokens
-from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError
 from raybias.schema import LABELS
 from raybias.seeding import generator
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     from transformers import PreTrainedModel
 
 _CURE: Final = "give a classifier with one label a text, saved with its config.json"
@@ -42,8 +41,6 @@ _SPREAD: Final = 0.02
 class Classifier(torch.nn.Module):
     """A model with three outputs.
 
-    Attributes
-    ----------
     head: shape of each new weight, by its name in `model`; they are tuned whole.
     label_ids: the label words' tokens; none under a classification head.
     pads_left: whether rows are padded at the left, as for a model that always reads the last
@@ -153,22 +150,6 @@ class Classifier(torch.nn.Module):
         return torch.tensor([sample_tokens(self.model, 8)]), torch.tensor([7])
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClassifierOptions:
-    """How a method makes a classifier of a backbone; `methods.Finetuned` describes the fields.
-
-    `kind`, `name`: of the method, for messages; `loads_as`: dtype of loaded weights; None for the
-    backbone's.
-    """
-
-    kind: str = ""
-    name: str = ""
-    head: Literal["classification", "label_tokens"] = "classification"
-    label_words: tuple[str, str, str] | None = None
-    template: str = "{text}"
-    loads_as: str | None = None
-
-
 def load_classifier(
     spec: Backbone,
     options: ClassifierOptions,
@@ -248,10 +229,7 @@ def check_classifier(
 
 
 def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:
-    """Draw a run's initial head by name, float32, keyed by the seed.
-
-    Weights are Normal(0, the model's initializer_range), biases zero.
-    """
+    """Draw a head, float32, keyed by the seed: Normal(0, initializer_range), biases zero."""
     spread = getattr(classifier.model.config, "initializer_range", None) or _SPREAD
     drawn: dict[str, Tensor] = {}
     for name, shape in classifier.head.items():
@@ -263,24 +241,18 @@ def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:
 
 
 class TextJudge:
-    """A classifier as published, with its own tokenizer, head and classes.
-
-    `context`: the longest text in tokens; None without a limit.
-    Raises ModelError: as `load_pretrained` says, or not of one label a text.
-    """
+    """A classifier as published; `classes`: their names, `context`: its longest text in tokens."""
 
     def __init__(self, spec: Backbone, execution: Execution = ON_CPU) -> None:
         from transformers import AutoModelForSequenceClassification
 
         encoder = load_tokenizer(spec)
-        model, _ = load_pretrained(
-            AutoModelForSequenceClassification, spec, execution, dtype=spec.dtype, cure=_CURE
-        )
-        class_names(model.config, spec)
+        model, _ = load_pretrained(AutoModelForSequenceClassification, spec, execution, cure=_CURE)
+        self.classes = class_names(model.config, spec)
         execution.begin(model, whole=True)
         self.encoder, self.context = encoder, encoder.context
         self._classifier = Classifier(encoder, model, execution, head={}, label_ids=())
-        self._batcher = execution.batcher(spec.id, context=self.context)
+        self._batcher = Batcher(execution, spec.id, context=self.context)
 
     def probabilities(self, rows: Sequence[Sequence[int]]) -> npt.NDArray[np.float64]:
         """Compute the probability of every class [N, C] for tokens that fit the context."""
@@ -297,10 +269,7 @@ class TextJudge:
 
 
 def class_names(config: Any, spec: Backbone) -> list[str]:
-    """Return the names of a classifier's classes, in their order.
-
-    Raises ModelError: fewer than two, or several for one text.
-    """
+    """Return a classifier's classes; ModelError: fewer than two, or several for one text."""
     kind = getattr(config, "problem_type", None)
     if config.num_labels < 2 or kind in ("multi_label_classification", "regression"):
         what = "one output" if config.num_labels < 2 else f"problem_type {kind}"
@@ -309,10 +278,7 @@ def class_names(config: Any, spec: Backbone) -> list[str]:
 
 
 def check_judge(spec: Backbone) -> tuple[ModelShape, list[str]]:
-    """Return a classifier's shape and classes, read without weights.
-
-    Raises ModelError: no readable config or tokenizer, or not of one label a text.
-    """
+    """Return a classifier's shape and classes, without weights; ModelError as of `class_names`."""
     from transformers import AutoModelForSequenceClassification
 
     load_tokenizer(spec)

@@ -1,19 +1,54 @@
-"""Describe how one process computes with one model: device, token budget, precision, ranks."""
+"""Describe how one process computes with one model, and compute its batches under a token budget.
+
+Sequences of like length share a batch; running out of memory halves the budget; ranks of a sharded
+backbone share the batches; a model with split layers computes several batches at a time.
+"""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import math
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from functools import cached_property, partial
+from itertools import accumulate, takewhile
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import torch
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from raybias.engine.batching import Batcher, Collective, Pipeline
-from raybias.engine.devices import repeat_bits
+from raybias.engine.devices import repeat_bits, to_device
+from raybias.engine.packing import (
+    FULL,
+    Batch,
+    PackedSequence,
+    Placed,
+    fitting,
+    shared_width,
+    stack,
+)
+from raybias.errors import WorkFailed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+Result = TypeVar("Result")
+
+
+class Collective(Protocol):
+    """Ranks that hold one backbone together and therefore walk in step."""
+
+    rank: int
+    world: int
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Sum a tensor over the ranks, the same result on each of them."""
 
 
 class Sharding(Protocol):
@@ -37,12 +72,74 @@ class Way(NamedTuple):
     fastest: bool
 
 
+class Pipeline:
+    """Compute batches side by side, as a model with its layers split over devices can.
+
+    Frozen weights stay; hidden states move from device to device (accelerate's hooks), so `depth`
+    batches under way keep `devices` busy: pipeline parallelism (Huang et al. 2019, GPipe) in one
+    process. A batch has a thread, a stream on each device, and the bits that it has alone.
+    """
+
+    def __init__(self, devices: Sequence[torch.device], depth: int = 1) -> None:
+        self.depth = depth
+        self._devices = [device for device in devices if device.type != "cpu"]
+        self._thread = threading.local()
+        self._threads = ThreadPoolExecutor(self.depth, "raybias-batch")
+        self._started: set[Future[Any]] = set()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Threads cannot be pickled; another process starts its own.
+        return Pipeline, (self._devices, self.depth)
+
+    def start(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        """Begin `work`; return the call that waits for its result, or computes it with depth 1."""
+        if self.depth == 1:
+            return work
+        ready = [stream.record_event() for stream in self._streams_here()]
+        graph = torch.is_grad_enabled()
+        future = self._threads.submit(self._do, work, ready, graph=graph)
+        self._started.add(future)
+        future.add_done_callback(self._started.discard)
+
+        def result() -> Result:
+            found, done = future.result()
+            for stream, event in zip(self._streams_here(), done, strict=True):
+                stream.wait_event(event)
+            for leaf in tree_leaves(found):
+                if isinstance(leaf, torch.Tensor) and leaf.device in self._devices:
+                    # The thread must not reuse this memory before it is read here.
+                    leaf.record_stream(torch.accelerator.current_stream(leaf.device))
+            return found
+
+        return result
+
+    def drain(self) -> None:
+        """Wait until nothing is under way, failed or not."""
+        wait(list(self._started))
+
+    def _do(
+        self, work: Callable[[], Result], ready: Sequence[torch.Event], *, graph: bool
+    ) -> tuple[Result, list[torch.Event]]:
+        """Do a piece of work in a thread of its own, whose streams begin after `ready`."""
+        if not hasattr(self._thread, "streams"):
+            # Reused, since torch's allocator never moves memory between streams.
+            self._thread.streams = [torch.Stream(device) for device in self._devices]
+        streams: list[torch.Stream] = self._thread.streams
+        with ExitStack() as current, torch.set_grad_enabled(graph):
+            for stream, event in reversed([*zip(streams, ready, strict=True)]):
+                stream.wait_event(event)
+                current.enter_context(stream)
+            found = work()
+            return found, [stream.record_event() for stream in streams]
+
+    def _streams_here(self) -> list[torch.Stream]:
+        return [torch.accelerator.current_stream(device) for device in self._devices]
+
+
 @dataclass(frozen=True)
 class Execution:
     """How a process computes with a model; a loaded model keeps it.
 
-    Attributes
-    ----------
     tokens_per_batch: token budget of a forward pass, prompt vectors counted; running out of memory
         halves it.
     device: of the model; of several devices the first, with embeddings and head.
@@ -92,31 +189,220 @@ class Execution:
         """The batches that are under way at one time."""
         return Pipeline(self.split(), self.passes)
 
-    def batcher(
+
+#: One process on the CPU, with a study's default budget.
+ON_CPU: Final = Execution()
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Check whether an error means that a device or this machine has no memory left."""
+    # cuBLAS allocates its handles and buffers outside torch's allocator.
+    if isinstance(error, RuntimeError) and "CUBLAS_STATUS_ALLOC_FAILED" in str(error):
+        return True
+    return isinstance(error, Exception) and should_reduce_batch_size(error)
+
+
+class Batcher:
+    """Cut sequences into batches and compute them.
+
+    `where`: the model's id, for messages; `context`: its longest input, None without a limit;
+    `side_by_side`: whether threads may call `work` on several batches at a time; `apart`: whether a
+    batch of `each_adapter` has sequences of one adapter only.
+    """
+
+    def __init__(
         self,
+        execution: Execution,
         where: str,
         *,
         context: int | None = None,
         side_by_side: bool = False,
-    ) -> Batcher:
-        """Make a batcher of this execution.
+    ) -> None:
+        self.where, self.context = where, context
+        self.device = torch.device(execution.device)
+        self.tokens_per_batch = execution.tokens_per_batch
+        self.group = None if execution.sharding is None else execution.sharding.group
+        # A GPU's products round by how many rows share them.
+        self.apart = execution.deterministic and self.device.type != "cpu"
+        self.pipeline = execution.pipeline if side_by_side else Pipeline([self.device])
 
-        `where`: the model's id, for messages; `context`: its longest input, None without a limit;
-        `side_by_side`: whether threads may compute several batches at a time.
+    def each(
+        self,
+        work: Callable[[Batch], Result],
+        placed: Sequence[Placed],
+        *,
+        full: float = FULL,
+        even: bool = False,
+    ) -> Iterator[tuple[Batch, Result]]:
+        """Do `work` on each batch of the sequences, or on this rank's share of them.
+
+        `full`: sequences shorter than this share of a batch's longest wait for the next one;
+        `even`: make batches of about equally many sequences, as where each takes many passes.
+        Raises WorkFailed: a single sequence does not fit the device's memory.
         """
-        group = None if self.sharding is None else self.sharding.group
-        device = torch.device(self.device)
-        return Batcher(
-            where=where,
-            device=device,
-            tokens_per_batch=self.tokens_per_batch,
-            context=context,
-            group=group,
-            # A GPU's products round by how many rows share them.
-            apart=self.deterministic and device.type != "cpu",
-            pipeline=self.pipeline if side_by_side else None,
-        )
+        if self.group is not None:
+            yield from self._share(self.group, work, placed)
+            return
+        waiting = sorted(placed, key=lambda each: -len(each.sequence.tokens))
+        most = len(waiting)
+        if even and waiting:
+            tokens = most * len(waiting[0].sequence.tokens)
+            batches = max(self.pipeline.depth, math.ceil(tokens / self.tokens_per_batch))
+            most = math.ceil(most / batches)
 
+        def cut(waiting: Sequence[Placed]) -> tuple[Batch, int]:
+            count = min(most, fitting(waiting, self.tokens_per_batch, full=full))
+            return stack(waiting[:count]), count
 
-#: One process on the CPU, with a study's default budget.
-ON_CPU: Final = Execution()
+        yield from self._walk(work, waiting, cut)
+
+    def each_adapter(
+        self,
+        work: Callable[[Batch], Result],
+        placed: Sequence[Placed],
+        *,
+        prompt_length: int = 0,
+    ) -> Iterator[tuple[Batch, Result]]:
+        """Do `work` on each batch of several adapters' sequences, as `each` does.
+
+        Part and width of an adapter in a batch do not depend on the others, so it keeps its bits on
+        a CPU (`AdapterTrainer.shares_passes`); on a GPU batches must be `apart`.
+        """
+        if self.group is not None:
+            yield from self._share(self.group, work, placed, prompt_length)
+            return
+
+        def width(each: Placed) -> int:
+            length = prompt_length + len(each.sequence.tokens)
+            return max(length, min(shared_width(length), self.context or sys.maxsize))
+
+        in_order = sorted(placed, key=lambda each: (-width(each), each.adapter))
+        apart = sorted({each.adapter for each in placed}) if self.apart else [None]
+        for adapter in apart:
+            waiting = [each for each in in_order if adapter in (None, each.adapter)]
+
+            def cut(waiting: Sequence[Placed]) -> tuple[Batch, int]:
+                # Of one width, it ends between two adapters unless one alone fills it.
+                widest = width(waiting[0])
+                same = sum(1 for _ in takewhile(lambda other: width(other) == widest, waiting))
+                count = min(same, max(1, self.tokens_per_batch // widest))
+                whole = [
+                    n for n in range(1, count + 1)
+                    if n == same or waiting[n].adapter != waiting[n - 1].adapter
+                ]  # fmt: skip
+                count = whole[-1] if whole else count
+                return stack(waiting[:count], widest - prompt_length), count
+
+            yield from self._walk(work, waiting, cut)
+
+    def by_row(
+        self,
+        work: Callable[[Batch], Iterable[Result]],
+        sequences: Sequence[PackedSequence],
+        *,
+        full: float = FULL,
+        even: bool = False,
+    ) -> dict[int, Result]:
+        """Do `work`, whose results are in the order of `batch.rows`, on all rows of sequences."""
+        done = self.each(work, [Placed(0, each) for each in sequences], full=full, even=even)
+        return {
+            row: result
+            for batch, results in done
+            for (_, row), result in zip(batch.rows, results, strict=True)
+        }
+
+    def logits(
+        self,
+        read: Callable[[Batch], Tensor],
+        sequences: Sequence[Sequence[PackedSequence]],
+        *,
+        labels: int,
+        prompt_length: int = 0,
+    ) -> list[Tensor]:
+        """Compute logits [N, `labels`] float32 on the CPU, per adapter in row order, by `read`."""
+        counts = [sum(len(each.members) for each in rows) for rows in sequences]
+        starts = list(accumulate(counts, initial=0))
+        logits_ML = torch.zeros(starts[-1], labels, device=self.device)
+        placed = [Placed(s, each) for s, rows in enumerate(sequences) for each in rows]
+
+        def work(batch: Batch) -> Tensor:
+            with torch.no_grad():
+                return read(batch)
+
+        for batch, logits_NL in self.each_adapter(work, placed, prompt_length=prompt_length):
+            at_N = to_device([starts[s] + row for s, row in batch.rows], self.device)
+            logits_ML[at_N] = logits_NL
+        # Copying waits for the device, so it comes after all batches.
+        return list(torch.split(self.sum(logits_ML).cpu(), counts))
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Sum a tensor over the ranks of the group, if there is one."""
+        return tensor if self.group is None else self.group.sum(tensor)
+
+    def _walk(
+        self,
+        work: Callable[[Batch], Result],
+        waiting: list[Placed],
+        cut: Callable[[Sequence[Placed]], tuple[Batch, int]],
+    ) -> Iterator[tuple[Batch, Result]]:
+        """Yield the result of `work` on each batch; `cut` returns the first one and its size."""
+        depth = self.pipeline.depth
+        begun: deque[tuple[list[Placed], Batch, Callable[[], Result]]] = deque()
+        try:
+            while waiting or begun:
+                while waiting and len(begun) < depth:
+                    batch, count = cut(waiting)
+                    begun.append((waiting, batch, self.pipeline.start(partial(work, batch))))
+                    waiting = waiting[count:]
+                before, batch, result = begun.popleft()
+                try:
+                    found = result()
+                except RuntimeError as error:
+                    if not out_of_memory(error):
+                        raise
+                    self.pipeline.drain()
+                    begun.clear()
+                    waiting = before
+                    if depth > 1 and len(batch.tokens_RT) == 1:
+                        depth = 1
+                    else:
+                        self._halve(batch, error)
+                else:
+                    yield batch, found
+        finally:
+            self.pipeline.drain()
+
+    def _share(
+        self,
+        group: Collective,
+        work: Callable[[Batch], Result],
+        placed: Sequence[Placed],
+        prompt_length: int = 0,
+    ) -> Iterator[tuple[Batch, Result]]:
+        # Every pass gathers weights from all ranks, so all make equally many: a rank without a
+        # batch repeats one and drops the result. Passes cost more than any padding.
+        waiting = sorted(placed, key=lambda each: -len(each.sequence.tokens))
+        stacks: list[list[Placed]] = []
+        fair = -(-len(waiting) // group.world)
+        while waiting:
+            most = fitting(waiting, self.tokens_per_batch, prompt_length, full=0)
+            count = min(fair, most)
+            stacks.append(waiting[:count])
+            waiting = waiting[count:]
+        for first in range(0, len(stacks), group.world):
+            mine = first + group.rank
+            batch = stack(stacks[min(mine, len(stacks) - 1)])
+            result = work(batch)
+            if mine < len(stacks):
+                yield batch, result
+
+    def _halve(self, batch: Batch, error: RuntimeError) -> None:
+        count, width = batch.tokens_RT.shape
+        if count == 1:
+            raise WorkFailed(
+                f"a sequence of {width} tokens does not fit the memory of {self.device}",
+                where=self.where,
+                cure="use a device with more memory, or shard the backbone",
+            ) from error
+        self.tokens_per_batch //= 2
+        clear_device_cache(garbage_collection=True)

@@ -70,10 +70,7 @@ def as_found() -> Iterator[None]:
 
 
 def repeatable_sums(device: torch.device) -> AbstractContextManager[Any]:
-    """Return a context in which cumulative sums on a deterministic device repeat themselves.
-
-    Torch refuses them for floats on GPUs, and transformers' filters need them.
-    """
+    """Return a context for cumulative sums, which torch refuses on a GPU that repeats its bits."""
     varies = device.type != "cpu" and torch.are_deterministic_algorithms_enabled()
     return SumsOnCpu() if varies else nullcontext()
 

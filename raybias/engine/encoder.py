@@ -1,4 +1,4 @@
-"""Tokenise texts under an explicit begin-of-sequence policy, and write chats; loads no torch.
+"""Tokenise texts under a begin-of-sequence policy, write chats, choose labels' tokens; no torch.
 
 A chat template is a program that comes with a model. Its sandbox bounds neither time nor memory, so
 a process of its own tries it before it is rendered here.
@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from raybias.config import Backbone
 from raybias.engine.checkpoint import reading_model, revision_of, source_of
@@ -22,8 +25,6 @@ from raybias.errors import ModelError
 from raybias.schema import LABELS
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     from transformers import PreTrainedTokenizerBase
 
 
@@ -80,11 +81,7 @@ _TRIED: Final[set[tuple[object, ...]]] = set()
 def check_template(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, object]]
 ) -> None:
-    """Refuse a chat template that takes seconds, or memory, to write messages.
-
-    Tried once for each sequence of roles.
-    Raises ModelError: names the limit.
-    """
+    """Refuse (ModelError) a chat template that takes too long; tried once per sequence of roles."""
     template = tokenizer.get_chat_template()
     tried = (template, *(each["role"] for each in messages))
     if tried in _TRIED:
@@ -145,20 +142,16 @@ class TextEncoder:
         documents, if BOS marks the turns of a chat and so never precedes plain text.
         Raises ModelError: the tokenizer has neither BOS nor EOS.
         """
-        return self._begin_ids[0]
-
-    @property
-    def other_begin_id(self) -> int | None:
-        """Id of the other token that may begin sentences; None where there is no doubt."""
-        return next(iter(self._begin_ids[1:]), None)
+        return self.begin_ids[0]
 
     @property
     def begin_tokens(self) -> list[str]:
-        """The token that begins sentences, and the other candidate, if there is one."""
-        return [str(token) for token in self.tokenizer.convert_ids_to_tokens([*self._begin_ids])]
+        """The texts of `begin_ids`."""
+        return [str(token) for token in self.tokenizer.convert_ids_to_tokens([*self.begin_ids])]
 
     @cached_property
-    def _begin_ids(self) -> tuple[int, ...]:
+    def begin_ids(self) -> tuple[int, ...]:
+        """Ids of the token that begins sentences, and of the other candidate, if there is one."""
         given = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
         own = next((int(token_id) for token_id in given if token_id is not None), None)
         vocabulary: dict[str, int] = self.tokenizer.get_vocab()
@@ -224,11 +217,7 @@ class TextEncoder:
         return [list(row) for row in rows]
 
     def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
-        """Tokenise texts; return the token ids of each.
-
-        Raises ModelError: a text without tokens or with an id outside the model's, or no EOS to
-        append.
-        """
+        """Tokenise texts; ModelError: no tokens, one that the model lacks, or no EOS to append."""
         with reading_model(self.spec, "tokenizer"):
             rows = self.ids(texts, specials=self.spec.bos == "tokenizer")
         if self.spec.bos not in ("tokenizer", "none"):
@@ -328,3 +317,72 @@ def check_lengths(
             f" the context of {context}{beside} (longest: {longest}, {over[longest]} tokens)",
             cure="shorten or remove them, or use a backbone with a longer context",
         )
+
+
+def verbalizer_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> tuple[int, ...]:
+    """Return the token id of each label word, in label order; raises as `distinct` does.
+
+    It is the first of the word after a blank: a word that a tokenizer splits is known by its first
+    piece (Tian2023 section 3).
+    """
+    return distinct(first_ids(tokenizer, words), words, tokenizer=tokenizer.name_or_path)
+
+
+def first_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> list[int | None]:
+    """Return the first token of each word after a blank; None where it is unknown."""
+
+    def first_id(word: str) -> int | None:
+        # Byte-level tokenizers need the blank for the word-initial piece; SentencePiece ones add
+        # a word mark themselves, and where they keep both, the blank alone is skipped.
+        ids = tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
+        pieces = tokenizer.convert_ids_to_tokens(ids)
+        if len(ids) > 1 and pieces[0] in ("▁", "Ġ"):
+            ids = ids[1:]
+        return int(ids[0]) if ids and ids[0] != tokenizer.unk_token_id else None
+
+    return [first_id(word) for word in words]
+
+
+def first_token_groups(
+    ids_of: Callable[[Sequence[str]], list[int | None]], words: Sequence[str], *, tokenizer: str
+) -> tuple[tuple[int, ...], ...]:
+    """Return the tokens that each label word may begin with: in its own case and in the other.
+
+    The other case is left out for all words where it would give two labels one token. `ids_of`:
+    returns the first token of each word where the answer stands; None where it is unknown.
+    Raises ModelError: a word that is unknown, or two that begin with the same token.
+    """
+    own = distinct(ids_of(words), words, tokenizer=tokenizer)
+    other = ids_of([word[:1].swapcase() + word[1:] for word in words])
+    groups = [
+        (one,) if two in (None, one) else (one, two) for one, two in zip(own, other, strict=True)
+    ]
+    tokens = [token for group in groups for token in group]
+    return tuple(groups) if len({*tokens}) == len(tokens) else tuple((one,) for one in own)
+
+
+def summed(log_probs: Sequence[float], groups: Sequence[Sequence[object]]) -> tuple[float, ...]:
+    """Add up probabilities by group of tokens; takes (group by group) and returns logarithms."""
+    values = iter(log_probs)
+    return tuple(float(np.logaddexp.reduce([next(values) for _ in group])) for group in groups)
+
+
+def distinct(ids: Sequence[int | None], words: Sequence[str], *, tokenizer: str) -> tuple[int, ...]:
+    """Return the ids of label words; ModelError for an unknown word (None), or two with one id."""
+    where = f"verbalizer, with the tokenizer of {tokenizer}"
+    found: dict[int, str] = {}
+    for token_id, word in zip(ids, words, strict=True):
+        if token_id is None:
+            raise ModelError(
+                f"the tokenizer does not know the word {word!r}",
+                where=where,
+                cure="choose another word for this label",
+            )
+        if token_id in found:
+            raise ModelError(
+                f"{found[token_id]!r} and {word!r} both begin with token {token_id}",
+                where=where,
+                cure="choose words whose first tokens differ",
+            )
+        found[token_id] = word
+    return tuple(found)

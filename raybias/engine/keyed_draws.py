@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from raybias import seeding
+from raybias.engine.attention import product_attention
 from raybias.engine.devices import to_device
 
 # lowbias32's multipliers, as int32.
@@ -64,10 +65,7 @@ def kept(keys_N2: Tensor, shape: Sequence[int], dropped: float) -> Tensor:
 
 
 class KeyedDropout(TorchFunctionMode):
-    """Draw all dropout of a forward pass by counter, keyed by `parts` and the dropout's number.
-
-    Attention is then a plain product, since torch's fused kernels draw their own numbers.
-    """
+    """Draw all dropout of a pass by counter, keyed by `parts`; attention is a plain product."""
 
     def __init__(self, *parts: str | int) -> None:
         super().__init__()
@@ -76,8 +74,6 @@ class KeyedDropout(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        from raybias.engine.attention import product_attention
-
         given = kwargs or {}
         if func is torch.nn.functional.dropout:
             return self._dropout(*args, **given)

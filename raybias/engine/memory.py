@@ -115,10 +115,7 @@ def weights(
 def host_memory(
     shape: ModelShape, *, device: str, item: int, partitions: int = 1
 ) -> tuple[MemoryTerm, ...]:
-    """Count the memory that a worker on a GPU takes of its node; none for one on CPUs.
-
-    `item`: bytes of one weight; `partitions`: workers that share the weights.
-    """
+    """Count what a worker on a GPU takes of its node, weights shared by `partitions`; 0 on CPUs."""
     if device == "cpu":
         return ()
     loaded = weights("weights while they are loaded", shape.parameters, item, over=partitions)

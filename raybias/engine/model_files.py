@@ -38,10 +38,7 @@ _MOST: Final = {**dict.fromkeys(_SIZES, 1 << 31), **dict.fromkeys(_LAYERS, 10_00
 
 
 def read_config(spec: Backbone) -> PretrainedConfig:
-    """Load a model's config.json.
-
-    Raises ModelError: no such file, another model type than transformers has, or a wrong value.
-    """
+    """Load a model's config.json; ModelError: missing, an unknown type, or a wrong value."""
     from transformers import AutoConfig, PretrainedConfig
 
     place: Any = {"revision": revision_of(spec)}
@@ -95,10 +92,7 @@ class Quantisation:
 
 
 def quantisation(spec: Backbone) -> Quantisation | None:
-    """Find how a checkpoint is quantised; None where it is not.
-
-    Raises ModelError: no readable config, or a dtype that the checkpoint was not saved for.
-    """
+    """Find how a checkpoint is quantised, if at all; ModelError for a dtype that it cannot have."""
     config = read_config(spec)
     found: dict[str, Any] | None = getattr(config, "quantization_config", None)
     if not found:
@@ -118,10 +112,7 @@ def quantisation(spec: Backbone) -> Quantisation | None:
 
 
 def dtype_of(spec: Backbone, name: str | None = None) -> torch.dtype:
-    """Return torch's dtype of a name or of the backbone; errors as of `quantisation`.
-
-    `auto` is float32 outside a study, which decides it.
-    """
+    """Return torch's dtype of a name or of the backbone; `auto` is float32 outside a study."""
     import torch
 
     how = quantisation(spec)

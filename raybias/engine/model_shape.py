@@ -26,8 +26,6 @@ _KEPT_BY_OTHERS: Final = 5
 class ModelShape:
     """Sizes of a backbone.
 
-    Attributes
-    ----------
     parameters, weight_bytes: of all weights, shared ones once.
     layers, hidden: blocks, and the width between them.
     width, vocabulary: of the input embeddings.
@@ -78,10 +76,7 @@ class ModelShape:
 
 @lru_cache(maxsize=64)
 def model_shape(spec: Backbone) -> ModelShape:
-    """Find the sizes of a backbone on torch's meta device.
-
-    Raises ModelError: no readable config, or neither a causal language model nor an encoder.
-    """
+    """Find a backbone's sizes on torch's meta device; ModelError: no causal model or encoder."""
     model = empty_model(spec)
     with reading_model(spec, "config.json"):
         return shape_of(model, spec)

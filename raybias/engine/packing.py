@@ -50,8 +50,6 @@ class PackedSequence:
 class Batch:
     """Sequences of one forward pass.
 
-    Attributes
-    ----------
     tokens_RT, depths_RT, ends_RT: the sequences, padded at the right; a pad token sees itself and
         the prompt only, and nothing sees it.
     adapters: whose adapter each sequence is computed with.
@@ -182,12 +180,9 @@ class Placed(NamedTuple):
 
 
 def fitting(
-    waiting: Sequence[Placed], budget: int, prompt_length: int, *, full: float = FULL
+    waiting: Sequence[Placed], budget: int, prompt_length: int = 0, *, full: float = FULL
 ) -> int:
-    """Count the sequences, longest first, that fit one batch under a token budget.
-
-    At least one, and none shorter than the share `full` of the first.
-    """
+    """Count the sequences, longest first, of a batch; at least one, none shorter than `full`."""
 
     def width(each: Placed) -> int:
         return len(each.sequence.tokens) + prompt_length
@@ -206,25 +201,8 @@ def shared_width(length: int) -> int:
     return max(2 * BLOCK, -(-length // block) * block)
 
 
-def alike(waiting: Sequence[Placed], widths: Sequence[int], *, budget: int) -> int:
-    """Count the sequences, sorted by width and adapter, of the first batch of several adapters.
-
-    All are of one width, and a batch ends between two adapters unless one alone fills it: so an
-    adapter's part of a batch does not depend on the others.
-    """
-    same = sum(1 for _ in takewhile(lambda width: width == widths[0], widths))
-    room = max(1, budget // widths[0])
-    if same <= room:
-        return same
-    whole = [n for n in range(1, room + 1) if waiting[n].adapter != waiting[n - 1].adapter]
-    return whole[-1] if whole else room
-
-
 def stack(placed: Sequence[Placed], width: int | None = None) -> Batch:
-    """Pad sequences to one batch, of the longest's or a given width.
-
-    Sequences of one adapter are neighbours, and so are adapters with equally many.
-    """
+    """Pad sequences to one batch, sorted by adapter: those with fewest sequences come first."""
     counts = Counter(each.adapter for each in placed)
     placed = sorted(placed, key=lambda each: (counts[each.adapter], each.adapter))
     width = width or max(len(each.sequence.tokens) for each in placed)

@@ -9,24 +9,28 @@ vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
+from transformers import (
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    GenerationConfig,
+    LogitsProcessorList,
+)
+from transformers.modeling_outputs import BaseModelOutput
 
 from raybias.config import Adequacy, Rewriting
 from raybias.engine.backbone import empty_model, load_pretrained
-from raybias.engine.context import ON_CPU, Execution
+from raybias.engine.context import ON_CPU, Batcher, Execution
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import check_lengths, load_tokenizer
 from raybias.engine.model_shape import ModelShape, shape_of
 from raybias.engine.packing import Batch, pack, padded
 from raybias.engine.sampling import KeyedDraw, Sampler, Sampling
 from raybias.errors import ConfigError, ModelError
-
-if TYPE_CHECKING:
-    from transformers import GenerationConfig
-
 
 #: The prefixes that Styleformer's checkpoints were tuned with.
 INSTRUCTIONS: Final = {
@@ -50,20 +54,18 @@ class Rewriter:
     """
 
     def __init__(self, options: Rewriting, execution: Execution = ON_CPU, *, style: str) -> None:
-        from transformers import AutoModelForSeq2SeqLM
-
         self.options = options
         self.instruction = _instruction(options, style)
         spec = options.spec()
         self._encoder = load_tokenizer(spec)
-        model, _ = load_pretrained(AutoModelForSeq2SeqLM, spec, execution, dtype=options.dtype)
+        model, _ = load_pretrained(AutoModelForSeq2SeqLM, spec, execution)
         self._model: Any = model
         self._sampler = Sampler(
             Sampling(options.temperature, options.top_k, options.top_p, 0.0, 1.0, ())
         )
         self._generation = _generation(self._model, self._encoder.tokenizer, options)
         self.adequacy = AdequacyModel(options.adequacy, execution)
-        self._batcher = execution.batcher(spec.id)
+        self._batcher = Batcher(execution, spec.id)
 
     def __call__(
         self, texts: Sequence[str], keys: Sequence[tuple[str | int, ...]]
@@ -110,9 +112,6 @@ class Rewriter:
         return rewritings
 
     def _draw(self, batch: Batch, keys: Sequence[tuple[str | int, ...]]) -> list[list[str]]:
-        from transformers import LogitsProcessorList
-        from transformers.modeling_outputs import BaseModelOutput
-
         device, count = self._model.device, self.options.candidates
         tokens_RT, mask_RT = (
             to_device(each, device) for each in padded(batch, self._generation.pad_token_id)
@@ -154,8 +153,6 @@ def _instruction(options: Rewriting, style: str) -> str:
 
 def check_rewriter(options: Rewriting, *, style: str) -> tuple[ModelShape, ModelShape]:
     """Refuse what `Rewriter` would, as far as it shows without weights; return both shapes."""
-    from transformers import AutoModelForSeq2SeqLM
-
     _instruction(options, style)
     spec = options.spec()
     model = empty_model(spec, AutoModelForSeq2SeqLM)
@@ -188,18 +185,14 @@ class AdequacyModel:
             _kind(options),
             spec,
             execution,
-            dtype=options.dtype,
             is_new=lambda model, name: not self._classifies and name.startswith(_UNREAD),
             cure=cure,
         )
         _check_labels(self._model.config, options)
-        self._batcher = execution.batcher(spec.id)
+        self._batcher = Batcher(execution, spec.id)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """Score how adequate the second sentence of each pair is for the first.
-
-        Raises ModelError: a sentence, or two together for a classifier, longer than the context.
-        """
+        """Score each second sentence's adequacy; ModelError: longer than the context."""
         if not pairs:
             return []
 
@@ -248,8 +241,6 @@ class AdequacyModel:
 
 
 def _kind(options: Adequacy) -> Any:
-    from transformers import AutoModel, AutoModelForSequenceClassification
-
     return AutoModelForSequenceClassification if options.kind == "classifier" else AutoModel
 
 
@@ -277,8 +268,6 @@ def _ends(model: Any, tokenizer: Any, options: Rewriting) -> tuple[int, int]:
 
 def _generation(model: Any, tokenizer: Any, options: Rewriting) -> GenerationConfig:
     """Build settings under which `generate` adds nothing from the checkpoint to the draw."""
-    from transformers import GenerationConfig
-
     start, eos = _ends(model, tokenizer, options)
     config = GenerationConfig(
         max_length=options.max_length,

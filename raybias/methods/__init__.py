@@ -3,7 +3,7 @@
 To add one, see docs/extending.md.
 """
 
-from raybias.engine.adapters.schedule import EarlyStop
+from raybias.engine.adapters.options import EarlyStop
 from raybias.methods.base import Inputs, Method, method, methods, methods_of
 from raybias.methods.continuation import Continuation
 from raybias.methods.finetuned import Finetuned, Full, LayerAdapter, Lora

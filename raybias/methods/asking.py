@@ -20,15 +20,15 @@ from raybias.config import Backbone
 from raybias.config.parts import Ability
 from raybias.config.section import Profile, by_profile
 from raybias.engine.answers import Answers, Writing
+from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.errors import ConfigError
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, rows_table
 from raybias.methods.work import Asks, TokenCounts, Work, sample
 from raybias.providers.base import answers_of
+from raybias.storage import Store
 
 if TYPE_CHECKING:
     from raybias.engine.backbone import ModelContext
-    from raybias.engine.encoder import TextEncoder
-    from raybias.storage import Store
 
 Item = dict[str, Any]
 
@@ -40,8 +40,6 @@ _OPEN: Final = frozenset("\"'(\u201c\u2018\u00ab")
 class Asked:
     """A prompt and its possible continuations.
 
-    Attributes
-    ----------
     prompt: name of the wording.
     text: the question.
     cue: the beginning of the answer.
@@ -164,17 +162,11 @@ class AskingMethod(Method):
         return PromptFormat(self, encoder)
 
     def fit(self, backbone: Backbone, profile: Profile) -> Self:
-        """Return the method with the form of its prompts on a backbone.
-
-        Raises ConfigError: chats without a template; ModelError: the tokenizer cannot be loaded.
-        """
-        from raybias.engine.encoder import load_tokenizer
-
+        """Return the method with its prompts' form; ConfigError: chats without a template."""
         chat = self.form(load_tokenizer(backbone)).chat
         return self.model_copy(update={"prompt_format": "chat" if chat else "raw"})
 
     def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
-        """Ask for chats or plain text."""
         chat = self.prompt_format == "chat" or (
             self.prompt_format == "auto" and ("chat" in offered or bool(self.system_message))
         )
@@ -198,7 +190,6 @@ class ItemMethod(AskingMethod):
         """Make a row of the output from a reply: an answer, or log-likelihoods of continuations."""
 
     def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
-        """Ask for chats or plain text, or for likelihoods."""
         return {"likelihoods": ""} if self.follows else super().needs(offered)
 
     def _prompts(self, asked: Sequence[Asked], form: PromptFormat) -> list[str]:
@@ -250,7 +241,6 @@ class ItemMethod(AskingMethod):
         )
 
     def reader(self, context: ModelContext, store: Store) -> ItemReader:
-        """Load the backbone's answers."""
         return ItemReader(answers_of(context, store), self)
 
 
@@ -262,7 +252,6 @@ class ItemReader(Reader):
     method: ItemMethod
 
     def prepare(self, run: None, items: pa.Table) -> Compute:
-        """Write prompts; return the call that computes rows of the method's table."""
         method, answers = self.method, self.answers
         form = method.form(answers.encoder)
         pairs = [(item, each) for item in items.to_pylist()

@@ -10,10 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar, cast
 
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import polars.selectors as cs
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybias.config import Backbone, MethodFields, Study
+from raybias.engine.checkpoint import file_hashes, folder_of
+from raybias.engine.encoder import TextEncoder
 from raybias.errors import WorkFailed
 from raybias.methods.work import TokenCounts, Work
 from raybias.registry import Registry
@@ -21,12 +27,8 @@ from raybias.schema import ITEMS, PREDICTIONS
 from raybias.storage import Store
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import polars as pl
-
     from raybias.engine.backbone import ModelContext
-    from raybias.engine.encoder import TextEncoder
+    from raybias.study_record import Record
 
 #: The style of an item that no transformation was applied to.
 ORIGINAL: Final = "original"
@@ -42,8 +44,6 @@ _OF_ITEMS: Final = ("item_id", "label", "attribute", "group", "template_id", "te
 class Inputs:
     """Inputs of a method on one backbone.
 
-    Attributes
-    ----------
     tokens: counts of tokenised texts, shared by all methods of the backbone.
     words: the study's label words, in label order.
     items: rows by probe.
@@ -147,10 +147,7 @@ class Reader(ABC):
 
 
 def shard_of(reader: Reader, run: Any, shard: Shard, items: pa.Table, schema: pa.Schema) -> Compute:
-    """Prepare a shard; return the call that computes the rows of its file.
-
-    The call raises WorkFailed where an answer is not finite, as when half precision overflows.
-    """
+    """Prepare a shard; return the call that computes its file's rows (WorkFailed: not finite)."""
     compute = reader.prepare(run, items)
 
     def answer() -> Answered:
@@ -170,21 +167,19 @@ def shard_of(reader: Reader, run: Any, shard: Shard, items: pa.Table, schema: pa
 
 
 def _check_finite(table: pa.Table, shard: Shard) -> None:
-    for column in table.columns if "item_id" in table.column_names else ():
-        values, listed = column.combine_chunks(), pa.types.is_list(column.type)
-        places = pc.list_parent_indices(values) if listed else None
-        values = values.flatten() if listed else values
-        if not pa.types.is_floating(values.type):
-            continue
-        wrong = pc.indices_nonzero(pc.fill_null(pc.invert(pc.is_finite(values)), False))
-        if len(wrong):
-            rows = pc.unique(wrong if places is None else places.take(wrong)).to_pylist()
-            raise WorkFailed(
-                f"{len(rows)} of {len(table)} items have numbers that are not finite, the first is"
-                f" {table['item_id'][rows[0]]}",
-                where=f"run {shard.run_id} on probe {shard.probe}",
-                cure="use dtype bfloat16 or float32 for this backbone",
-            )
+    if "item_id" not in table.column_names:
+        return
+    lists = cs.by_dtype(pl.List(pl.Float32), pl.List(pl.Float64))
+    each_finite = lists.list.eval(pl.element().is_finite()).list.all()
+    finite = pl.all_horizontal(cs.float().is_finite(), each_finite, pl.lit(True))
+    wrong = pl.DataFrame(table).filter(~finite)["item_id"]
+    if len(wrong):
+        raise WorkFailed(
+            f"{len(wrong)} of {len(table)} items have numbers that are not finite, the first is"
+            f" {wrong[0]}",
+            where=f"run {shard.run_id} on probe {shard.probe}",
+            cure="use dtype bfloat16 or float32 for this backbone",
+        )
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
@@ -211,8 +206,6 @@ def predictions(
 ) -> pa.Table:
     """Make the columns of schema.PREDICTIONS that are of items and their labels, a row an item.
 
-    Parameters
-    ----------
     scores: label logits, or log-probabilities of the label words [items, labels].
     labels: None where no label could be read, for the reason `unread`.
     parsed: whether an answer names a label; all by default.
@@ -262,10 +255,20 @@ class Method(MethodFields):
 
     @abstractmethod
     def reader(self, context: ModelContext, store: Store) -> Reader:
-        """Load the reader of items for any run of the method; `store` is the study's OUT.
+        """Load the reader of items for any run; `store` is OUT. ModelError: not loadable."""
 
-        Raises ModelError: the backbone cannot be loaded, or not for this method.
-        """
+
+def check_models(store: Store, record: Record, names: Sequence[str]) -> None:
+    """Refuse local models whose files are not those that an OUT was made with, if it names any."""
+    # Its classes know every method.
+    from raybias.study_record import refuse_other
+
+    for name in names:
+        held = record.models.get(name)
+        folder = folder_of(record.study.checkpoints[name].id)
+        if held is not None and folder is not None:
+            found = file_hashes(folder)
+            refuse_other(store, {"models": {name: held}}, {"models": {name: found}})
 
 
 methods: Final[Registry[type[Method]]] = Registry("method", "raybias.methods")

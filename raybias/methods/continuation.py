@@ -1,36 +1,256 @@
 """Have a backbone continue prompts that name groups, and a judge label the continuations.
 
 BOLD (Dhamala et al. 2021) and Regard (Sheng et al. 2019) evaluate generation so. The answer of a
-prediction is the continuation.
+prediction is the continuation. A judge is a classifier of others, or a run of a study of one's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal, Self
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from raybias.config import Backbone
+from raybias.config import Backbone, Location
+from raybias.config.parts import Checkpoint
 from raybias.config.section import Count
-from raybias.engine.answers import Written
-from raybias.methods.base import Inputs, method, predictions
-from raybias.methods.judges import Judge, Judging, sized
+from raybias.errors import ConfigError, ModelError, OutputError
+from raybias.methods.base import (
+    Inputs,
+    Method,
+    check_models,
+    method,
+    methods_of,
+    predictions,
+    text_items,
+)
 from raybias.methods.prompted import Prompted
-from raybias.methods.prompted_reader import PromptedReader, PromptedRun
+from raybias.methods.prompted_reader import PromptedReader, PromptedRun, Reply
 from raybias.methods.prompts import without_thoughts
 from raybias.methods.work import Beside, Work
 from raybias.providers.base import answers_of
+from raybias.schema import Label
+from raybias.storage import Store
 
 if TYPE_CHECKING:
     from raybias.engine.backbone import ModelContext
-    from raybias.storage import Store
+    from raybias.engine.context import Execution
+    from raybias.engine.model_shape import ModelShape
+    from raybias.study_record import Record
 
 #: Characters that follow a word without a blank.
 _JOINED: Final = ".,;:!?')-"
+#: Labels that classes can be named for; all others are neutral.
+_NAMED: Final = (Label.NEGATIVE, Label.POSITIVE)
+#: Digits of a run's fingerprint.
+_BYTES: Final = 16
+
+
+class Verdict(NamedTuple):
+    """A judge's label of a text, None where it cannot read it, and the probability of its class."""
+
+    label: int | None
+    score: float
+
+
+_UNREAD: Final = Verdict(None, 0.0)
+
+
+#: A loaded judge: it judges texts, each by itself; samples are keyed by their ids.
+Judging = Callable[[Sequence[str], Sequence[str]], list[Verdict]]
+
+
+class Judge(Checkpoint):
+    """What labels the texts that a model wrote."""
+
+    model: Location
+    """Hugging Face id or local path of a classifier of texts, with safetensors weights; or with
+    `run`, the OUT of a study."""
+    run: str = ""
+    """A run of that study, by its run_id, which labels texts as it labels sentences."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub; of a run, the fingerprint of its files."""
+    negative: tuple[str, ...] = ()
+    """Classes that count as negative, by name or number; by default the one called so."""
+    positive: tuple[str, ...] = ()
+    """Classes that count as positive; by default the one called so. All others are neutral."""
+    reads: Literal["whole", "continuation"] = "whole"
+    """The prompt with what was written after it, or that alone."""
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Self:
+        if self.run and (self.negative or self.positive or self.dtype != "float32"):
+            raise ValueError("a run has the study's labels and dtype; take out the judge's")
+        return self
+
+    def pinned(self, revisions: Mapping[str, str | None]) -> Self:
+        """Return it with its commit or fingerprint; refuses a run that `revision` does not name."""
+        if not self.run:
+            return self.model_copy(update={"revision": revisions["judge"]})
+        found = _StudyRun.of(self).fingerprint
+        if self.revision not in (None, found):
+            raise ConfigError(
+                f"run {self.run} of {self.model} has the fingerprint {found}, not {self.revision}",
+                where="judge",
+                cure="give the run that is meant, or take out its revision",
+            )
+        return self.model_copy(update={"revision": found})
+
+    def check(self) -> None:
+        """Refuse what cannot judge (ModelError, ConfigError, OutputError); loads no weights."""
+        if self.run:
+            run = _StudyRun.of(self)
+            check_models(run.store, run.record, [run.backbone.name])
+        else:
+            from raybias.engine.classifier import check_judge
+
+            self.labels(check_judge(self.spec())[1])
+
+    def labels(self, classes: Sequence[str]) -> list[Label]:
+        """Return the label of each class; ConfigError: unknown, named twice, or all neutral."""
+        places = {name.lower(): n for n, name in enumerate(classes)}
+        by_number = {str(n): n for n in range(len(classes))} | places
+        found: dict[int, Label] = {}
+        for label, named in zip(_NAMED, (self.negative, self.positive), strict=True):
+            word = label.name.lower()
+            for name in named or ((word,) if word in places else ()):
+                place = by_number.get(name.strip().lower())
+                if place is None or found.get(place, label) != label:
+                    why = "has no class" if place is None else "has two labels for the class"
+                    raise self._wrong(f"{why} {name!r}", classes)
+                found[place] = label
+        if not found:
+            raise self._wrong("has no class called negative or positive", classes)
+        return [found.get(n, Label.NEUTRAL) for n in range(len(classes))]
+
+    def loaded(self, execution: Execution) -> Judging:
+        """Load the judge; ModelError for weights that cannot be loaded."""
+        if self.run:
+            return _StudyRun.of(self).loaded(execution)
+        from raybias.engine.classifier import TextJudge
+
+        judge = TextJudge(self.spec(), execution)
+        labels = self.labels(judge.classes)
+
+        def likeliest(ids: Sequence[str], texts: Sequence[str]) -> list[Verdict]:
+            rows = judge.encoder.ids(texts)
+            most = judge.context or max(map(len, rows), default=0)
+            fit = [n for n, row in enumerate(rows) if row and len(row) <= most and texts[n].strip()]
+            found = [_UNREAD] * len(texts)
+            if fit:
+                probability_NC = judge.probabilities([rows[n] for n in fit])
+                for n, each_C in zip(fit, probability_NC, strict=True):
+                    place = int(each_C.argmax())
+                    found[n] = Verdict(int(labels[place]), float(each_C[place]))
+            return found
+
+        return likeliest
+
+    def _wrong(self, problem: str, classes: Sequence[str]) -> ConfigError:
+        return ConfigError(
+            f"the judge {self.model} {problem}; it has {', '.join(classes)}",
+            where="judge",
+            cure="say with `negative` and `positive` which of them count",
+        )
+
+
+@lru_cache(maxsize=16)
+def sized(judge: Judge) -> tuple[Backbone, ModelShape]:
+    """Return the classifier, or the run's backbone, and its shape, read without weights."""
+    from raybias.engine.classifier import check_judge
+    from raybias.engine.model_shape import model_shape
+
+    if not judge.run:
+        return judge.spec(), check_judge(judge.spec())[0]
+    spec = _StudyRun.of(judge).backbone
+    return spec, model_shape(spec)
+
+
+@dataclass(frozen=True)
+class _StudyRun:
+    """A finished run of a study, with its origin."""
+
+    judge: Judge
+    store: Store
+    record: Record
+    backbone: Backbone
+    method: Method
+
+    @classmethod
+    def of(cls, judge: Judge) -> Self:
+        """Find the run; OutputError where the study has none such."""
+        # Its classes know every method, this module's too.
+        from raybias.study_record import read_record, read_runs
+
+        store = Store(judge.model)
+        record, runs = read_record(store), read_runs(store)
+        row = next(iter(runs.filter(run_id=judge.run).iter_rows(named=True)), None)
+        backbones = [
+            each for each in record.study.backbones
+            if row and each.name == row["model"] and "weights" in each.abilities
+        ]  # fmt: skip
+        methods = [
+            each for one in backbones for each in methods_of(record.study, one)
+            if row and each.name == row["method"] and each.reads == "probes" and not each.judged_by
+        ]  # fmt: skip
+        if not methods or not cls._files(store, judge.run):
+            kept = runs.filter("selected")["run_id"].to_list()
+            raise OutputError(
+                f"has no run {judge.run!r} that labels texts with weights in hand",
+                where=store.uri,
+                cure=f"choose among {', '.join(kept[:3])}" if kept else "run its study to the end",
+            )
+        return cls(judge, store, record, backbones[0], methods[0])
+
+    @staticmethod
+    def _files(store: Store, run: str) -> list[str]:
+        adapter = [*store.files(f"adapters/{run}", recursive=True)]
+        prompt = f"prompts/{run}.json"
+        return sorted(adapter) or ([prompt] if store.exists(prompt) else [])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The fingerprint of its study, with data and weights, and of the run's files."""
+        found = hashlib.blake2b(self.record.hash.encode(), digest_size=_BYTES)
+        for name in self._files(self.store, self.judge.run):
+            found.update(name.encode() + b"\0" + self.store.read_bytes(name))
+        return found.hexdigest()
+
+    def loaded(self, execution: Execution) -> Judging:
+        from raybias.engine.backbone import ModelContext
+
+        whole = replace(execution, sharding=None, ways={})
+        context = ModelContext(self.backbone, self.record.study.verbalizer.words(), whole)
+        reader = self.method.reader(context, self.store)
+        run = reader.load(self.judge.run)
+
+        def fits(text: str) -> bool:
+            try:
+                reader.check([text])
+            except ModelError:
+                return False
+            return True
+
+        def as_the_run(ids: Sequence[str], texts: Sequence[str]) -> list[Verdict]:
+            fit = [n for n, text in enumerate(texts) if text.strip() and fits(text)]
+            found = [_UNREAD] * len(texts)
+            if fit:
+                items = text_items([ids[n] for n in fit], [texts[n] for n in fit])
+                made, _ = reader.prepare(run, items)()
+                labels, scores = (made[name].to_pylist() for name in ("pred", "scores"))
+                for n, label, logits in zip(fit, labels, scores, strict=True):
+                    logits_L = np.array(logits, np.float64)
+                    share_L = np.exp(logits_L - logits_L.max())
+                    score = 0.0 if label is None else float(share_L[label] / share_L.sum())
+                    found[n] = Verdict(label, score)
+            return found
+
+        return as_the_run
 
 
 @method
@@ -52,16 +272,15 @@ class Continuation(Prompted):
 
     @property
     def judged_by(self) -> str:
-        """What labels the texts that are written."""
-        return self.judge.words
+        judge = self.judge
+        return f"run {judge.run} of {judge.model}" if judge.run else judge.model
 
     @property
     def checkpoints(self) -> Mapping[str, Backbone]:
-        """The judge, where it is a classifier."""
-        return self.judge.checkpoints
+        # A run has a fingerprint instead.
+        return {} if self.judge.run else {"judge": self.judge.spec()}
 
     def pinned(self, revisions: Mapping[str, str | None]) -> Self:
-        """Return the method with its judge pinned."""
         return self.model_copy(update={"judge": self.judge.pinned(revisions)})
 
     def answer_words(self, words: Sequence[str]) -> list[str]:
@@ -77,12 +296,10 @@ class Continuation(Prompted):
         self.judge.check()
 
     def work(self, inputs: Inputs) -> Work:
-        """Count prompts, with the judge of the texts."""
         beside = Beside("the judge", *sized(self.judge))
         return replace(super().work(inputs), beside=(beside,), can_shard=False)
 
     def reader(self, context: ModelContext, store: Store) -> ContinuationReader:
-        """Load the backbone's answers, and the judge."""
         from raybias.engine.context import ON_CPU
 
         # An endpoint has no budget of tokens.
@@ -99,23 +316,18 @@ class ContinuationReader(PromptedReader):
     method: Continuation
     judge: Judging = field(kw_only=True)
 
-    def labelled(
-        self,
-        run: PromptedRun,
-        items: pa.Table,
-        reasoned: Sequence[Written],
-        written: Sequence[Written],
-    ) -> pa.Table:
+    def labelled(self, run: PromptedRun, items: pa.Table, replies: Sequence[Reply]) -> pa.Table:
         """Label continuations by the judge; the one score is its verdict's probability."""
         item_ids, texts = (items[name].to_pylist() for name in ("item_id", "text"))
-        said = [without_thoughts(each.text) for each in written]
-        verdicts = self.judge.verdicts(item_ids, [*map(self._judged, texts, said)])
+        written = [each.text for _, each in replies]
+        said = [without_thoughts(each) for each in written]
+        verdicts = self.judge(item_ids, [*map(self._judged, texts, said)])
         return predictions(
             items,
             scores=np.array([[each.score] for each in verdicts], np.float32),
             labels=[each.label for each in verdicts],
             parsed=[each.label is not None for each in verdicts],
-            answers=[each.text for each in written],
+            answers=written,
         )
 
     def _judged(self, text: str, said: str) -> str:

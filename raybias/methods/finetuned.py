@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from raybias.config.section import Amount, Count, Rate, by_profile
-from raybias.engine.adapters.schedule import EarlyStop
-from raybias.engine.memory import TRAINING_COPIES
+from raybias.engine.adapters.options import ClassifierOptions, EarlyStop, LayerOptions, LoraOptions
+from raybias.engine.memory import TRAINING_COPIES, MemoryTerm, of_bytes, term
+from raybias.engine.model_files import check_trainable
 from raybias.methods.base import Inputs, method
-from raybias.methods.tuned import Tuned, options_for
-from raybias.methods.work import Held, Widths, Work
+from raybias.methods.tuned import Tuned
+from raybias.methods.work import Widths, Work
 
 if TYPE_CHECKING:
     from raybias.engine.adapters.base import ClassifierTrainer
     from raybias.engine.adapters.full import FullTrainer
     from raybias.engine.adapters.lora import LoraTrainer
-    from raybias.engine.adapters.packed_layers import PackedLayerTrainer
     from raybias.engine.backbone import ModelContext
+    from raybias.engine.model_shape import ModelShape
 
 # Copies of the factors beside those of any method: the runs' stacked for a pass, what its gradient
 # adds to those of earlier passes, and the stack in the model's dtype.
@@ -70,15 +71,9 @@ class FinetunedStop(EarlyStop):
     """How many losses must have been seen before the newest, as the paper's code has it."""
 
 
-class Finetuned(Tuned):
+class Finetuned(ClassifierOptions, Tuned):
     """Full fine-tuning and adapters of layers (Kohankhaki2024)."""
 
-    head: Literal["classification", "label_tokens"] = "classification"
-    """A new head with three outputs, or the label words' rows of a causal model's LM head."""
-    template: str = "{text}"
-    """What the model reads; `{text}` stands for the sentence."""
-    label_words: tuple[str, str, str] | None = None
-    """For label_tokens: the words in label order, instead of the study's verbalizer."""
     epochs: Count | None = Field(None, ge=1)
     """Stop after so many passes over the training set, where that comes before max_steps."""
     betas: tuple[float, float] = (0.9, 0.999)
@@ -106,8 +101,6 @@ class Finetuned(Tuned):
     """By which accuracy runs are kept; `test` (Kohankhaki2024) flatters its accuracies."""
 
     shares_backbone: ClassVar[bool] = False
-    loads_as: ClassVar[str | None] = None
-    """The dtype of loaded weights; None for the backbone's."""
 
     @model_validator(mode="after")
     def _sensible(self) -> Self:
@@ -118,14 +111,13 @@ class Finetuned(Tuned):
         return self
 
     def written(self, texts: Sequence[str]) -> list[str]:
-        """Return texts in the method's template."""
         return [self.template.replace("{text}", text) for text in texts]
 
     def check(self, inputs: Inputs) -> None:
         """Refuse a head that the model cannot have, label words that share a token, long texts."""
-        from raybias.engine.classifier import ClassifierOptions, check_classifier
+        from raybias.engine.classifier import check_classifier
 
-        check_classifier(inputs.encoder, options_for(ClassifierOptions, self), inputs.words)
+        check_classifier(inputs.encoder, self, inputs.words)
         super().check(inputs)
 
     @abstractmethod
@@ -133,14 +125,10 @@ class Finetuned(Tuned):
         """Import the trainer's class."""
 
     def trainer(self, context: ModelContext) -> ClassifierTrainer:
-        """Load the backbone as a classifier with its trainer."""
         from raybias.engine.classifier import load_classifier
 
-        kind = self.trainer_type()
-        options = options_for(kind.options, self)
-        return kind(
-            load_classifier(context.spec, options, context.words, context.execution), options
-        )
+        made = load_classifier(context.spec, self, context.words, context.execution)
+        return self.trainer_type()(made, self)
 
 
 class FullStop(FinetunedStop):
@@ -167,18 +155,18 @@ class Full(Finetuned):
     dropout_after_first_eval: bool = by_profile(paper=False, strict=True)
     """Whether dropout goes on after the first evaluation; lost in Kohankhaki2024's code."""
 
+    factor: ClassVar[int] = 6
+    # functional_call, dropout by counter, autocast.
+    launches: ClassVar[tuple[float, float]] = (5.0, 0.0)
     loads_as: ClassVar[str | None] = "float32"
     runs_per_replica: ClassVar[int] = 2
 
     def check(self, inputs: Inputs) -> None:
         """Refuse quantised weights, and what a classifier cannot have or read."""
-        from raybias.engine.model_files import check_trainable
-
         check_trainable(inputs.backbone, f"method {self.name}")
         super().check(inputs)
 
     def trainer_type(self) -> type[FullTrainer]:
-        """Import the trainer of whole models."""
         from raybias.engine.adapters.full import FullTrainer
 
         return FullTrainer
@@ -187,22 +175,21 @@ class Full(Finetuned):
         """Return False: each row is a sequence of its own."""
         return False
 
-    def tuning(self) -> dict[str, Any]:
-        """Describe a step: one batch of one run, in which every weight has a gradient."""
-        # functional_call, dropout by counter, autocast; the weight, its gradient and two moments,
-        # read and written.
-        return {
-            "factor": 6,
-            "widths": Widths(math.inf, (1.0,)),
-            "launches": (5.0, 0.0),
-            "moved": 8 * _FLOAT32,
-            "most": 1,
-        }
-
     def work(self, inputs: Inputs) -> Work:
-        """Describe what whole models need: a replica keeps tuned ones beside the backbone."""
+        """Describe what whole models need: a replica keeps tuned ones beside the backbone.
+
+        A step is one batch of one run, in which every weight has a gradient.
+        """
+        work = super().work(inputs)
+        one_batch = Widths(math.inf, (1.0,))
+        # The weight, its gradient and two moments, read and written.
+        moved = 8 * _FLOAT32
         return replace(
-            super().work(inputs),
+            work,
+            tuning={
+                name: replace(each, step=each.step._replace(widths=one_batch), moved=moved, most=1)
+                for name, each in work.tuning.items()
+            },
             can_shard=False,
             frozen=False,
             item=_FLOAT32,
@@ -211,12 +198,10 @@ class Full(Finetuned):
         )
 
 
-class LayerAdapter(Finetuned):
+class LayerAdapter(LayerOptions, Finetuned):
     """A method that adapts layers of a frozen classifier."""
 
-    @abstractmethod
-    def trainer_type(self) -> type[PackedLayerTrainer]:
-        """Import the trainer of the adapters."""
+    launches: ClassVar[tuple[float, float]] = (3.5, 0.3)
 
     def packs(self, inputs: Inputs) -> bool:
         """Check whether rows share sequences, as those of causal models do."""
@@ -224,37 +209,23 @@ class LayerAdapter(Finetuned):
 
         return not is_encoder(inputs.backbone)
 
-    def tuning(self) -> dict[str, Any]:
-        """Count the kernels that the adapters launch."""
-        return {"launches": (3.5, 0.3)}
-
     def check(self, inputs: Inputs) -> None:
         """Refuse also target names that match no layer."""
         from raybias.engine.adapters.packed_layers import target_layers
         from raybias.engine.backbone import empty_model
 
-        options = options_for(self.trainer_type().options, self)
-        target_layers(empty_model(inputs.backbone), options, inputs.backbone)
+        target_layers(empty_model(inputs.backbone), self, inputs.backbone)
         super().check(inputs)
 
 
 @method
-class Lora(LayerAdapter):
+class Lora(LoraOptions, LayerAdapter):
     """Packed low-rank adaptation of a frozen backbone (Kohankhaki2024)."""
 
     kind: Literal["lora"] = "lora"
     """Names the kind of method."""
     preset: Literal["paper_text", "vectorlm"] = "paper_text"
     """paper_text: all linear layers, classification head; vectorlm: the released configuration."""
-    rank: Count = Field(8, ge=1)
-    """Rank of the factors."""
-    alpha: float = Field(32, gt=0)
-    """The product of the factors is scaled by alpha / rank."""
-    dropout: float = Field(0.1, ge=0, lt=1)
-    """Dropout before the factors; the frozen backbone itself runs without."""
-    target: Literal["all_linear", "peft_default"] | tuple[str, ...] = "all_linear"
-    """Which layers: all linear ones but embeddings and head, PEFT's choice for the
-    architecture (query and value mostly), or names such as [q_proj, v_proj]."""
     learning_rates: tuple[Rate, ...] = Field((1e-4,), min_length=1)
     """More than one is a sweep: the best by mean validation accuracy is kept."""
     weight_decay: float = Field(1e-4, ge=0)
@@ -270,18 +241,16 @@ class Lora(LayerAdapter):
         return data
 
     def trainer_type(self) -> type[LoraTrainer]:
-        """Import the trainer of the factors."""
         from raybias.engine.adapters.lora import LoraTrainer
 
         return LoraTrainer
 
-    def held(self) -> tuple[Held, ...]:
-        """List the factors, and their inputs."""
-        widths = "linear_widths", "{:,} inputs and outputs"
+    def held(self, shape: ModelShape, *, tokens: int, pack: int) -> tuple[MemoryTerm, ...]:
+        widths = shape.linear_widths, "{:,} inputs and outputs"
         copies = TRAINING_COPIES + _COPIES_OF_PASSES
         return (
-            Held("inputs of the factors, kept too", ("tokens", "{:,} tokens"), widths,
-                 lambda shape: (shape.item + 1, "({} bytes, the mask's included)")),
-            Held("factors, gradients, AdamW, best", "pack", (self.rank, "rank {}"), widths,
-                 (4, "{} bytes"), copies),
+            term("inputs of the factors, kept too", (tokens, "{:,} tokens"), widths,
+                 (shape.item + 1, "({} bytes, the mask's included)")),
+            term("factors, gradients, AdamW, best", pack, (self.rank, "rank {}"), widths,
+                 of_bytes(4), copies),
         )  # fmt: skip

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
+import polars as pl
 from pydantic import Field, model_validator
 
 from raybias.config.section import Count, by_profile
@@ -14,9 +15,6 @@ from raybias.methods.base import method
 from raybias.methods.prompted import CLOSED_QUESTION, OPEN_QUESTION, Prompted, Shot, cue_of
 from raybias.probes.templates import capital
 from raybias.schema import LABELS
-
-if TYPE_CHECKING:
-    import polars as pl
 
 #: Most tokens of the reasoning: in a chat, and after plain text as Kohankhaki2024 has it.
 _REASONING: Final = {True: 256, False: 64}
@@ -69,12 +67,10 @@ class FewShot(Prompted):
 
     @property
     def shots(self) -> int:
-        """Demonstrations in a prompt."""
         return len(LABELS) * self.shots_per_label
 
     @property
     def shown_first(self) -> str:
-        """The part of a prompt before the question, in words."""
         return f"{self.shots_per_label} demonstrations per label, order: {self.shot_order}"
 
     def shown(self, words: Sequence[str], shots: Sequence[Shot]) -> tuple[str, list[Message]]:
@@ -83,8 +79,10 @@ class FewShot(Prompted):
         asked = self.demonstration.partition(label)[0].rstrip().removesuffix(self.cue)
         plain, messages = "", list[Message]()
         for shot, number in shots:
+            word = words[number].strip()
             whole, content = (
-                self._filled(each, shot, words, number) for each in (self.demonstration, asked)
+                prompts.about(each, shot, words, label=word, Label=capital(word))
+                for each in (self.demonstration, asked)
             )
             plain += whole
             messages += [
@@ -93,19 +91,7 @@ class FewShot(Prompted):
             ]
         return plain, messages
 
-    @staticmethod
-    def _filled(template: str, shot: str, words: Sequence[str], label: int) -> str:
-        word = words[label].strip()
-        return prompts.filled(
-            template,
-            text=shot,
-            choices=prompts.choices(words),
-            label=word,
-            Label=capital(word),
-        )
-
     def answer_words(self, words: Sequence[str]) -> list[str]:
-        """Return the label words as the demonstrations write them, for their tokens."""
         if "{Label}" not in self.demonstration:
             return list(words)
         return [capital(word) for word in words]
@@ -113,7 +99,6 @@ class FewShot(Prompted):
     def draw_shots(
         self, sentences: Mapping[str, Mapping[str, pl.DataFrame]], training: str, seed: int
     ) -> list[Shot]:
-        """Draw the demonstrations of one run."""
         return prompts.draw_shots(
             sentences[training]["train"],
             seed=seed,
@@ -142,7 +127,6 @@ class ChainOfThought(Prompted):
 
     @property
     def shown_first(self) -> str:
-        """The part of a prompt before the question, in words."""
         return f"its own reasoning, at most {self.reasoning_room} tokens"
 
     @property
@@ -151,13 +135,11 @@ class ChainOfThought(Prompted):
         return self.temperature > 0 or super().draws
 
     def rooms(self, chat: bool) -> dict[str, int]:
-        """Return the most tokens to generate, by option, in a chat or after plain text."""
         own = {"reasoning_tokens": self.reasoning_tokens or _REASONING[chat]}
         return super().rooms(chat) | own
 
     @property
     def reasoning_room(self) -> int:
-        """Most tokens of the reasoning."""
         return self.rooms(self.prompt_format != "raw")["reasoning_tokens"]
 
     @model_validator(mode="after")
@@ -168,10 +150,7 @@ class ChainOfThought(Prompted):
         return self
 
     def concluded(self, text: str, words: Sequence[str], reasoning: str) -> str:
-        """Write the reasoning, and the question about it."""
-        return prompts.filled(
-            self.conclusion, text=text, choices=prompts.choices(words), reasoning=reasoning
-        )
+        return prompts.about(self.conclusion, text, words, reasoning=reasoning)
 
     @property
     def asked_in_a_chat(self) -> str:

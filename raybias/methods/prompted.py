@@ -18,17 +18,18 @@ from pydantic import Field, model_validator
 from raybias.config import Backbone, MethodFields
 from raybias.config.parts import Ability
 from raybias.config.section import Count, Profile, by_profile
+from raybias.engine.encoder import TextEncoder, first_ids, first_token_groups
+from raybias.engine.model_files import read_config, read_generation
 from raybias.methods import prompts
 from raybias.methods.asking import AskingMethod, Message, PromptFormat
 from raybias.methods.base import Inputs, Reader, Run
-from raybias.methods.work import Asks, Work, sample
+from raybias.methods.work import Asks, TokenCounts, Work, sample
 from raybias.providers.base import answers_of
 from raybias.schema import PREDICTIONS, OutputSpec
+from raybias.storage import Store
 
 if TYPE_CHECKING:
     from raybias.engine.backbone import ModelContext
-    from raybias.engine.encoder import TextEncoder
-    from raybias.storage import Store
 
 CLOSED_QUESTION: Final = "Text: {text}\nQuestion: Is the sentiment of the text {choices}?\n"
 OPEN_QUESTION: Final = "Text: {text}\nQuestion: What is the sentiment of the text?\n"
@@ -96,11 +97,9 @@ class Prompted(AskingMethod):
 
     @property
     def system_message(self) -> str:
-        """The system message of a chat, if there is any."""
         return self.system
 
     def form(self, encoder: TextEncoder) -> Asking:
-        """Return the writer of prompts for a backbone with this tokenizer."""
         return Asking(self, encoder)
 
     @property
@@ -113,10 +112,7 @@ class Prompted(AskingMethod):
         return "", []
 
     def concluded(self, text: str, words: Sequence[str], reasoning: str) -> str:
-        """Write the text after the cue that asks for the label; none by default.
-
-        `reasoning` was generated after the cue, with the blank that it begins with.
-        """
+        """Write what asks for the label, after the cue and the `reasoning`; none by default."""
         return ""
 
     def answer_words(self, words: Sequence[str]) -> list[str]:
@@ -147,7 +143,6 @@ class Prompted(AskingMethod):
 
     @property
     def n_runs(self) -> int:
-        """Runs on the probes, for each training set where it needs one."""
         return len(self.run_seeds)
 
     def fit(self, backbone: Backbone, profile: Profile) -> Self:
@@ -170,27 +165,32 @@ class Prompted(AskingMethod):
         return 0
 
     def output(self) -> OutputSpec:
-        """Say where predictions are stored."""
         return OutputSpec("predictions", PREDICTIONS)
 
     def runs(self, inputs: Inputs) -> list[Run]:
         """List a run per seed (and training set, where there are demonstrations)."""
         sampling, form = self._sampling_of(inputs.backbone), self.form(inputs.encoder)
         runs = []
-        for dataset in inputs.sentences if self.needs_training_set else ("none",):
-            for seed in self.run_seeds:
-                shots = self.draw_shots(inputs.sentences, dataset, seed)
-                run_id = f"{inputs.backbone.name}.{dataset}.{self.name}.s{seed}"
-                recipe = {
-                    "run_id": run_id,
-                    "seed": seed,
-                    "shots": shots,
-                    "sampling": sampling,
-                    **self._calibration(inputs, seed),
-                    **form.record(inputs.words, shots),
-                }
-                runs.append(Run(run_id, dataset, seed, recipe))
+        for dataset, seed, shots in self._drawn(inputs):
+            run_id = f"{inputs.backbone.name}.{dataset}.{self.name}.s{seed}"
+            recipe = {
+                "run_id": run_id,
+                "seed": seed,
+                "shots": shots,
+                "sampling": sampling,
+                **self._calibration(inputs, seed),
+                **form.record(inputs.words, shots),
+            }
+            runs.append(Run(run_id, dataset, seed, recipe))
         return runs
+
+    def _drawn(self, inputs: Inputs) -> list[tuple[str, int, list[Shot]]]:
+        """List the training set, the seed and the demonstrations of each run."""
+        return [
+            (dataset, seed, self.draw_shots(inputs.sentences, dataset, seed))
+            for dataset in (inputs.sentences if self.needs_training_set else ("none",))
+            for seed in self.run_seeds
+        ]
 
     def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
         """Ask for chats or plain text, and for likelihoods of labels where they count."""
@@ -205,7 +205,6 @@ class Prompted(AskingMethod):
         """Join the method's temperature and the model's settings (ModelError if unsupported)."""
         from transformers import GenerationConfig
 
-        from raybias.engine.model_files import read_config, read_generation
         from raybias.engine.sampling import Sampling
 
         if not backbone.is_checkpoint:
@@ -225,17 +224,13 @@ class Prompted(AskingMethod):
         """Refuse an encoder, label words that share a token, and prompts without room to answer."""
         inputs.refuse_encoder(self.name)
         self._sampling_of(inputs.backbone)
-        drawn = [
-            (seed, self.draw_shots(inputs.sentences, dataset, seed))
-            for dataset in (inputs.sentences if self.needs_training_set else ("none",))
-            for seed in self.run_seeds
-        ]
+        drawn = self._drawn(inputs)
         self.check_words(inputs)
         form, words = self.form(inputs.encoder), inputs.words
         # Demonstrations are counted once for all texts, and the longest of all draws.
         counts = [
             (len(form.encoder.encode([form.first("", words, shots)])[0]), -place, seed)
-            for place, (seed, shots) in enumerate(drawn)
+            for place, (_, seed, shots) in enumerate(drawn)
         ]
         longest, _, seed = max(counts)
         bare = len(form.encoder.encode([form.first("", words)])[0])
@@ -260,28 +255,28 @@ class Prompted(AskingMethod):
             # A replica reads it once for all rows of a run, and copies it to each.
             shown, bare = (counts.mean([form.last("", words, each)]) for each in (shots, ()))
             opening = shown - bare
+
+        def read(texts: Sequence[str], counts: TokenCounts, shots: Sequence[Shot] = ()) -> float:
+            last = counts.mean([form.last(each, words, shots) for each in texts])
+            if not self.reasoning_room:
+                return last
+            # The generated text is read again, after the first prompt.
+            first = counts.mean([form.first(each, words, shots) for each in texts])
+            return last + (first + self.reasoning_room)
+
         tokens, asks = {}, {}
         for name, frame in inputs.items.items():
             some, rows = sample(frame["text"].to_list()), max(1, frame.height)
-            asked = [form.first(each, words) for each in some]
-            shortest = min(counts.lengths(asked), default=1)
+            shortest = min(counts.lengths([form.first(each, words) for each in some]), default=1)
             written = self.reasoning_room or max(1, self.answer_room)
             held = max(held, 1 + (opening + written) / shortest)
-            length = counts.mean([form.last(each, words) for each in some]) + opening / rows
-            if self.reasoning_room:
-                # The generated text is read again, after the first prompt.
-                length += counts.mean(asked) + self.reasoning_room
             # Texts that a run reads for an item, those of the calibration counted.
             times = 1.0 + self.calibration * (self.read == "calibrated") / rows
-            tokens[name] = (length + new) * times
-            if inputs.encoder.knows_tokens:
-                continue
-            read = inputs.tokens.mean([form.last(each, words, shots) for each in some])
-            if self.reasoning_room:
-                first = inputs.tokens.mean([form.first(each, words, shots) for each in some])
-                read += first + self.reasoning_room
-            requests = 2.0 if self.reasoning_room else 1.0
-            asks[name] = Asks(requests * times, read * times, new * times)
+            tokens[name] = (read(some, counts) + opening / rows + new) * times
+            if not inputs.encoder.knows_tokens:
+                requests = 2.0 if self.reasoning_room else 1.0
+                own = read(some, inputs.tokens, shots)
+                asks[name] = Asks(requests * times, own * times, new * times)
         return Work(
             runs=self.n_runs * (len(inputs.sentences) if self.needs_training_set else 1),
             items=inputs.counted(),
@@ -292,7 +287,6 @@ class Prompted(AskingMethod):
         )
 
     def reader(self, context: ModelContext, store: Store) -> Reader:
-        """Load the backbone's answers."""
         from raybias.methods.prompted_reader import PromptedReader
 
         return PromptedReader(self, answers_of(context, store), context.words, store)
@@ -315,14 +309,8 @@ class Asking(PromptFormat):
 
     method: Prompted
 
-    def _filled(self, template: str, text: str, words: Sequence[str]) -> str:
-        return prompts.filled(template, text=text, choices=prompts.choices(words))
-
     def first(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
-        """Write the prompt of one text, after any demonstrations.
-
-        `words` are in label order; `shots` are text and label (0, 1, 2), in the order shown.
-        """
+        """Write a text's prompt; `words` in label order, `shots` (text, label) as shown."""
         return self._written(text, words, shots, "")
 
     def last(
@@ -344,18 +332,18 @@ class Asking(PromptFormat):
         )
 
     def _written(self, text: str, words: Sequence[str], shots: Sequence[Shot], end: str) -> str:
-        cue = self._filled(self.method.cue, text, words) + end
+        cue = prompts.about(self.method.cue, text, words) + end
         if self.chat:
             messages = self._messages(text, words, shots)
             return self.begun(messages, cue, instead=self.method.asked_in_a_chat)
         shown, _ = self.method.shown(words, shots)
-        return shown + self._filled(self.method.template, text, words) + cue
+        return shown + prompts.about(self.method.template, text, words) + cue
 
     def _messages(self, text: str, words: Sequence[str], shots: Sequence[Shot]) -> list[Message]:
         system = self.method.system
         said = [Message(role="system", content=system)] if system else []
         _, shown = self.method.shown(words, shots)
-        question = self._filled(self.method.template, text, words).strip()
+        question = prompts.about(self.method.template, text, words).strip()
         return [*said, *shown, Message(role="user", content=question)]
 
     def record(self, words: Sequence[str], shots: Sequence[Shot]) -> dict[str, str]:
@@ -372,8 +360,6 @@ class Asking(PromptFormat):
 
         Raises ModelError: a word that the tokenizer does not know, or two with one token.
         """
-        from raybias.engine.verbalizer import first_ids, first_token_groups
-
         shown = self.method.answer_words(words)
         if not self.own.knows_tokens:
             return tuple(shown)

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from raybias.engine.answers import Answers, Writing, Written
@@ -17,31 +17,20 @@ from raybias.methods import prompts
 from raybias.methods.base import Answered, Compute, Reader, predictions
 from raybias.methods.prompted import Asking, Prompted, Shot
 from raybias.seeding import generator
+from raybias.storage import Store
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from raybias.storage import Store
+#: The reasoning before an answer, empty without one, and the answer, with the tokens of both.
+Reply = tuple[str, Written]
 
 
 @dataclass(frozen=True)
 class PromptedRun:
-    """A run of a prompted method, from `OUT/prompts/<run_id>.json`.
-
-    `calibration`: sentences whose mean scores `read: calibrated` subtracts.
-    """
+    """A run of a prompted method; `calibration`: sentences whose mean scores are subtracted."""
 
     run_id: str
     seed: int
     shots: tuple[Shot, ...] = ()
     calibration: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, store: Store, run_id: str) -> PromptedRun:
-        """Read the run's seed and demonstrations."""
-        content = json.loads(store.read_text(f"prompts/{run_id}.json"))
-        shots = tuple((text, label) for text, label in content["shots"])
-        return cls(content["run_id"], content["seed"], shots, tuple(content.get("calibration", ())))
 
     def keys(self, item_ids: Sequence[str], stage: str) -> list[tuple[str | int, ...]]:
         """Return the sampling keys of items at a stage."""
@@ -73,98 +62,77 @@ class PromptedReader(Reader):
         return self.form.label_ids(self.words)
 
     def load(self, run_id: str) -> PromptedRun:
-        """Read the seed and demonstrations of a run."""
-        return PromptedRun.read(self.store, run_id)
+        content = json.loads(self.store.read_text(f"prompts/{run_id}.json"))
+        shots = tuple((text, label) for text, label in content["shots"])
+        return PromptedRun(run_id, content["seed"], shots, tuple(content.get("calibration", ())))
 
     def prepare(self, run: PromptedRun, items: pa.Table) -> Compute:
-        """Write prompts; return the call that labels by answers or likelihoods of label words."""
         item_ids, texts = (items[name].to_pylist() for name in ("item_id", "text"))
         ask = self._ask(run, item_ids, texts)
 
         def label() -> Answered:
-            reasoned, written = ask()
-            tokens = sum(each.tokens for each in (*reasoned, *written))
-            return Answered(self.labelled(run, items, reasoned, written), tokens)
+            replies = ask()
+            tokens = sum(answer.tokens for _, answer in replies)
+            return Answered(self.labelled(run, items, replies), tokens)
 
         return label
 
-    def labelled(
-        self,
-        run: PromptedRun,
-        items: pa.Table,
-        reasoned: Sequence[Written],
-        written: Sequence[Written],
-    ) -> pa.Table:
-        """Make the columns of predictions from the answers."""
-        if self.method.read == "answer":
-            return self._answered(run, items, reasoned, written)
-        return self._likeliest(run, items, reasoned, written)
-
     def _ask(
         self, run: PromptedRun, item_ids: Sequence[str], texts: Sequence[str]
-    ) -> Callable[[], tuple[list[Written], list[Written]]]:
-        """Write first prompts; return the call that gives any reasonings, and answers."""
+    ) -> Callable[[], list[Reply]]:
+        """Write first prompts; return the call that gives the replies."""
         method, form = self.method, self.form
         asked = [form.first(each, self.words, run.shots) for each in texts]
         how = Writing(method.answer_room, method.temperature, form.chat, self.label_ids)
         keys = run.keys(item_ids, "answer")
         if not method.reasoning_room:
             write = self.answers.begin_write(asked, keys, how)
-            return lambda: ([], write())
+            return lambda: [("", each) for each in write()]
         reason = self.answers.begin_write(
             asked,
             run.keys(item_ids, "reasoning"),
             replace(how, most=method.reasoning_room, labels=()),
         )
 
-        def conclude() -> tuple[list[Written], list[Written]]:
+        def conclude() -> list[Reply]:
             reasoned = reason()
             pairs = zip(texts, reasoned, strict=True)
             last = [form.last(text, self.words, reasoning=each.text) for text, each in pairs]
-            return reasoned, self.answers.write(last, keys, how)
+            written = self.answers.write(last, keys, how)
+            return [
+                (before.text, each._replace(tokens=before.tokens + each.tokens))
+                for before, each in zip(reasoned, written, strict=True)
+            ]
 
         return conclude
 
-    def _means(self, run: PromptedRun) -> npt.NDArray[np.float64]:
-        """Compute each label's mean score over a run's calibration sentences, once per run."""
-        if run.run_id not in self.means:
-            ids = [f"calibration-{n}" for n in range(len(run.calibration))]
-            _, written = self._ask(run, ids, run.calibration)()
-            self.means[run.run_id] = _scores(written).mean(axis=0)
-        return self.means[run.run_id]
+    def labelled(self, run: PromptedRun, items: pa.Table, replies: Sequence[Reply]) -> pa.Table:
+        """Make the columns of predictions from the replies, by answers or by the highest score.
 
-    def _likeliest(
-        self,
-        run: PromptedRun,
-        items: pa.Table,
-        reasoned: Sequence[Written],
-        written: Sequence[Written],
-    ) -> pa.Table:
-        """Label by the highest score, less its mean if calibrated.
-
-        Scores are stored uncalibrated and the answer is the likeliest word, to show the effect on a
-        gap.
+        Scores are stored uncalibrated, and beside calibrated labels the answer is the likeliest
+        word, to show the effect on a gap.
         """
-        scores_NL = _scores(written)
-        calibrated = self.method.read == "calibrated"
-        offsets_L = self._means(run) if calibrated else np.zeros(len(self.words))
-        words = [self.words[n] for n in scores_NL.argmax(axis=1)] if calibrated else []
+        if self.method.read == "answer":
+            return self._answered(run, items, replies)
+        scores_NL, offsets_L = _scores(replies), np.zeros(len(self.words))
+        words: list[str] = []
+        if self.method.read == "calibrated":
+            words = [self.words[n] for n in scores_NL.argmax(axis=1)]
+            if run.run_id not in self.means:
+                ids = [f"calibration-{n}" for n in range(len(run.calibration))]
+                said = self._ask(run, ids, run.calibration)()
+                self.means[run.run_id] = _scores(said).mean(axis=0)
+            offsets_L = self.means[run.run_id]
         return predictions(
             items,
             scores=scores_NL.astype(np.float32),
             labels=(scores_NL - offsets_L).argmax(axis=1).tolist(),
-            answers=_behind(reasoned, words),
+            answers=self._shown(replies, words),
         )
 
-    def _answered(
-        self,
-        run: PromptedRun,
-        items: pa.Table,
-        reasoned: Sequence[Written],
-        written: Sequence[Written],
-    ) -> pa.Table:
-        answers = [each.text for each in written]
-        logits = np.array([each.label_scores for each in written], np.float32)
+    def _answered(self, run: PromptedRun, items: pa.Table, replies: Sequence[Reply]) -> pa.Table:
+        answers = [each.text for _, each in replies]
+        logits = np.array([each.label_scores for _, each in replies], np.float32)
         rule = self.method.answer_rule
         read = [prompts.read_answer(each, self.words, rule) for each in answers]
         return predictions(
@@ -178,7 +146,7 @@ class PromptedReader(Reader):
             ],
             parsed=[each.label is not None for each in read],
             unread=[each.unread for each in read],
-            answers=_behind(reasoned, answers),
+            answers=self._shown(replies, answers),
         )
 
     def _unparsed(
@@ -193,20 +161,21 @@ class PromptedReader(Reader):
             return int(drawn)
         return None
 
+    def _shown(self, replies: Sequence[Reply], answers: Sequence[str]) -> list[str]:
+        """Join reasonings and answers, or return either."""
+        if not self.method.reasoning_room:
+            return [*answers]
+        reasoned = [before for before, _ in replies]
+        pairs = zip(reasoned, answers, strict=False)
+        joined = [f"{before} [...]{each}" if before else each for before, each in pairs]
+        return joined or reasoned
 
-def _behind(reasoned: Sequence[Written], answers: Sequence[str]) -> list[str | None]:
-    """Join reasonings and answers, or return either."""
-    if not (reasoned and answers):
-        return [each.text for each in reasoned] or [*answers]
-    both = zip(reasoned, answers, strict=True)
-    return [f"{each.text} [...]{answer}" if each.text else answer for each, answer in both]
 
-
-def _scores(written: Sequence[Written]) -> npt.NDArray[np.float64]:
+def _scores(replies: Sequence[Reply]) -> npt.NDArray[np.float64]:
     """Return the labels' scores [texts, labels]; WorkFailed where an endpoint gave none."""
-    if any(not each.label_scores for each in written):
+    if any(not each.label_scores for _, each in replies):
         raise WorkFailed(
             "no log-probabilities of first tokens came back, which `read` needs",
             cure="set read: answer, or take first_tokens out of `offers`",
         )
-    return np.array([each.label_scores for each in written], np.float64)
+    return np.array([each.label_scores for _, each in replies], np.float64)

@@ -43,10 +43,10 @@ def check_placeholders(
             raise ValueError(f"{field} has {{{name}}}, which stands for nothing; use {listed}")
 
 
-def choices(words: Sequence[str]) -> str:
-    """List the label words: `negative, neutral, or positive`."""
+def about(template: str, text: str, words: Sequence[str], **values: str) -> str:
+    """Fill a template with a text, `values`, and as choices `negative, neutral, or positive`."""
     *others, last = (word.strip() for word in words)
-    return f"{', '.join(others)}, or {last}"
+    return filled(template, text=text, choices=f"{', '.join(others)}, or {last}", **values)
 
 
 def draw_shots(

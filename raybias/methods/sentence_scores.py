@@ -29,12 +29,12 @@ from raybias.schema import (
     TRIPLES,
     OutputSpec,
 )
+from raybias.storage import Store
 
 if TYPE_CHECKING:
     from raybias.engine.backbone import ModelContext
     from raybias.engine.scoring.continuations import SentenceScorer
     from raybias.engine.scoring.pair_scores import PairScorer
-    from raybias.storage import Store
 
 #: Columns of a pair that its scores bear too.
 _CARRIED: Final = ("style", "pair_id", "bias_type", "direction", "cluster")
@@ -69,11 +69,9 @@ class PairScore(Method):
         return self.model_copy(update={"scores": scores})
 
     def output(self) -> OutputSpec:
-        """Say where scores are stored."""
         return OutputSpec("pair_scores", PAIR_SCORES, len(self.scores), PAIRS)
 
     def check(self, inputs: Inputs) -> None:
-        """Refuse sentences that are too long."""
         for frame in inputs.items.values():
             texts = [*frame["sent_more"], *frame["sent_less"]]
             names = [*frame["pair_id"]] * 2
@@ -91,12 +89,11 @@ class PairScore(Method):
                 continue
             kinds = {"begun" if s in ("prepend", "sum", "shared") else s for s in self.scores}
             # Behind both begin tokens, where there are two.
-            twice = "begun" in kinds and inputs.encoder.other_begin_id is not None
+            twice = "begun" in kinds and len(inputs.encoder.begin_ids) > 1
             tokens[name] = (len(kinds) + twice) * sum(sides)
         return Work(runs=1, items=inputs.counted(), tokens=tokens, whole_head=True)
 
     def reader(self, context: ModelContext, store: Store) -> PairReader:
-        """Load the model that the scores need."""
         from raybias.engine.scoring.masked import scored_loader
         from raybias.engine.scoring.pair_scores import PairScorer
 
@@ -152,7 +149,6 @@ class SentenceMethod(Method):
         """Make a row of the scores of an item's sentences."""
 
     def check(self, inputs: Inputs) -> None:
-        """Refuse sentences that are too long."""
         for frame in inputs.items.values():
             said = [(item["item_id"], _joined(*each)) for item in frame.iter_rows(named=True)
                     for each in self.sentences(item)]  # fmt: skip
@@ -169,7 +165,6 @@ class SentenceMethod(Method):
         return Work(runs=1, items=inputs.counted(), tokens=tokens, whole_head=True)
 
     def reader(self, context: ModelContext, store: Store) -> SentenceReader:
-        """Load the causal or masked model with its scorer of sentences."""
         from raybias.engine.scoring.continuations import SentenceScorer
         from raybias.engine.scoring.masked import scored_loader
 
@@ -188,7 +183,6 @@ class SentenceReader(Reader):
     method: SentenceMethod
 
     def prepare(self, run: None, items: pa.Table) -> Compute:
-        """Pack sentences; return the call that computes rows of the method's table."""
         rows = items.to_pylist()
         said = [self.method.sentences(item) for item in rows]
         score = self.scorer.prepare([each for sentences in said for each in sentences])
@@ -211,20 +205,16 @@ class SentenceLikelihood(SentenceMethod):
     """Names the kind of method."""
 
     def output(self) -> OutputSpec:
-        """Say where scores are stored."""
         return OutputSpec("sentences", SENTENCE_SCORES, items=SENTENCE_ITEMS)
 
     def check(self, inputs: Inputs) -> None:
-        """Refuse an encoder, and sentences that are too long."""
         inputs.refuse_encoder(self.name)
         super().check(inputs)
 
     def sentences(self, item: Item) -> list[Said]:
-        """Return the sentence."""
         return [("", item["text"])]
 
     def row(self, item: Item, scores: Sequence[float]) -> dict[str, Any]:
-        """Make a row of its score."""
         return {**item, "log_prob": scores[0]}
 
 
@@ -236,7 +226,6 @@ class TripleLikelihood(SentenceMethod):
     """Names the kind of method."""
 
     def output(self) -> OutputSpec:
-        """Say where scores are stored."""
         return OutputSpec("triples", TRIPLE_SCORES, items=TRIPLES)
 
     def check(self, inputs: Inputs) -> None:
@@ -251,10 +240,8 @@ class TripleLikelihood(SentenceMethod):
         super().check(inputs)
 
     def sentences(self, item: Item) -> list[Said]:
-        """Return the three sentences."""
         return [(item["context"], item[name]) for name in _SENTENCES]
 
     def row(self, item: Item, scores: Sequence[float]) -> dict[str, Any]:
-        """Make a row of their scores."""
         said = taken(item, "domain", "task", "term", "item_id")
         return said | dict(zip(_SENTENCES, scores, strict=True))

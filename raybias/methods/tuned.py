@@ -16,39 +16,33 @@ from typing import (
     Final,
     Literal,
     Self,
-    TypeVar,
 )
 
+import polars as pl
+import pyarrow as pa
 from pydantic import Field, model_validator
 
 from raybias.config import MethodFields
-from raybias.config.section import Amount, Count, Rate, Section, by_profile
-from raybias.engine.adapters.schedule import EarlyStop, Recipe
+from raybias.config.section import Amount, Count, Rate, by_profile
+from raybias.engine.adapters.options import EarlyStop, Recipe
+from raybias.engine.encoder import TextEncoder
+from raybias.engine.memory import MemoryTerm
 from raybias.errors import DataError, WorkFailed
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, Run, predictions
-from raybias.methods.work import Held, TokenCounts, Tuning, Widths, Work, sample
+from raybias.methods.work import Rows, TokenCounts, Tuning, Widths, Work, sample
 from raybias.schema import PREDICTIONS, OutputSpec
+from raybias.storage import Store
 
 if TYPE_CHECKING:
-    import polars as pl
-    import pyarrow as pa
-
     from raybias.engine.adapters.base import AdapterTrainer, Weights
     from raybias.engine.backbone import ModelContext
+    from raybias.engine.model_shape import ModelShape
     from raybias.engine.packing import PackedSequence
-    from raybias.storage import Store
 
 Row = Mapping[str, Any]
-Options = TypeVar("Options")
 #: Shards whose packed texts are kept for other runs. A run's shards all come before the next run's,
 #: so these are as many as a run has on most studies' probes; one takes a few megabytes.
 _KEPT: Final = 8
-
-
-def options_for(kind: type[Options], method: Section) -> Options:
-    """Copy the fields of a method that a dataclass of the engine has into it."""
-    names = [each.name for each in fields(kind)]  # type: ignore[arg-type]
-    return kind(**{name: getattr(method, name) for name in names if hasattr(method, name)})
 
 
 class Tuned(Method):
@@ -89,6 +83,11 @@ class Tuned(Method):
     needs_training_set: ClassVar[bool] = True
     small_state: ClassVar[bool] = False
     """Whether a run's state is small enough to be checkpointed at every evaluation."""
+    factor: ClassVar[int] = 4
+    """FLOPs of a step for each parameter and token: 2 forwards, 2 for the gradients of activations,
+    and 2 more where every weight has one."""
+    launches: ClassVar[tuple[float, float]] = (1.0, 0.0)
+    """Launches of a block in units of a plain one's: of a pack, and for each of its runs."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -104,18 +103,17 @@ class Tuned(Method):
 
     @property
     def n_runs(self) -> int:
-        """Runs of each training set that are kept for the probes."""
         return self.keep
 
     @property
     def selection(self) -> str | None:
-        """The split by whose accuracy runs are kept."""
         return self.select
 
     @property
     def recipe(self) -> Recipe:
         """The engine's recipe for its runs."""
-        return options_for(Recipe, self)
+        names = [each.name for each in fields(Recipe) if hasattr(self, each.name)]
+        return Recipe(**{name: getattr(self, name) for name in names})
 
     @property
     def context_vectors(self) -> int:
@@ -131,8 +129,11 @@ class Tuned(Method):
         """Return texts in the method's template."""
         return texts
 
+    def encode(self, encoder: TextEncoder, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenise texts in the method's template, with EOS after them where it has one."""
+        return encoder.encode(self.written(texts), append_eos=self.ends_with_eos)
+
     def output(self) -> OutputSpec:
-        """Say where predictions are stored."""
         return OutputSpec("predictions", PREDICTIONS)
 
     def runs(self, inputs: Inputs) -> Sequence[Run]:
@@ -175,26 +176,18 @@ class Tuned(Method):
 
     @abstractmethod
     def trainer(self, context: ModelContext) -> AdapterTrainer:
-        """Load the backbone with the trainer of this method's runs.
-
-        Raises ModelError: the backbone cannot be loaded, or not for this method.
-        """
+        """Load the backbone with the trainer of its runs; ModelError: it cannot be loaded so."""
 
     def reader(self, context: ModelContext, store: Store) -> AdapterReader:
-        """Load the reader for the tuned adapters in `store`."""
         return AdapterReader(self, self.trainer(context), store)
 
-    def held(self) -> tuple[Held, ...]:
-        """List the memory of a worker that tunes beside weights and activations."""
+    def held(self, shape: ModelShape, *, tokens: int, pack: int) -> tuple[MemoryTerm, ...]:
+        """Count a worker's memory beside weights and activations, for `pack` runs at a time."""
         return ()
 
     def packs(self, inputs: Inputs) -> bool:
         """Check whether rows share sequences, nearly all of them as long as sequences can be."""
         return True
-
-    def tuning(self) -> dict[str, Any]:
-        """Return the fields of `Tuning` that are the method's own."""
-        return {}
 
     def work(self, inputs: Inputs) -> Work:
         """Describe tuning on each training set and scoring the probes."""
@@ -205,7 +198,7 @@ class Tuned(Method):
             items=inputs.counted(),
             tokens=lengths,
             vocabulary=False,
-            held=self.held(),
+            held=self.held,
             tuning={
                 name: self._tuning(inputs, splits) for name, splits in inputs.sentences.items()
             },
@@ -217,35 +210,34 @@ class Tuned(Method):
         sweep, final = runs_of(self)
         recipe = self.recipe
         last, first = recipe.last_step(len(train)), recipe.first_stop
-        of_rows: dict[str, Any] = {
-            "sweep": sweep,
-            "final": final,
-            "rows": self.batch_size,
-            "length": self._mean_length(inputs, train),
-            "widths": self._widths(inputs, train),
-            "every": self.eval_every,
-            "first": first if last is None else min(first, last),
-            "last": last,
-            "checked": self.validation_rows or len(validation),
-            "checked_length": self._mean_length(inputs, validation),
-            "checked_widths": self._widths(inputs, validation),
-            "tested": len(tested),
-            "tested_length": self._mean_length(inputs, tested) if len(tested) else 0.0,
-        }
-        return Tuning(**of_rows | self.tuning())
+        return Tuning(
+            sweep=sweep,
+            final=final,
+            step=self._rows(inputs, train, self.batch_size),
+            every=self.eval_every,
+            first=first if last is None else min(first, last),
+            last=last,
+            checked=self._rows(inputs, validation, self.validation_rows or len(validation)),
+            tested=self._rows(inputs, tested, len(tested)),
+            factor=self.factor,
+            launches=self.launches,
+        )
 
     def _mean_length(self, inputs: Inputs, texts: pl.Series) -> float:
         """Return the mean number of positions of a text, from a sample."""
         written = self.written(sample(texts.to_list()))
         return inputs.tokens.mean(written, append_eos=self.ends_with_eos) + self.context_vectors
 
-    def _widths(self, inputs: Inputs, texts: pl.Series) -> Widths:
-        """Return the batch widths of the rows of texts, from a sample."""
+    def _rows(self, inputs: Inputs, texts: pl.Series, count: int) -> Rows:
+        """Describe `count` rows of texts, from a sample."""
+        if not count:
+            return Rows(0, 0.0, Widths(1.0, ()))
+        length = self._mean_length(inputs, texts)
         if self.packs(inputs):
-            return Widths.packed(self._mean_length(inputs, texts))
+            return Rows(count, length, Widths.packed(length))
         written = self.written(sample(texts.to_list()))
         lengths = inputs.tokens.lengths(written, append_eos=self.ends_with_eos)
-        return Widths.of(lengths + self.context_vectors)
+        return Rows(count, length, Widths.of(lengths + self.context_vectors))
 
 
 @dataclass(frozen=True)
@@ -257,29 +249,26 @@ class AdapterReader(Reader):
     store: Store
 
     def load(self, run_id: str) -> Weights:
-        """Load the weights of a run's adapter."""
         return self.trainer.load(self.store, f"adapters/{run_id}")
 
     def check(self, texts: Sequence[str]) -> None:
-        """Refuse texts that do not fit the context."""
         names = [f"text {place}" for place in range(len(texts))]
         self.method.check_fit(TokenCounts(self.trainer.encoder), texts, names)
 
     @cached_property
     def packed(self) -> Callable[[tuple[str, ...]], tuple[Sequence[PackedSequence], int]]:
         """Packs a shard's texts, once for all of its runs, and counts their tokens."""
-        trainer = self.trainer
+        method, trainer = self.method, self.trainer
 
         # Not of the reader, which would keep itself, and with it the backbone, from being freed.
         @lru_cache(maxsize=_KEPT)
         def pack(texts: tuple[str, ...]) -> tuple[Sequence[PackedSequence], int]:
-            rows = trainer.encode(texts)
+            rows = method.encode(trainer.encoder, texts)
             return trainer.prepare(rows), sum(map(len, rows))
 
         return pack
 
     def prepare(self, run: Weights, items: pa.Table) -> Compute:
-        """Tokenise and pack texts; return the call that labels them."""
         sequences, tokens = self.packed(tuple(items["text"].to_pylist()))
 
         def label() -> Answered:
@@ -336,10 +325,7 @@ def finished(row: Row) -> bool:
 def best_hyper_parameters(
     rows: Sequence[Row], choices: Sequence[HyperParameters]
 ) -> HyperParameters:
-    """Choose the combination, first listed of equals, with the best mean validation accuracy.
-
-    Raises WorkFailed: every run of every combination diverged.
-    """
+    """Choose the combination of best mean validation accuracy; WorkFailed: all runs diverged."""
     means = {}
     for choice in choices:
         accuracies = [

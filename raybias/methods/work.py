@@ -11,18 +11,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from raybias.config import Backbone
+from raybias.engine.encoder import TextEncoder, check_lengths
+from raybias.engine.memory import MemoryTerm
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from raybias.engine.encoder import TextEncoder
-    from raybias.engine.memory import Factor, MemoryTerm
     from raybias.engine.model_shape import ModelShape
-
-    OfShape = Factor | str | tuple[str, str] | Callable[[ModelShape], Factor]
 
 
 T = TypeVar("T")
@@ -46,7 +43,6 @@ class TokenCounts:
 
     encoder: TextEncoder
     _lengths: dict[Any, npt.NDArray[np.int32]] = field(default_factory=dict, repr=False)
-    _tokens: dict[Any, npt.NDArray[np.int32]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def for_chat(self) -> TokenCounts:
@@ -55,9 +51,16 @@ class TokenCounts:
 
     def lengths(self, texts: Sequence[str], *, append_eos: bool = False) -> npt.NDArray[np.int32]:
         """Return each text's number of tokens; ModelError for none, or a missing EOS."""
-        mark = _mark(texts, append_eos)
+        digest = hashlib.blake2b(digest_size=16)
+        for text in texts:
+            digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+        mark = digest.digest(), append_eos
         if mark not in self._lengths:
-            self._tokenise(mark, texts, append_eos=append_eos, keep=False)
+            lengths = [np.empty(0, np.int32)]
+            for first in range(0, len(texts), _AT_ONCE):
+                rows = self.encoder.encode(texts[first : first + _AT_ONCE], append_eos=append_eos)
+                lengths.append(np.fromiter(map(len, rows), np.int32, len(rows)))
+            self._lengths[mark] = np.concatenate(lengths)
         return self._lengths[mark]
 
     def bounds(
@@ -73,8 +76,6 @@ class TokenCounts:
         Most texts are too short to be worth tokenising; ones without ASCII are always tokenised,
         since a tokenizer may write a character as many tokens. Raises as `lengths` does.
 
-        Parameters
-        ----------
         taken: tokens of the context beside a text.
         write: makes a prompt of a text, which contains it at least once; prompts are measured, and
             only those to be tokenised are written.
@@ -103,8 +104,6 @@ class TokenCounts:
         write: Callable[[str], str] = str,
     ) -> None:
         """Refuse texts that do not fit the context; see `bounds` and `encoder.check_lengths`."""
-        from raybias.engine.encoder import check_lengths
-
         bounds = self.bounds(texts, taken=taken, append_eos=append_eos, write=write)
         check_lengths(bounds, context=self.encoder.context, taken=taken, by=by, names=names)
 
@@ -112,25 +111,6 @@ class TokenCounts:
         """Return the mean length of texts; 0 of none."""
         lengths = self.lengths(texts, append_eos=append_eos)
         return float(lengths.sum(dtype=np.int64)) / max(1, len(lengths))
-
-    def rows(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
-        """Return the token ids of each text, which are cached too."""
-        mark = _mark(texts, append_eos)
-        if mark not in self._tokens:
-            self._tokenise(mark, texts, append_eos=append_eos, keep=True)
-        ends = np.cumsum(self._lengths[mark])
-        return [row.tolist() for row in np.split(self._tokens[mark], ends[:-1])][: len(texts)]
-
-    def _tokenise(self, mark: Any, texts: Sequence[str], *, append_eos: bool, keep: bool) -> None:
-        lengths, tokens = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
-        for first in range(0, len(texts), _AT_ONCE):
-            rows = self.encoder.encode(texts[first : first + _AT_ONCE], append_eos=append_eos)
-            lengths.append(np.fromiter(map(len, rows), np.int32, len(rows)))
-            if keep:
-                tokens.append(np.concatenate(rows, dtype=np.int32))
-        self._lengths[mark] = np.concatenate(lengths)
-        if keep:
-            self._tokens[mark] = np.concatenate(tokens)
 
 
 @dataclass(frozen=True)
@@ -163,13 +143,6 @@ class Widths:
         return math.fsum(1 - (1 - share) ** (rows * self.of_row) for share in self.shares)
 
 
-def _mark(texts: Sequence[str], append_eos: bool) -> tuple[bytes, bool]:
-    digest = hashlib.blake2b(digest_size=16)
-    for text in texts:
-        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
-    return digest.digest(), append_eos
-
-
 def sample(rows: Sequence[T]) -> list[T]:
     """Take some 200 rows, evenly spread."""
     return list(rows[:: max(1, len(rows) // _SAMPLE)])
@@ -192,73 +165,37 @@ class Beside:
     shape: ModelShape
 
 
-class Held:
-    """A line of a worker's memory, whatever the backbone and the pass.
+class Rows(NamedTuple):
+    """Rows that one run reads together: how many, their mean tokens, and their batches' widths."""
 
-    Parameters
-    ----------
-    what: its name.
-    factors: of its bytes. A name stands for a size of the backbone (`ModelShape`, or `item`, the
-        bytes of one weight), for `tokens` of a pass, or for the runs of a `pack`; with a text, for
-        that number written so. A function makes a factor of the backbone's sizes.
-    """
-
-    def __init__(self, what: str, *factors: OfShape) -> None:
-        self.what, self.factors = what, factors
-
-    def line(self, shape: ModelShape, *, tokens: int, pack: int) -> MemoryTerm:
-        """Return the line for a backbone, a pass and a pack."""
-        from raybias.engine.memory import term
-
-        sizes = {**vars(shape), "item": shape.item, "tokens": tokens, "pack": pack}
-
-        def factor(given: OfShape) -> Factor:
-            if callable(given):
-                return given(shape)
-            if isinstance(given, str):
-                return int(sizes[given])
-            if isinstance(given, tuple):
-                number, text = given
-                return (sizes[number] if isinstance(number, str) else number), text
-            return given
-
-        return term(self.what, *map(factor, self.factors))
+    number: int
+    length: float
+    widths: Widths
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
     """Tuning one backbone on one training set by one method."""
 
-    factor: int = 4
-    """FLOPs of a step for each parameter and token: 2 forwards, 2 for the gradients of activations,
-    and 2 more where every weight has one."""
+    factor: int
+    """FLOPs of a step for each parameter and token."""
     sweep: int
     """Runs of the sweep; 0 where nothing is swept over."""
     final: int
     """Runs after it."""
-    rows: int
-    """Of one run's step."""
-    length: float
-    """Mean tokens of one."""
-    widths: Widths
-    """Of a step's rows in their batches."""
+    step: Rows
+    """Rows of one run's step."""
     every: int
     """Steps between evaluations."""
     first: int
     """The first step at which a run can stop."""
     last: int | None
     """The step after which it ends; None where nothing says."""
-    checked: int
+    checked: Rows
     """Rows of one evaluation."""
-    checked_length: float
-    """Mean tokens of one."""
-    checked_widths: Widths
-    """Of an evaluation's rows in their batches."""
-    tested: int
+    tested: Rows
     """Rows of the test split, which each run reads once at its end."""
-    tested_length: float
-    """Mean tokens of one."""
-    launches: tuple[float, float] = (1.0, 0.0)
+    launches: tuple[float, float]
     """Launches of a block in units of a plain one's: of a pack, and for each of its runs."""
     moved: int = 0
     """Bytes that the optimizer reads and writes for each of the backbone's parameters."""
@@ -303,8 +240,8 @@ class Work:
     """Whether the backbone's weights stay as they are."""
     step: int = 0
     """Rows of a step that no token budget cuts."""
-    held: tuple[Held, ...] = ()
-    """What a worker that tunes holds beside weights and activations."""
+    held: Callable[..., tuple[MemoryTerm, ...]] = lambda shape, *, tokens, pack: ()
+    """What a worker that tunes holds beside weights and activations; see `Tuned.held`."""
 
     def parameters(self, shape: ModelShape) -> int:
         """Count the parameters that multiply one token."""
@@ -362,6 +299,6 @@ class Work:
         return (
             *held,
             *memory.training_activations(shape, kept, item, device, frozen=self.frozen),
-            *(each.line(shape, tokens=tokens, pack=pack) for each in self.held),
+            *self.held(shape, tokens=tokens, pack=pack),
             memory.process(device),
         )

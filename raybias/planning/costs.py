@@ -96,21 +96,22 @@ def _tuning_cost(
     steps = work.last or 0
     runs, checks = work.sweep + work.final, 1 + math.ceil(steps / work.every)
     tuned, tuned_on = product(
-        (runs, "{} runs"), (steps, "{:,} steps"), (work.rows, "{} rows"), (work.length, "{:.1f}")
-    )
+        (runs, "{} runs"), (steps, "{:,} steps"), (work.step.number, "{} rows"),
+        (work.step.length, "{:.1f}"),
+    )  # fmt: skip
     checked, evaluated_on = product(
-        (runs, "{} runs"), (checks, "{:,}"), (work.checked, "{:,} rows"),
-        (work.checked_length, "{:.1f}"),
+        (runs, "{} runs"), (checks, "{:,}"), (work.checked.number, "{:,} rows"),
+        (work.checked.length, "{:.1f}"),
     )  # fmt: skip
     tested, tested_on = product(
-        (runs, "{} runs"), (work.tested, "{:,} rows"), (work.tested_length, "{:.1f}")
+        (runs, "{} runs"), (work.tested.number, "{:,} rows"), (work.tested.length, "{:.1f}")
     )
     read = checked + tested
     flops = shape.block_parameters * (work.factor * tuned + 2 * read)
     # The sweep and the final runs come one after the other, each in packs of its own.
     gathered = sum(
-        _gathered(stage, shape, trials * work.rows * work.length) * 2 * steps
-        + _gathered(stage, shape, trials * work.checked * work.checked_length) * checks
+        _gathered(stage, shape, trials * work.step.number * work.step.length) * 2 * steps
+        + _gathered(stage, shape, trials * work.checked.number * work.checked.length) * checks
         for trials in (work.sweep, work.final)
     )
     parts = work.step_parts(stage.speed, stage.layout, stage.pack)

@@ -33,8 +33,7 @@ from raybias.probes import in_styles, pair_items, probe_items, question_items, t
 from raybias.probes.registries import Source, pair_probes, question_probes
 from raybias.probes.sampling import sample_items, sample_pairs
 from raybias.stats import check_metrics, check_reference_groups
-from raybias.storage import Store
-from raybias.study_record import Record, fingerprint, make_record, refuse_other
+from raybias.study_record import Record, fingerprint, make_record
 
 Items = Mapping[str, pl.DataFrame]
 #: What backbones can do, in words.
@@ -292,16 +291,6 @@ def resolve_models(study: Study) -> tuple[Study, dict[str, dict[str, str]]]:
             models[name] = file_hashes(folder)
     installed = tuple(each.as_installed() for each in study.backbones)
     return study.model_copy(update={"backbones": installed}).pinned(revisions), models
-
-
-def check_models(store: Store, record: Record, names: Sequence[str]) -> None:
-    """Refuse local models whose files are not those that an OUT was made with, if it names any."""
-    for name in names:
-        held = record.models.get(name)
-        folder = folder_of(record.study.checkpoints[name].id)
-        if held is not None and folder is not None:
-            found = file_hashes(folder)
-            refuse_other(store, {"models": {name: held}}, {"models": {name: found}})
 
 
 def check_weights(study: Study) -> None:

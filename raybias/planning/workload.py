@@ -137,11 +137,11 @@ class TuningWork(Tuning):
         return self.passes.seconds(
             speed,
             layout,
-            runs * self.rows * self.length,
-            length=self.length,
+            runs * self.step.number * self.step.length,
+            length=self.step.length,
             factor=float(self.factor),
             launches=_BOTH_WAYS * (shared + own * runs),
-            least=self.widths.batches(runs * self.rows),
+            least=self.step.widths.batches(runs * self.step.number),
         )
 
     def host(self, speed: Speed, runs: int) -> float:
@@ -154,17 +154,17 @@ class TuningWork(Tuning):
         computing = self.passes.seconds(
             speed,
             layout,
-            runs * self.checked * self.checked_length,
-            length=self.checked_length,
+            runs * self.checked.number * self.checked.length,
+            length=self.checked.length,
             launches=shared + own * runs,
-            least=self.checked_widths.batches(runs * self.checked),
+            least=self.checked.widths.batches(runs * self.checked.number),
         )
         return max(computing.values()) + speed.evaluation
 
     def test_seconds(self, speed: Speed, layout: Layout) -> float:
         """Return the seconds of one run's test."""
-        tokens, length = self.tested * self.tested_length, self.tested_length
-        return max(self.passes.seconds(speed, layout, tokens, length=length).values())
+        count, length, _ = self.tested
+        return max(self.passes.seconds(speed, layout, count * length, length=length).values())
 
     def pack_seconds(self, speed: Speed, layout: Layout, stops: Sequence[int]) -> float:
         """Return the seconds of a pack whose runs stop at these steps and leave it then."""

@@ -10,19 +10,15 @@ import asyncio
 import math
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from raybias.engine.answers import Answers, Key, Writing, Written
 from raybias.errors import ConfigError, RaybiasError, WorkFailed
-from raybias.providers.openai import Asked, Continued, Ledger, Prompt
+from raybias.providers.openai import Asked, Continued, Ledger, OpenAI, Prompt
 from raybias.redaction import without_secrets
-
-if TYPE_CHECKING:
-    from raybias.providers.openai import OpenAI
-    from raybias.storage import Store
-
+from raybias.storage import Store
 
 #: Bytes of one reply; with the log-probabilities of a long text it has some.
 MOST: Final = 64 * 2**20
@@ -104,7 +100,6 @@ class OpenAIAnswers(Answers):
     def likelihoods(
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False
     ) -> tuple[list[float], int]:
-        """Compute the natural log-likelihood of each second text after its first."""
         replies = self._all([Continued(self.spec, *each) for each in texts], most=1)
         return [each.label_scores[0] for each in replies], sum(each.tokens for each in replies)
 
@@ -114,7 +109,7 @@ class OpenAIAnswers(Answers):
         try:
             return asyncio.run(self._gather(asked, again))
         except BaseExceptionGroup as group:
-            raise _first(group) from None
+            raise group.exceptions[0] from None
         finally:
             self.ledger.save()
 
@@ -151,7 +146,13 @@ class OpenAIAnswers(Answers):
             for place, each in waiting:
                 try:
                     reply = await each.ask(client)
-                    read = self._checked(each.read(reply))
+                    read = each.read(reply)
+                    if wrong := [v for v in read.label_scores if not math.isfinite(v)]:
+                        raise WorkFailed(
+                            f"the endpoint gives a log-probability of {wrong[0]}",
+                            where=f"{self.spec.name} at {self.spec.place}",
+                            cure=f"mend the server; {_AGAIN}",
+                        )
                     self._note(reply)
                 except RaybiasError:
                     raise
@@ -180,16 +181,6 @@ class OpenAIAnswers(Answers):
         for n in again:
             self._compare(replies[n], replies[len(asked) + n])
         return [replies[n] for n in range(len(asked))]
-
-    def _checked(self, reply: Written) -> Written:
-        """Refuse (WorkFailed) a log-probability that is not a number, before the reply is saved."""
-        if wrong := next((each for each in reply.label_scores if not math.isfinite(each)), None):
-            raise WorkFailed(
-                f"the endpoint gives a log-probability of {wrong}",
-                where=f"{self.spec.name} at {self.spec.place}",
-                cure=f"mend the server; {_AGAIN}",
-            )
-        return reply
 
     def _note(self, reply: Any) -> None:
         """Count a reply, and refuse (WorkFailed) one of another model than those before it."""
@@ -252,9 +243,3 @@ class OpenAIAnswers(Answers):
 
 def _named(said: object) -> str:
     return without_secrets(str(said))[:_SHOWN]
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error of a group, however nested."""
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error

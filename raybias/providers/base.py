@@ -13,13 +13,13 @@ from pydantic import Field, model_validator
 
 from raybias.config import Backbone
 from raybias.config.section import Amount, Count, Section
+from raybias.engine.answers import Answers
+from raybias.engine.encoder import TextEncoder
 from raybias.registry import Registry
 from raybias.storage import Store
 
 if TYPE_CHECKING:
-    from raybias.engine.answers import Answers
     from raybias.engine.backbone import ModelContext
-    from raybias.engine.encoder import TextEncoder
 
 #: Tokens that prices are of.
 _PRICED: Final = 1e6
@@ -69,10 +69,7 @@ class Engine(Backbone):
 
     @abstractmethod
     def as_installed(self) -> Self:
-        """Return the backbone with the installed engine's version.
-
-        Raises ConfigError: it is not installed, or in another version.
-        """
+        """Return the backbone with the installed version; ConfigError: none, or another."""
 
     @abstractmethod
     def answers(self, context: ModelContext) -> Answers:
@@ -121,11 +118,7 @@ class Provider(Backbone):
 
 
 def answers_of(context: ModelContext, store: Store) -> Answers:
-    """Return the answers of a backbone, with or without a memory; `store` is the study's OUT.
-
-    Raises ModelError: weights that cannot be loaded; ConfigError: another or no engine than at the
-    study's start.
-    """
+    """Return a backbone's answers, with or without a memory; `store` is the study's OUT."""
     from raybias.engine.answering import EngineAnswers
     from raybias.engine.backbone import load_backbone
     from raybias.providers.memory import RememberedAnswers

@@ -13,18 +13,16 @@ from collections import ChainMap
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
+from raybias.config import Backbone
 from raybias.engine.answers import Answers, Key, Writing, Written
 from raybias.engine.checkpoint import file_hashes, folder_of
+from raybias.engine.encoder import TextEncoder
 from raybias.providers.base import Provider
 from raybias.storage import Store
-
-if TYPE_CHECKING:
-    from raybias.config import Backbone
-    from raybias.engine.encoder import TextEncoder
 
 #: Prompts that are asked before their answers are written down.
 _AT_A_TIME: Final = 512
@@ -100,24 +98,20 @@ class RememberedAnswers(Answers):
         for first in range(0, len(waiting), _AT_A_TIME):
             numbers = waiting[first : first + _AT_A_TIME]
             made = dict(zip((addresses[n] for n in numbers), ask(numbers), strict=True))
-            self._keep({each: one for each, one in made.items() if _is_finite(one)})
             fresh |= made
+            if sound := {each: one for each, one in made.items() if _is_finite(one)}:
+                columns = {
+                    "address": [*sound],
+                    "text": [each.text for each in sound.values()],
+                    "scores": [each.label_scores for each in sound.values()],
+                }
+                name = f"{self.folder}/{_address([each.hex() for each in sound]).hex()}.parquet"
+                self.store.write_table(name, pa.table(columns, schema=_ANSWERS))
+                self._known.update({key: each._replace(tokens=0) for key, each in sound.items()})
         # What is remembered costs no tokens, also where one prompt stands twice.
         again = {key: each._replace(tokens=0) for key, each in fresh.items()}
         known = ChainMap(again, self._known)
         return [fresh.pop(a) if a in fresh else known[a] for a in addresses]
-
-    def _keep(self, made: dict[bytes, Written]) -> None:
-        if not made:
-            return
-        columns = {
-            "address": [*made],
-            "text": [each.text for each in made.values()],
-            "scores": [each.label_scores for each in made.values()],
-        }
-        name = _address([each.hex() for each in made]).hex()
-        self.store.write_table(f"{self.folder}/{name}.parquet", pa.table(columns, schema=_ANSWERS))
-        self._known.update({key: each._replace(tokens=0) for key, each in made.items()})
 
     @cached_property
     def _known(self) -> dict[bytes, Written]:

@@ -23,7 +23,8 @@ from pydantic import Field, field_validator, model_validator
 
 from raybias.config import Location
 from raybias.config.parts import Ability
-from raybias.engine.answers import Key, Writing, Written
+from raybias.engine.answers import Answers, Key, Writing, Written
+from raybias.engine.encoder import RoughEncoder, TextEncoder
 from raybias.errors import ConfigError
 from raybias.providers.base import Prices, Provider, provider
 from raybias.redaction import secret
@@ -32,10 +33,6 @@ from raybias.storage import Store
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
-
-    from raybias.engine.answers import Answers
-    from raybias.engine.encoder import TextEncoder
-    from raybias.storage import Store
 
 
 #: One folder for each backbone, one file for each process that asked.
@@ -46,8 +43,6 @@ FOLDER: Final = "endpoints"
 class Asked:
     """Requests and answers.
 
-    Attributes
-    ----------
     read, written: tokens, as the endpoint counts them.
     models, fingerprints: how many answers name which.
     twice, same: prompts that were asked again, and those of them with the same answer.
@@ -279,21 +274,14 @@ class OpenAI(Provider):
 
     @property
     def place(self) -> str:
-        """Where it answers, for people."""
         return self.endpoint
 
     @property
     def abilities(self) -> frozenset[Ability]:
-        """Its abilities, for methods."""
         return frozenset(self.offers)
 
     def text_encoder(self) -> TextEncoder:
-        """Return the writer of prompts, which counts their tokens roughly for the plan.
-
-        Raises ConfigError: the `openai` package is not installed.
-        """
-        from raybias.engine.encoder import RoughEncoder
-
+        """Return the writer of prompts; ConfigError: the `openai` package is not installed."""
         if find_spec("openai") is None:
             raise ConfigError(
                 "the openai package, which asks endpoints, is not installed",
@@ -303,7 +291,6 @@ class OpenAI(Provider):
         return RoughEncoder(self, None, context=None)
 
     def answers(self, store: Store) -> Answers:
-        """Return its answers."""
         from raybias.providers.asking import OpenAIAnswers
 
         return OpenAIAnswers(self, store)

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field
 
+from raybias.config import Backbone
 from raybias.config.parts import Ability
 from raybias.engine.answers import Answers, Key, Writing, Written
+from raybias.engine.checkpoint import reading_model, revision_of, source_of
+from raybias.engine.encoder import TextEncoder, load_tokenizer, summed
 from raybias.errors import ConfigError
 from raybias.providers.base import Engine, provider
 from raybias.seeding import key as number_of
 
 if TYPE_CHECKING:
-    from raybias.config import Backbone
     from raybias.engine.backbone import ModelContext
     from raybias.engine.context import Execution
-    from raybias.engine.encoder import TextEncoder
     from raybias.engine.packing import Row
     from raybias.engine.sampling import Sampling
 
@@ -48,7 +49,6 @@ class VLLM(Engine):
 
     @property
     def gpu_share(self) -> float:
-        """The share of a GPU's memory that it takes."""
         return self.memory_share
 
     def as_installed(self) -> Self:
@@ -80,11 +80,7 @@ class VLLM(Engine):
         )
 
     def answers(self, context: ModelContext) -> Answers:
-        """Load the checkpoint, once for all callers.
-
-        Raises ConfigError: no vLLM as at the study's start; ModelError: it cannot load the
-        checkpoint.
-        """
+        """Load the checkpoint once; ConfigError: no such vLLM; ModelError: it cannot load it."""
 
         self.as_installed()
         return VLLMAnswers(context.spec, context.kept(load))
@@ -119,14 +115,12 @@ class VLLMAnswers(Answers):
 
     def __init__(self, spec: Backbone, llm: Any) -> None:
         from raybias.engine.backbone import empty_model
-        from raybias.engine.encoder import load_tokenizer
 
         self.spec, self.llm = spec, llm
         self.encoder: TextEncoder = load_tokenizer(spec)
         self._model = empty_model(spec)
 
     def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
-        """Write an answer after each prompt; ModelError for a prompt that leaves no room for it."""
         from raybias.engine.sampling import Sampling
 
         rows = (self.encoder.for_chat if how.chat else self.encoder).encode(prompts)
@@ -139,7 +133,6 @@ class VLLMAnswers(Answers):
     def likelihoods(
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False
     ) -> tuple[list[float], int]:
-        """Compute the natural log-likelihood of each second text after its first."""
         from raybias.engine.scoring.continuations import continuation_rows
 
         rows = continuation_rows(self.encoder.for_chat if chat else self.encoder, texts)
@@ -153,8 +146,6 @@ class VLLMAnswers(Answers):
     def _all(self, rows: Sequence[Row], parameters: Sequence[Mapping[str, Any]]) -> list[Any]:
         from vllm import SamplingParams
 
-        from raybias.engine.checkpoint import reading_model
-
         if not rows:
             return []
         prompts = [{"prompt_token_ids": [*row]} for row in rows]
@@ -166,8 +157,6 @@ class VLLMAnswers(Answers):
             )
 
     def _written(self, row: Row, reply: Any, sampling: Sampling, how: Writing) -> Written:
-        from raybias.engine.verbalizer import summed
-
         (made,) = reply.outputs
         # vLLM writes a token where only its log-probabilities are asked for.
         tokens = [*made.token_ids][: how.most]
@@ -214,8 +203,6 @@ def engine_options(spec: VLLM, execution: Execution) -> dict[str, Any]:
     """Return options for `vllm.LLM`; a worker's GPUs split every layer (tensor parallelism)."""
     import torch
 
-    from raybias.engine.checkpoint import revision_of, source_of
-
     on_cpu = torch.device(execution.device).type == "cpu"
     return {
         "model": str(source_of(spec)),
@@ -241,7 +228,6 @@ def engine_options(spec: VLLM, execution: Execution) -> dict[str, Any]:
 
 def load(spec: VLLM, execution: Execution) -> Any:
     """Load a checkpoint into vLLM's `LLM`; ModelError with vLLM's message."""
-    from raybias.engine.checkpoint import reading_model
     from raybias.engine.context import Way
 
     for name, value in ENVIRONMENT.items():

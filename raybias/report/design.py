@@ -40,9 +40,7 @@ _TOKENS: Final = 4 / 3
 def study_costs(store: Store, study: Study, items: int) -> Costs:
     """Price runs and items in device-hours by what tuning took, relatively where it is unknown."""
     runs = read_runs(store).filter(stage="final")
-    work = {
-        method.name: method.tuning().get("factor", 4) for method in tuned_methods(study.methods)
-    }
+    work = {method.name: method.factor for method in tuned_methods(study.methods)}
     by = ["model", "method", "dataset"]
     kept = pl.col("selected").sum().clip(1)
     timed = runs.group_by(by).agg(pl.col("seconds", "tokens").sum(), kept=kept)

@@ -336,7 +336,8 @@ class WorkerPack:
             "eval_accuracies": [_number(accuracy) for accuracy in result.accuracies],
             "tokens": result.tokens,
             "seconds": result.seconds,
-            **self.trainer.label_metadata(),
+            "verbalizer_ids": list(self.trainer.label_ids),
+            "prompt_token_id": self.trainer.prompt_token_id,
             "adapter": adapter,
         }
 

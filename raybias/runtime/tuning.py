@@ -63,8 +63,7 @@ def tokenise(inputs: Inputs, training: str, method: Tuned) -> Tokens:
     sentences = inputs.sentences[training]
 
     def of(name: str) -> TokenSet:
-        texts = method.written(sentences[name]["text"].to_list())
-        rows = inputs.tokens.rows(texts, append_eos=method.ends_with_eos)
+        rows = method.encode(inputs.encoder, sentences[name]["text"].to_list())
         return TokenSet(tuple(map(tuple, rows)), tuple(sentences[name]["label"].to_list()))
 
     return Tokens(of("train"), of("validation"), of("test") if "test" in sentences else None)

@@ -60,7 +60,7 @@ def within_memory(context: ModelContext, store: Store, folder: str) -> Iterator[
 
     `folder`: the worker group's, which is deleted with its work done.
     """
-    from raybias.engine.batching import out_of_memory
+    from raybias.engine.context import out_of_memory
 
     place, execution = f"{folder}/{_BUDGET}", context.execution
     tokens = int(store.read_text(place)) if store.exists(place) else execution.tokens_per_batch

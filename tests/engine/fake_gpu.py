@@ -27,13 +27,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from raybias.config import Backbone
 from raybias.engine.adapters.base import TrainingBatch, stack_weights
+from raybias.engine.answering import Opening
 from raybias.engine.backbone import ModelContext, layer_split
 from raybias.engine.devices import to_device
 from raybias.engine.packing import Placed, stack
 from raybias.engine.sampling import KeyedDraw, Sampler, Sampling
 from raybias.engine.scoring.causal import LabelScorer, TokenScorer
 from raybias.engine.scoring.masked import MaskedScorer, load_masked
-from raybias.engine.text_generator import Opening
 from raybias.methods import Full, Lora, SoftPrompt
 from raybias.schema import LABELS
 from support import backbones, pair_models

@@ -52,7 +52,6 @@ def test_a_token_that_marks_turns_begins_no_sentence(
     encoder = load_tokenizer(Backbone(id=save(tmp_path, template, **specials)))
     assert encoder.begin_tokens == expected
     assert encoder.prompt_token_id == VOCABULARY.index(expected[0])
-    assert (encoder.other_begin_id is None) == (len(expected) == 1)
 
 
 def test_bos_names_a_token(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from raybias.engine.context import Execution
+from raybias.engine.context import Batcher, Execution
 from raybias.engine.devices import SumsOnCpu, as_found
 from raybias.engine.sampling import Sampler, Sampling
 from support.deterministic import settings
@@ -48,7 +48,7 @@ def test_settings_are_in_force_and_are_given_back(
 
 def test_runs_have_passes_of_their_own_on_a_gpu_that_repeats_its_bits() -> None:
     apart = {
-        (device, asked): Execution(device=device, deterministic=asked).batcher("m").apart
+        (device, asked): Batcher(Execution(device=device, deterministic=asked), "m").apart
         for device in ("cpu", "cuda")
         for asked in (False, True)
     }

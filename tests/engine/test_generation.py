@@ -10,10 +10,10 @@ import pytest
 import torch
 import transformers
 
-from raybias.engine import text_generator
+from raybias.engine import answering
+from raybias.engine.answering import Generated, TextGenerator
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.sampling import Sampler, Sampling
-from raybias.engine.text_generator import Generated, TextGenerator
 from raybias.errors import ModelError, WorkFailed
 from support import backbones, prompting
 
@@ -147,7 +147,7 @@ def test_greedy_tokens_are_those_of_transformers(
 def test_answers_are_to_the_bit_what_they_are_without_earlier_requests(
     kind: str, backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_generator, "BLOCK", 8)
+    monkeypatch.setattr(answering, "BLOCK", 8)
     model, opening = backbone(kind), np.random.default_rng(4).integers(5, 90, 30).tolist()
     values = sampling(model)
     # Openings that go on, stop within a block or between two, part from each other, or are none.
@@ -171,7 +171,7 @@ def test_answers_are_to_the_bit_what_they_are_without_earlier_requests(
 def test_an_opening_is_computed_once(
     backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_generator, "BLOCK", 16)
+    monkeypatch.setattr(answering, "BLOCK", 16)
     model = backbone("opt")
     generator, read = TextGenerator(model), list[int]()
     real = model.model.base_model.forward

@@ -16,12 +16,12 @@ import torch
 
 from raybias.engine import keyed_draws
 from raybias.engine.adapters.base import TrainingBatch
+from raybias.engine.answering import TextGenerator
 from raybias.engine.backbone import LoadedBackbone, ModelContext, load_backbone
 from raybias.engine.context import Execution
 from raybias.engine.devices import as_found
 from raybias.engine.sampling import Sampling
 from raybias.engine.scoring.causal import LabelScorer
-from raybias.engine.text_generator import TextGenerator
 from raybias.methods import Full, Lora, SoftPrompt
 from raybias.schema import LABELS
 from support import backbones

@@ -17,21 +17,19 @@ from pydantic import ValidationError
 
 from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch, stack_weights
 from raybias.engine.adapters.full import FullTrainer
-from raybias.engine.adapters.lora import LoraOptions, LoraTrainer
+from raybias.engine.adapters.lora import LoraTrainer
 from raybias.engine.adapters.packed_layers import target_layers
 from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.backbone import ModelContext
-from raybias.engine.batching import Batcher
 from raybias.engine.classifier import Classifier, load_classifier
-from raybias.engine.context import Execution
+from raybias.engine.context import Batcher, Execution
 from raybias.engine.packing import Placed, fitting, pack, shared_width, stack
 from raybias.errors import ModelError
-from raybias.methods import EarlyStop, Finetuned, Full, Lora, SoftPrompt, Tuned
-from raybias.methods.tuned import options_for
+from raybias.methods import EarlyStop, Finetuned, Full, LayerAdapter, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import backbones
-from support.ia3 import Ia3, Ia3Options
+from support.ia3 import Ia3
 
 RUNS = ("a", "b", "c", "d", "e")
 SHORT: dict[str, Any] = {
@@ -116,7 +114,7 @@ def test_widths_are_blocks_and_few(length: int) -> None:
 
 
 def test_a_width_stays_within_the_context_and_runs_are_cut_where_they_end() -> None:
-    batcher = Batcher(where="x", device=torch.device("cpu"), tokens_per_batch=3 * 20, context=20)
+    batcher = Batcher(Execution(3 * 20), "x", context=20)
     trainer = trainer_of("lora", "opt")
     (one,) = trainer.prepare([list(range(2, 19))])
     placed = [Placed(s, one) for s in (0, 1, 1, 2, 2, 2, 2)]
@@ -193,7 +191,7 @@ def test_padding_changes_no_logits_of_a_model_that_reads_the_last_position(tmp_p
             (alone_L,) = classifier(*classifier.read(stack([each])))
             torch.testing.assert_close(logits_L, alone_L, atol=1e-5, rtol=0)
     with pytest.raises(ModelError, match="padded at the right"):
-        LoraTrainer(classifier, LoraOptions())
+        LoraTrainer(classifier, Lora())
 
 
 @pytest.mark.parametrize("kind", ["bert", "xlnet"])
@@ -251,9 +249,8 @@ def test_runs_share_a_pass_as_they_do_on_a_gpu(counts: tuple[int, ...], tmp_path
 
 
 def test_targets_are_matched_and_checked(tmp_path: Path) -> None:
-    def names(method: Tuned) -> set[str]:
-        options = options_for(Ia3Options if isinstance(method, Ia3) else LoraOptions, method)
-        layers = target_layers(classifier.model, options, classifier.encoder.spec)
+    def names(method: LayerAdapter) -> set[str]:
+        layers = target_layers(classifier.model, method, classifier.encoder.spec)
         return {path.rpartition(".")[2] for path in layers}
 
     classifier = load("bert", tmp_path, METHOD)

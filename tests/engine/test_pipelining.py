@@ -21,8 +21,7 @@ from raybias.config import Backbone
 from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
 from raybias.engine.adapters.tuning import Trial
 from raybias.engine.backbone import LoadedBackbone, ModelContext, blocks, layer_split, load_backbone
-from raybias.engine.batching import Batcher, Pipeline
-from raybias.engine.context import Execution
+from raybias.engine.context import Batcher, Execution
 from raybias.engine.packing import Batch, Placed, pack
 from raybias.engine.scoring.causal import LabelScorer, TokenScorer
 from raybias.engine.scoring.masked import MaskedScorer, load_masked
@@ -53,10 +52,7 @@ def test_log_probabilities(kind: str, tmp_path: Path) -> None:
 
 
 def batcher(passes: int = PASSES, tokens: int = 120) -> Batcher:
-    pipeline = Pipeline([torch.device("cpu")], passes)
-    return Batcher(
-        where="m", device=torch.device("cpu"), tokens_per_batch=tokens, pipeline=pipeline
-    )
+    return Batcher(Execution(tokens, passes=passes), "m", side_by_side=True)
 
 
 def placed() -> list[Placed]:

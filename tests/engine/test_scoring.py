@@ -11,13 +11,12 @@ import torch
 
 from raybias.config import Backbone
 from raybias.engine import attention
+from raybias.engine.answering import TextGenerator
 from raybias.engine.backbone import LoadedBackbone, ModelContext, load_backbone
 from raybias.engine.context import Execution
-from raybias.engine.encoder import check_lengths
+from raybias.engine.encoder import check_lengths, verbalizer_ids
 from raybias.engine.packing import Placed, pack, stack
 from raybias.engine.scoring.causal import LabelScorer, TokenScorer
-from raybias.engine.text_generator import TextGenerator
-from raybias.engine.verbalizer import verbalizer_ids
 from raybias.errors import ModelError
 from raybias.runtime.workers import keep_ways, slow_ways
 from raybias.schema import LABELS

@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 from raybias.config import Backbone
 from raybias.engine.adapters.base import AdapterTrainer
 from raybias.engine.adapters.full import FullTrainer
+from raybias.engine.adapters.options import batch_of_step
 from raybias.engine.adapters.packed_layers import head_modules
-from raybias.engine.adapters.schedule import batch_of_step
 from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.engine.backbone import ModelContext, load_backbone
@@ -154,7 +154,8 @@ def test_runs_take_the_steps_of_peers_who_open_them(
     if kind == "smollm2":
         spec = Backbone(id=str(request.getfixturevalue("smollm2")), dtype="float32")
         trainer = method.trainer(ModelContext(spec, LABELS, budget))
-        rows = [tuple(row) for row in trainer.encode(backbones.sentences(61, seed=5))]
+        sentences = backbones.sentences(61, seed=5)
+        rows = [tuple(row) for row in method.encode(trainer.encoder, sentences)]
     else:
         spec = backbones.spec_of(kind, tmp_path / kind)
         rows = [tuple(row) for row in backbones.token_rows(61, seed=5)]
@@ -170,7 +171,7 @@ def test_runs_take_the_steps_of_peers_who_open_them(
     trials = [Trial(f"s{s}", s, 3e-3, "final", weight_decay=1e-2, stop_window=2) for s in (1, 2)]
     packed = PackedTuner(trainer, method.recipe, trials, train=train, validation=validation)
     results = backbones.finished(packed)
-    ids = list(trainer.label_metadata()["verbalizer_ids"])
+    ids = list(trainer.label_ids)
     # XLNet's own tokenizer pads at the left.
     side = "left" if kind == "xlnet" else "right"
     # Full fine-tuning has dropout, to its end or to its first evaluation.

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from raybias.config import Backbone
 from raybias.engine.adapters import base
 from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch
-from raybias.engine.adapters.schedule import batch_of_step, should_stop
+from raybias.engine.adapters.options import batch_of_step, should_stop
 from raybias.engine.adapters.soft_prompt import (
     SoftPromptTrainer,
     initial_delta,

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from raybias import schema
-from raybias.engine.adapters.schedule import should_stop
+from raybias.engine.adapters.options import should_stop
 from raybias.measures.prediction_rows import KIND, gap_rows
 from raybias.methods import Full, Tuned
 from raybias.report.forest import gap_forests

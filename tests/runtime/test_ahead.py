@@ -200,8 +200,8 @@ def test_a_request_that_is_given_up_while_it_waits_is_not_done(
 def test_runs_that_read_the_same_texts_share_what_is_prepared(spec: Backbone, store: Store) -> None:
     predictor: Any = SOFT.reader(ModelContext(spec, LABELS), store)
     encoded: list[int] = []
-    encode = predictor.trainer.encode
-    predictor.trainer.encode = lambda texts: encoded.append(len(texts)) or encode(texts)
+    prepare = predictor.trainer.prepare
+    predictor.trainer.prepare = lambda rows: encoded.append(len(rows)) or prepare(rows)
     tables = [
         predictor.prepare(predictor.load(shard.run_id), part(LABEL_ITEMS, shard))().table
         for shard in shards_of(SOFT)

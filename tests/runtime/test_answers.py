@@ -110,10 +110,9 @@ def test_methods_share_the_weights_and_change_none_of_each_others_answers(tmp_pa
         assert held.reader(method.name) is now
         if isinstance(method, SoftPrompt):
             models.append(now.trainer.scorer.backbone.model)
+            rows = soft.encode(alone.encoder, texts)
             found, expected = (
-                trainer.logits([trainer.init_weights(1)], [trainer.prepare(trainer.encode(texts))])[
-                    0
-                ]
+                trainer.logits([trainer.init_weights(1)], [trainer.prepare(rows)])[0]
                 for trainer in (now.trainer, alone)
             )
             torch.testing.assert_close(found, expected)

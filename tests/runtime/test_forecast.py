@@ -65,7 +65,7 @@ def test_attention_and_the_last_test_take_time(study: Callable[..., Study]) -> N
     # Eighty times the heads: what a CPU computes one after another, and a GPU in one kernel.
     assert more[0] > 2
     assert more[1] == 1
-    tested = replace(work, tested=2210, tested_length=30.0)
+    tested = replace(work, tested=work.tested._replace(number=2210, length=30.0))
     longer = [each.pack_seconds(CPU, layout, (125, 250)) for each in (work, tested)]
     flops = 2 * work.passes.parameters * 2210 * 30
     assert longer[1] - longer[0] > 2 * flops / CPU.peak

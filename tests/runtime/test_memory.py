@@ -122,10 +122,10 @@ def _tune(spec: Backbone, method: Any, count: int) -> None:
 
 
 def _read(spec: Backbone, method: Any, count: int) -> None:
+    from raybias.engine.answering import TextGenerator
     from raybias.engine.backbone import load_backbone
     from raybias.engine.context import Execution
     from raybias.engine.sampling import Sampling
-    from raybias.engine.text_generator import TextGenerator
 
     backbone = load_backbone(spec, Execution(TOKENS))
     generator = TextGenerator(backbone)

@@ -12,8 +12,8 @@ from transformers import OPTConfig, OPTForCausalLM
 from raybias.config import Backbone
 from raybias.engine.adapters.soft_prompt import save_soft_prompt
 from raybias.engine.backbone import load_backbone
+from raybias.engine.encoder import verbalizer_ids
 from raybias.engine.scoring.causal import LabelScorer
-from raybias.engine.verbalizer import verbalizer_ids
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support.words import word_tokenizer

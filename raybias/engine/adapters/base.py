@@ -21,8 +21,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.batching import Batcher
-from raybias.engine.classifier import Classifier, ClassifierOptions
+from raybias.engine.adapters.options import ClassifierOptions
+from raybias.engine.classifier import Classifier
+from raybias.engine.context import Batcher
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder
 from raybias.engine.packing import Batch, PackedSequence, Placed, pack
@@ -66,10 +67,7 @@ def write_folder(
 def read_tensors(
     store: Store, folder: str, shapes: Mapping[str, Sequence[int] | None], *, file: str
 ) -> dict[str, Tensor]:
-    """Load the tensors that `shapes` names, float32; None allows any shape.
-
-    Raises ModelError: no such file, not safetensors, or a tensor missing or of another shape.
-    """
+    """Load tensors by name and shape (None: any), float32; ModelError where one is not there so."""
     where = store.uri_of(f"{folder}/{file}")
     if not store.exists(f"{folder}/{file}"):
         raise ModelError("no such adapter", where=where, cure="tune it first")
@@ -98,8 +96,6 @@ Weights = Mapping[str, Tensor]
 class TrainingBatch:
     """One run's batch of a step.
 
-    Attributes
-    ----------
     weights: the run's tensors; left unchanged.
     seed, step: keys of the dropout.
     loss_scale: factor of the loss in the backward pass, and divisor of the gradient (`LossScale`).
@@ -121,19 +117,17 @@ Training = Sequence[TrainingBatch] | None
 class AdapterTrainer(ABC):
     """Compute gradients and label logits of one kind of adapter on one backbone.
 
-    Attributes
-    ----------
     max_packed: runs that can share a step; None for any number.
-    prompt_length: vectors before each row.
-    template, append_eos: the form of a text, and whether EOS follows it.
+    label_ids: the label words' tokens, if any.
+    prompt_length, prompt_token_id: vectors before each row, and the token that they start from.
     encoder, device: tokenizer and device of the backbone.
     batcher: cuts the rows of all runs into forward passes.
     """
 
     max_packed: ClassVar[int | None] = None
+    label_ids: tuple[int, ...] = ()
     prompt_length: int = 0
-    template: str = "{text}"
-    append_eos: bool = False
+    prompt_token_id: int | None = None
     encoder: TextEncoder
     device: torch.device
     batcher: Batcher
@@ -156,19 +150,7 @@ class AdapterTrainer(ABC):
 
     @abstractmethod
     def load(self, store: Store, folder: str) -> dict[str, Tensor]:
-        """Load the weights of an adapter that `save` wrote.
-
-        Raises ModelError: not there, or of another backbone or other options.
-        """
-
-    @abstractmethod
-    def label_metadata(self) -> dict[str, Any]:
-        """Return `verbalizer_ids` and `prompt_token_id` for a run's record."""
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts in the method's template."""
-        written = [self.template.replace("{text}", text) for text in texts]
-        return self.encoder.encode(written, append_eos=self.append_eos)
+        """Load an adapter that `save` wrote; ModelError: missing, or of another backbone."""
 
     def prepare(
         self, rows: Sequence[Sequence[int]], *, dropout: bool = False
@@ -241,26 +223,19 @@ class AdapterTrainer(ABC):
 
 
 class ClassifierTrainer(AdapterTrainer):
-    """Compute gradients and label logits of a classifier's adapters or weights.
-
-    `side_by_side`: whether threads may compute several passes at a time; `options`: the type of the
-    method's options.
-    """
+    """Train a classifier; `side_by_side`: whether threads may compute several passes at a time."""
 
     side_by_side: ClassVar[bool] = False
-    options: ClassVar[type[ClassifierOptions]] = ClassifierOptions
 
     def __init__(self, classifier: Classifier, options: ClassifierOptions) -> None:
-        self.classifier, self.template = classifier, options.template
+        self.classifier, self.label_ids = classifier, classifier.label_ids
         self.encoder, self.device = classifier.encoder, classifier.device
-        context = self.encoder.context
-        self.batcher = classifier.execution.batcher(
-            self.encoder.spec.id, context=context, side_by_side=self.side_by_side
+        self.batcher = Batcher(
+            classifier.execution,
+            self.encoder.spec.id,
+            context=self.encoder.context,
+            side_by_side=self.side_by_side,
         )
-
-    def label_metadata(self) -> dict[str, Any]:
-        """Return the label tokens, if any."""
-        return {"verbalizer_ids": list(self.classifier.label_ids), "prompt_token_id": None}
 
 
 @dataclass
@@ -270,8 +245,6 @@ class LossScale:
     Rule and numbers are those of `torch.amp.GradScaler` (a gradient that is not finite skips the
     step and halves the factor), with one factor per run, so that runs of a pack stay independent.
 
-    Attributes
-    ----------
     factor: stays 1 for a run whose gradients are not in float16.
     finite: steps since the factor changed.
     skipped: steps without an update.
@@ -281,11 +254,6 @@ class LossScale:
     finite: int = 0
     skipped: int = 0
     dynamic: bool = False
-
-    @property
-    def can_shrink(self) -> bool:
-        """Whether a smaller factor may give a finite gradient; below 1 there is nothing to gain."""
-        return self.dynamic and self.factor >= 1
 
     def update(self, *, finite: bool) -> bool:
         """Change the factor after a step; return whether the step is to be taken."""

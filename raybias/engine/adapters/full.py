@@ -7,7 +7,7 @@ Shapes: R rows, T tokens, N rows, L labels.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -50,17 +50,13 @@ class FullTrainer(ClassifierTrainer):
         return {name: head.get(name, tensor).clone() for name, tensor in weights.items()}
 
     def gradients(self, batches: Sequence[TrainingBatch]) -> tuple[list[dict[str, Tensor]], Tensor]:
-        """Compute the gradient of each run's mean loss by name, and the losses [S].
-
-        Weights that the loss does not depend on are absent.
-        """
+        """Compute each run's gradient, of what the loss depends on, and the losses [S]."""
         made = [self._gradient(each) for each in batches]
         return [gradient for gradient, _ in made], torch.stack([loss for _, loss in made])
 
     def logits(
         self, weights: Sequence[Weights], sequences: Sequence[Sequence[PackedSequence]]
     ) -> list[Tensor]:
-        """Compute per run the label logits [N, L] of its sequences' rows."""
         # Run by run: stacking would copy whole models.
         return [
             self.batcher.logits(partial(self.forward, stacked=each), [rows], labels=len(LABELS))[0]
@@ -83,10 +79,11 @@ class FullTrainer(ClassifierTrainer):
         # `save_pretrained` writes on the first rank only; here every rank has its own runs.
         model = self.classifier.model
         names = dict(model.named_parameters())
+        tied = {each.data_ptr() for each in names.values()}
         tensors = {
             name: weights.get(name, tensor)
             for name, tensor in model.state_dict().items()
-            if not _tied(name, tensor, names)
+            if name in names or tensor.data_ptr() not in tied
         }
         config = copy.deepcopy(model.config)
         config.architectures = [type(model).__name__]
@@ -94,7 +91,6 @@ class FullTrainer(ClassifierTrainer):
         files.write_folder(store, folder, tensors, file=files.MODEL, parts=parts, record=record)
 
     def load(self, store: Store, folder: str) -> dict[str, Tensor]:
-        """Load the weights of a checkpoint that `save` wrote."""
         shapes = {name: each.shape for name, each in self.classifier.model.named_parameters()}
         tensors = files.read_tensors(store, folder, shapes, file=files.MODEL)
         return {name: tensor.to(self.device) for name, tensor in tensors.items()}
@@ -117,9 +113,3 @@ class FullTrainer(ClassifierTrainer):
             name: part for name, part in zip(leaves, parts, strict=True) if part is not None
         }
         return unscaled(gradient, training.loss_scale), loss.detach()
-
-
-def _tied(name: str, tensor: Tensor, parameters: Mapping[str, Tensor]) -> bool:
-    if name in parameters:
-        return False
-    return any(tensor.data_ptr() == each.data_ptr() for each in parameters.values())

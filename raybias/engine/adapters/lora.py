@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,8 @@ import torch
 from torch import Tensor
 
 from raybias.engine.adapters.base import TrainingBatch
+from raybias.engine.adapters.options import LoraOptions
 from raybias.engine.adapters.packed_layers import (
-    LayerOptions,
     Masks,
     PackedLayer,
     PackedLayerTrainer,
@@ -29,22 +28,6 @@ from raybias.engine.devices import to_device
 from raybias.engine.keyed_draws import joined, kept, keys
 from raybias.engine.packing import Batch, token_rows
 from raybias.seeding import generator, key
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoraOptions(LayerOptions):
-    """Options of low-rank adapters; `methods.Lora` describes them."""
-
-    rank: int = 8
-    alpha: float = 32
-    dropout: float = 0.1
-
-    def peft_names(self, architecture: str) -> Sequence[str]:
-        """Return PEFT's choice of layers for an architecture."""
-        from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as TARGETS
-
-        names: Sequence[str] = TARGETS.get(architecture, ())
-        return names
 
 
 class _LoraLayer(PackedLayer):
@@ -86,18 +69,14 @@ class LoraTrainer(PackedLayerTrainer):
     suffix = ".weight"
     pads_left = False  # Dropout is drawn from each row's first place on.
 
-    options = LoraOptions
-
     def __init__(self, classifier: Classifier, options: LoraOptions) -> None:
         self.lora, self.drops_out = options, options.dropout > 0
         super().__init__(classifier, options)
 
     def packed_layer(self, base: torch.nn.Module, path: str) -> PackedLayer:
-        """Wrap a layer of the frozen model."""
         return _LoraLayer(base, path, self.adapters, self.lora)
 
     def adapter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each factor by name."""
         shapes: dict[str, tuple[int, ...]] = {}
         for path, (inner, outer) in self.widths.items():
             shapes[f"{path}.lora_A"] = (self.lora.rank, inner)
@@ -116,14 +95,12 @@ class LoraTrainer(PackedLayerTrainer):
         return weights | initial_head(self.classifier, seed)
 
     def peft_config(self, **options: Any) -> Any:
-        """Build PEFT's configuration of the adapter."""
         from peft import LoraConfig
 
         own = self.lora
         return LoraConfig(r=own.rank, lora_alpha=own.alpha, lora_dropout=own.dropout, **options)
 
     def masks(self, training: Sequence[TrainingBatch], batch: Batch) -> Masks | None:
-        """Return the layers' dropout."""
         lost = self.lora.dropout
         if not lost:
             return None

@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from raybias.config import Backbone
 from raybias.engine.adapters import base as files
@@ -30,30 +32,17 @@ from raybias.engine.adapters.base import (
     Weights,
     stack_weights,
 )
+from raybias.engine.adapters.options import LayerOptions
 from raybias.engine.attention import attention_window
 from raybias.engine.backbone import is_encoder
-from raybias.engine.classifier import Classifier, ClassifierOptions
+from raybias.engine.classifier import Classifier
 from raybias.engine.devices import to_device
 from raybias.engine.packing import Batch, PackedSequence, pack
 from raybias.engine.self_check import TOLERANCE, agrees, read_samples
 from raybias.errors import ModelError
 from raybias.storage import Store
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 _PREFIX: Final = "base_model.model."
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerOptions(ClassifierOptions):
-    """The linear layers to adapt: all, PEFT's choice, or those whose paths end with names."""
-
-    target: Literal["all_linear", "peft_default"] | tuple[str, ...] = "all_linear"
-
-    def peft_names(self, architecture: str) -> Sequence[str]:
-        """Return PEFT's choice of layers for an architecture; none where it makes none."""
-        return ()
 
 
 #: Called with a layer's path and its input's rows [R, T, I]; 1 where dropout keeps, else 0.
@@ -64,8 +53,6 @@ Masks = Callable[[str, Tensor], Tensor]
 class RowAdapters(threading.local):
     """Look up each row's adapter in the current forward pass, one per thread.
 
-    Attributes
-    ----------
     run_R: the run of each sequence; a run's are adjacent, and so are runs with equally many.
     groups: per number of sequences, how many the runs with that number have, and which runs these
         are; None for all of them.
@@ -151,8 +138,6 @@ class PackedLayerTrainer(ClassifierTrainer):
     Raises ModelError: a target that matches no layer, or a model whose rows are padded at the left
     where the adapters cannot be.
 
-    Attributes
-    ----------
     widths: input and output width of each adapted layer, by path.
     heads: paths of the layers of a classification head.
     packs: whether rows share sequences (see `packing`).
@@ -165,7 +150,6 @@ class PackedLayerTrainer(ClassifierTrainer):
     suffix: ClassVar[str] = ""
     pads_left: ClassVar[bool] = True
     drops_out: bool = False
-    options: ClassVar[type[LayerOptions]] = LayerOptions
 
     def __init__(self, classifier: Classifier, options: LayerOptions) -> None:
         super().__init__(classifier, options)
@@ -204,7 +188,6 @@ class PackedLayerTrainer(ClassifierTrainer):
         return None
 
     def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
-        """Compute the label logits [R, L] of a batch's rows."""
         self.adapters.begin(batch, stacked, self.device)
         self.adapters.masks = None if training is None else self.masks(training, batch)
         if not self.packs:
@@ -266,7 +249,6 @@ class PackedLayerTrainer(ClassifierTrainer):
         )
 
     def load(self, store: Store, folder: str) -> dict[str, Tensor]:
-        """Load the weights of an adapter that `save` wrote."""
         shapes = self.adapter_shapes() | self.classifier.head
         names = {name: self._peft_name(name) for name in shapes}
         wanted = {names[name]: shape for name, shape in shapes.items()}
@@ -291,12 +273,7 @@ def head_modules(classifier: Classifier) -> list[str]:
 def target_layers(
     model: PreTrainedModel, options: LayerOptions, spec: Backbone, heads: Sequence[str] = ()
 ) -> list[str]:
-    """Return the paths of the linear layers to adapt, without those of heads.
-
-    Raises ModelError: a target name that matches none.
-    """
-    from transformers.pytorch_utils import Conv1D
-
+    """List paths of the linear layers to adapt, heads aside; ModelError: a name matches none."""
     base, architecture = model.base_model, model.config.model_type
     prefix = model.base_model_prefix if base is not model else ""
     layers = [

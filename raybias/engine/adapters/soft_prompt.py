@@ -7,8 +7,7 @@ in PEFT's format. Shapes: S runs, P prompt vectors, D input width, N rows, L lab
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from raybias.config import Backbone
 from raybias.engine.adapters import base as files
 from raybias.engine.adapters.base import AdapterTrainer, Training, Weights
+from raybias.engine.adapters.options import PromptOptions
 from raybias.engine.packing import Batch, PackedSequence
 from raybias.engine.scoring.causal import LabelScorer
 from raybias.errors import ModelError
@@ -27,31 +27,21 @@ from raybias.storage import Store
 _KEY: Final = "prompt_embeddings"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PromptOptions:
-    """Options of a soft prompt; `methods.SoftPrompt` describes them."""
-
-    prompt_length: int
-    init: Literal["normal", "zeros"]
-    init_std: float
-    append_eos: bool
-
-
 class SoftPromptTrainer(AdapterTrainer):
     """Tune soft prompts; the weights of a run are its `delta` [P, D]."""
 
     def __init__(self, scorer: LabelScorer, options: PromptOptions) -> None:
         self.scorer, self.options, self.encoder = scorer, options, scorer.backbone.encoder
-        self.append_eos = options.append_eos
+        self.label_ids = scorer.label_ids
         self.device = scorer.backbone.device
         self.batcher = scorer.batcher
         self.prompt_length = options.prompt_length
-        token = torch.tensor([[scorer.backbone.encoder.prompt_token_id]], device=self.device)
+        self.prompt_token_id = self.encoder.prompt_token_id
+        token = torch.tensor([[self.prompt_token_id]], device=self.device)
         with torch.no_grad():
             self._start_D = scorer.backbone.embed(token)[0, 0].float()
 
     def init_weights(self, seed: int) -> dict[str, Tensor]:
-        """Return the initial delta, keyed by the seed."""
         delta_PD = initial_delta(seed, self.options, self.scorer.backbone.width)
         return {"delta": delta_PD.to(self.device)}
 
@@ -75,17 +65,9 @@ class SoftPromptTrainer(AdapterTrainer):
         save_soft_prompt(store, folder, self.prompt(weights), spec=spec, record=record)
 
     def load(self, store: Store, folder: str) -> dict[str, Tensor]:
-        """Load the delta of a prompt that `save` wrote."""
         width, length = self.scorer.backbone.width, self.prompt_length
         prompt_PD = load_soft_prompt(store, folder, width=width, length=length)
         return {"delta": prompt_PD.to(self.device) - self._start_D}
-
-    def label_metadata(self) -> dict[str, Any]:
-        """Return the label tokens, and the token that prompts start from."""
-        return {
-            "verbalizer_ids": list(self.scorer.label_ids),
-            "prompt_token_id": self.scorer.backbone.encoder.prompt_token_id,
-        }
 
 
 def initial_delta(seed: int, options: PromptOptions, width: int) -> Tensor:
@@ -118,10 +100,7 @@ def save_soft_prompt(
 
 
 def load_soft_prompt(store: Store, folder: str, *, width: int, length: int | None = None) -> Tensor:
-    """Load a soft prompt [P, D] float32.
-
-    Raises ModelError: missing, not a prompt, or of another width or length.
-    """
+    """Load a soft prompt [P, D] float32; ModelError: missing, no prompt, or of another shape."""
     prompt_PD = files.read_tensors(store, folder, {_KEY: None}, file=files.ADAPTER)[_KEY]
     shape = tuple(prompt_PD.shape)
     wanted = (shape[0] if length is None else length, width)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from raybias.engine.adapters.base import FIRST_SCALE, AdapterTrainer, LossScale, TrainingBatch
-from raybias.engine.adapters.schedule import Recipe, batch_of_step, should_stop
+from raybias.engine.adapters.options import Recipe, batch_of_step, should_stop
 from raybias.engine.model_files import dtype_of
 from raybias.engine.packing import PackedSequence
 from raybias.seeding import generator
@@ -69,8 +69,6 @@ class Evaluation:
 class Run:
     """A trial under way or stopped.
 
-    Attributes
-    ----------
     weights: float32, by name; of a stopped run those to keep.
     best: the weights of the evaluation with the lowest loss.
     steps: optimizer steps so far.
@@ -103,8 +101,6 @@ class Run:
 class PackedTuner:
     """Tune a pack of trials, with distinct run ids, on one backbone.
 
-    Attributes
-    ----------
     runs: those that have begun, by run id; the trainer may hold fewer at once than there are
         trials.
     steps, tokens: optimizer steps, one for each run, and tokens of their batches.
@@ -123,7 +119,6 @@ class PackedTuner:
         self.recipe = recipe
         self.train = train
         self.validation = validation
-        self._every = recipe.eval_every
         self._end = recipe.last_step(len(train.rows))
         self._whole = trainer.prepare(validation.rows)
         self._half = dtype_of(trainer.encoder.spec) is torch.float16
@@ -149,7 +144,10 @@ class PackedTuner:
         """
         active = self._active()
         evaluations = self._evaluate([run for run in active if not run.evaluated])
-        targets = {run.trial.run_id: self._next_evaluation(run) for run in active}
+        targets = {}
+        for run in active:
+            step = (run.steps // self.recipe.eval_every + 1) * self.recipe.eval_every
+            targets[run.trial.run_id] = step if self._end is None else min(step, self._end)
         while behind := [
             run for run in active if run.steps < targets[run.trial.run_id] and not run.stop_reason
         ]:
@@ -228,10 +226,6 @@ class PackedTuner:
                 active.append(self.runs[run_id])
         return active
 
-    def _next_evaluation(self, run: Run) -> int:
-        step = (run.steps // self._every + 1) * self._every
-        return step if self._end is None else min(step, self._end)
-
     def _step(self, runs: Sequence[Run]) -> None:
         batches = [self._batch(run) for run in runs]
         gradients, loss_S = self.trainer.gradients(batches)
@@ -244,7 +238,8 @@ class PackedTuner:
             run.tokens, self.tokens = run.tokens + tokens, self.tokens + tokens
             run.steps, self.steps = run.steps + 1, self.steps + 1
             if not run.scale.update(finite=finite):
-                run.stop_reason = "" if run.scale.can_shrink else "diverged"
+                # A factor below 1 would gain nothing.
+                run.stop_reason = "" if run.scale.dynamic and run.scale.factor >= 1 else "diverged"
                 continue
             # AdamW leaves alone what no gradient reaches, such as XLNet's `mask_emb`.
             for name, weight in run.weights.items():

@@ -43,8 +43,9 @@ CHUNK: Final = 256
 
 @dataclass(frozen=True)
 class LabelRows:
-    """The labels' rows of the LM head, in float32."""
+    """The labels' tokens, and their rows of the LM head, in float32."""
 
+    ids: tuple[int, ...]
     weight_LH: Tensor
     bias_L: Tensor | None
 
@@ -52,11 +53,12 @@ class LabelRows:
     def of(cls, backbone: LoadedBackbone, label_ids: Sequence[int]) -> LabelRows:
         """Copy the rows of a backbone's head."""
         head = backbone.model.get_output_embeddings()
+        ids, bias = list(label_ids), getattr(head, "bias", None)
         with gathered(head.weight):
-            weight_LH = head.weight.detach()[list(label_ids)].float()
-        bias = getattr(head, "bias", None)
+            weight_LH = head.weight.detach()[ids].float()
         with gathered(bias):
-            return cls(weight_LH, None if bias is None else bias.detach()[list(label_ids)].float())
+            bias_L = None if bias is None else bias.detach()[ids].float()
+        return cls(tuple(ids), weight_LH, bias_L)
 
 
 def gathered(parameter: Tensor | None) -> Any:
@@ -86,21 +88,16 @@ class CausalReader:
         """The longest packed sequence; 0 keeps every row by itself."""
         return MAX_TOKENS if self.packs else 0
 
-    def labels(
-        self, batch: Batch, prompts_SPW: Tensor, label_ids: Sequence[int], label_rows: LabelRows
-    ) -> Tensor:
-        """Compute the label logits [N, L] float32 of a batch's rows, differentiable in the prompts.
-
-        `prompts_SPW` are the prompts that `batch.adapters` numbers; P may be 0.
-        """
+    def labels(self, batch: Batch, prompts_SPW: Tensor, labels: LabelRows) -> Tensor:
+        """Compute label logits [N, L] float32 after the prompts that `batch.adapters` numbers."""
         device = self.backbone.device
         prompts_RPW = prompts_SPW[to_device(batch.adapters, device)]
         found_NX = self._places(batch, (batch.at_R, batch.at_T), prompts_RPW)
         if not self.part:
-            return found_NX[:, to_device(label_ids, device)].float()
+            return found_NX[:, to_device(labels.ids, device)].float()
         # Not as a matrix product, whose bits depend on how many rows it has.
-        logits_NL: Tensor = (found_NX.float()[:, None] * label_rows.weight_LH).sum(-1)
-        return logits_NL if label_rows.bias_L is None else logits_NL + label_rows.bias_L
+        logits_NL: Tensor = (found_NX.float()[:, None] * labels.weight_LH).sum(-1)
+        return logits_NL if labels.bias_L is None else logits_NL + labels.bias_L
 
     def log_probs(
         self, batch: Batch, at: tuple[Tensor, Tensor], of_A: Tensor, tokens_A: Tensor
@@ -158,7 +155,7 @@ def _sample(reader: CausalReader) -> Tensor:
     label_rows = LabelRows.of(backbone, token[:3])
 
     def read(batch: Batch) -> Tensor:
-        labels_NL = reader.labels(batch, prompt_1PW, token[:3], label_rows)
+        labels_NL = reader.labels(batch, prompt_1PW, label_rows)
         count = len(batch.rows)
         of_A = torch.arange(count).repeat_interleave(len(token))
         tokens_A = torch.tensor(token).repeat(count)
@@ -175,10 +172,7 @@ def log_probs_of(logits_NV: Tensor, of_A: Tensor, tokens_A: Tensor) -> Tensor:
 
 
 class LabelScorer:
-    """Compute label logits of token rows with one backbone, with or without soft prompts.
-
-    `label_ids`: the verbalizer's token ids, in label order.
-    """
+    """Compute label logits of token rows with one backbone, with or without soft prompts."""
 
     def __init__(self, backbone: LoadedBackbone, label_ids: Sequence[int]) -> None:
         self.backbone = backbone
@@ -193,13 +187,10 @@ class LabelScorer:
 
     def logits(self, batch: Batch, prompts_SPW: Tensor) -> Tensor:
         """Compute the label logits [N, L] of a batch's rows; see `CausalReader.labels`."""
-        return self.reader.labels(batch, prompts_SPW, self.label_ids, self.label_rows)
+        return self.reader.labels(batch, prompts_SPW, self.label_rows)
 
     def score(self, rows: Sequence[Row], prompt_PW: Tensor | None = None) -> Tensor:
-        """Compute the label logits [N, L] of rows after a prompt, float32 on the CPU.
-
-        Raises WorkFailed: a single sequence does not fit the device's memory.
-        """
+        """Compute the label logits [N, L] of rows after a prompt, float32 on the CPU."""
         if prompt_PW is None:
             prompt_PW = torch.empty(0, self.backbone.width)
         prompts_SPW = to_device(prompt_PW[None], self.backbone.device)

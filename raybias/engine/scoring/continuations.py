@@ -65,10 +65,7 @@ Said = tuple[str, str]
 
 
 def check_sentences(spec: Backbone, sentences: Sequence[tuple[str, str, str]]) -> None:
-    """Refuse (item, context, text) sentences that fill in no word, for a masked model.
-
-    Raises ModelError: names the first item, or says that the tokenizer cannot mask.
-    """
+    """Refuse, for a masked model, (item, context, text) that fills in no word, by a ModelError."""
     if not is_encoder(spec):
         return
     check_tokenizer(load_tokenizer(spec))
@@ -91,11 +88,7 @@ class SentenceScorer:
         self._scorer = MaskedScorer(backbone) if masked else TokenScorer(backbone)
 
     def prepare(self, sentences: Sequence[Said]) -> Callable[[], tuple[list[float], int]]:
-        """Tokenise and pack (context, sentence) pairs; return the call that scores them.
-
-        It returns the scores and the number of tokens read, or raises WorkFailed where a single
-        sentence does not fit the device's memory.
-        """
+        """Pack (context, sentence) pairs; return the call for their scores and tokens read."""
         if isinstance(self._scorer, MaskedScorer):
             groups = [
                 self._masked(context, filled_in(context, said)) for context, said in sentences

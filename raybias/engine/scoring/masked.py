@@ -9,13 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from raybias.config import Backbone
 from raybias.engine.backbone import (
@@ -32,9 +31,6 @@ from raybias.engine.scoring.causal import Values, log_probs_of
 from raybias.engine.self_check import fastest, read_samples
 from raybias.errors import ModelError
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 #: From a model's inputs and places to the logits [N, V] there.
 MaskedReader = Callable[[dict[str, Tensor], tuple[Tensor, Tensor]], Tensor]
 
@@ -45,8 +41,6 @@ def load_masked(spec: Backbone, execution: Execution = ON_CPU) -> LoadedBackbone
     Its context is what its positions hold: RoBERTa's begin after the padding token's id.
     Raises ModelError: as `load_pretrained` says, or a tokenizer that cannot mask.
     """
-    from transformers import AutoModelForMaskedLM
-
     encoder = load_tokenizer(spec)
     check_tokenizer(encoder)
     model, _ = load_pretrained(
@@ -106,7 +100,11 @@ class MaskedScorer:
             copy = (place, (*row[:place], self.mask, *row[place + 1 :]))
             asked.setdefault(copy, []).append(a)
         numbers, device = list(asked.values()), self.backbone.device
-        placed = [Placed(0, _sequence(n, row, place)) for n, (place, row) in enumerate(asked)]
+        placed = []
+        for n, (place, row) in enumerate(asked):
+            tokens, ends = np.array(row, np.int64), np.full(len(row), len(row))
+            sequence = PackedSequence(tokens, np.arange(len(row)), ends, (n,), (place,))
+            placed.append(Placed(0, sequence))
 
         def work(batch: Batch) -> tuple[list[int], Tensor]:
             by_row = [numbers[n] for _, n in batch.rows]
@@ -179,16 +177,6 @@ class PlacesReader:
         if hasattr(self._wanted, "at"):
             output.last_hidden_state = output.last_hidden_state[self._wanted.at][None]
         return output
-
-
-def _sequence(n: int, row: Row, place: int) -> PackedSequence:
-    depths, ends = _flat(len(row))
-    return PackedSequence(np.array(row, np.int64), depths, ends, (n,), (place,))
-
-
-@cache
-def _flat(length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    return np.arange(length), np.full(length, length)
 
 
 def _context(encoder: TextEncoder, model: PreTrainedModel) -> int | None:

@@ -13,7 +13,7 @@ Causal models:
 Masked models: the pseudo-log-likelihood of shared tokens (`masked`, nyu-mll), and the mean over
 differing ones (`masked_differing`, Bias-Bench), each rounded to 3 decimals to compare. The higher
 score is preferred; ties after each rule's own rounding stay in the denominator. Rules with a begin
-token are computed with both where it is in doubt (`TextEncoder.other_begin_id`).
+token are computed with both where it is in doubt (`TextEncoder.begin_ids`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Final
 
 import numpy as np
@@ -64,10 +65,7 @@ class PairScore:
 def preference(
     score: str, more: float | None, less: float | None, *, eps: float = 0.0
 ) -> int | None:
-    """Return 1 where `more` is higher, 0 where `less` is, None for a tie or no scores.
-
-    `eps`: log-likelihoods of `sum` at most this far apart are a tie.
-    """
+    """Return 1 where `more` is higher, 0 where `less` is, None for a tie (within `eps`) or none."""
     if more is None or less is None:
         return None
     if score in MASKED:
@@ -96,19 +94,6 @@ def masked_places(score: str, more: Row, less: Row) -> Places:
     return (differing_more, differing_less) if differing_more and differing_less else ((), ())
 
 
-def masked_score(score: str, values: Values) -> float | None:
-    """Reduce the log-probabilities of one side's tokens to its score."""
-    if score == "masked":
-        return math.fsum(values)
-    return mean(values) if len(values) else None
-
-
-def mean(values: Iterable[float]) -> float:
-    """Average log-probabilities."""
-    every = [*values]
-    return math.fsum(every) / len(every)
-
-
 Pair = tuple[str, str]
 #: Both sides' scores.
 Scores = tuple[float | None, float | None]
@@ -135,8 +120,7 @@ class PairScorer:
             self.scorer = MaskedScorer(backbone)
         else:
             self.scorer = TokenScorer(backbone)
-            other = backbone.encoder.other_begin_id
-            self.begins = (backbone.encoder.prompt_token_id, *([] if other is None else [other]))
+            self.begins = backbone.encoder.begin_ids
 
     def prepare(
         self, pairs: Sequence[Pair], names: Sequence[str] | None = None
@@ -149,7 +133,11 @@ class PairScorer:
         WorkFailed: a score that is no number, or a sentence that does not fit the memory.
         """
         names = names or [f"pair {n}" for n in range(len(pairs))]
-        sides = _sides(pairs, names)
+        # The name of each distinct sentence's first side.
+        sides: dict[str, str] = {}
+        for pair, name in zip(pairs, names, strict=True):
+            for text, side in zip(pair, ("sent_more", "sent_less"), strict=True):
+                sides.setdefault(text, f"{name} {side}")
         if isinstance(self.scorer, MaskedScorer):
             read = self._masked(self.scorer, pairs, sides)
         else:
@@ -190,44 +178,44 @@ class PairScorer:
 
     def _causal(self, scorer: TokenScorer, pairs: Sequence[Pair], sides: Mapping[str, str]) -> Read:
         """Return the call that computes each rule's scores of each pair, per begin token."""
-        rows = self._rows(sides)
-        bare = rows["bare"]
-        read = {k: each for k, each in rows.items() if k != "bare" or "bias_bench" in self.scores}
-        log_probs = scorer.prepare([(row, 1) for each in read.values() for row in each])
-        number = {text: n for n, text in enumerate(sides)}
+        encoder, texts = self.backbone.encoder, list(sides)
+        bare = encoder.ids(texts, specials=False)
+        _check_rows(bare, sides, self.backbone, least=1, taken=1)
+        rows: dict[str, list[list[int]]] = {}
+        for begin in self.begins:
+            if "bias_bench" in self.scores:
+                rows["bare"] = bare
+                rows[f"first {begin}"] = [[begin, row[0]] for row in bare]
+            if {"prepend", "sum", "shared"} & {*self.scores}:
+                rows[f"begun {begin}"] = [[begin, *row] for row in bare]
+        if "perplexity" in self.scores:
+            rows["whole"] = encoder.encode(texts)
+            _check_rows(rows["whole"], sides, self.backbone, least=2)
+        log_probs = scorer.prepare([(row, 1) for each in rows.values() for row in each])
+        number = {text: n for n, text in enumerate(texts)}
         places = [(number[more], number[less]) for more, less in pairs]
-
-        def of_rule(rule: str, values: Mapping[str, Sequence[Values]], begin: int) -> list[Scores]:
-            if rule == "shared":
-                return [_shared(bare, values[f"begun {begin}"], *place) for place in places]
-            each = [_of_sentence(rule, values, n, begin) for n in range(len(number))]
-            return [(each[more], each[less]) for more, less in places]
 
         def score() -> list[dict[str, list[Scores]]]:
             flat = iter(log_probs())
-            values = {kind: [next(flat) for _ in each] for kind, each in read.items()}
+            values = {kind: [next(flat) for _ in each] for kind, each in rows.items()}
+
+            def of_pair(rule: str, begin: int, more: int, less: int) -> Scores:
+                if rule != "shared":
+                    one, other = (_of_sentence(rule, values, n, begin) for n in (more, less))
+                    return one, other
+                begun = values[f"begun {begin}"]
+                same = align(bare[more], bare[less])
+                return (
+                    math.fsum(begun[more][a] for a, _ in same),
+                    math.fsum(begun[less][b] for _, b in same),
+                )
+
             return [
-                {rule: of_rule(rule, values, begin) for rule in self.scores}
+                {rule: [of_pair(rule, begin, *place) for place in places] for rule in self.scores}
                 for begin in self.begins
             ]
 
         return score
-
-    def _rows(self, sides: Mapping[str, str]) -> dict[str, list[list[int]]]:
-        """Tokenise sentences by purpose; `bare` ones are computed for `bias_bench` only."""
-        texts = list(sides)
-        bare = self.backbone.encoder.ids(texts, specials=False)
-        _check_rows(bare, sides, self.backbone, least=1, taken=1)
-        rows: dict[str, list[list[int]]] = {"bare": bare}
-        for begin in self.begins:
-            if "bias_bench" in self.scores:
-                rows[f"first {begin}"] = [[begin, row[0]] for row in bare]
-            if {"prepend", "sum", "shared"} & set(self.scores):
-                rows[f"begun {begin}"] = [[begin, *row] for row in bare]
-        if "perplexity" in self.scores:
-            rows["whole"] = self.backbone.encoder.encode(texts)
-            _check_rows(rows["whole"], sides, self.backbone, least=2)
-        return rows
 
     def _masked(
         self, scorer: MaskedScorer, pairs: Sequence[Pair], sides: Mapping[str, str]
@@ -244,26 +232,27 @@ class PairScorer:
                 requests.append([(row, place) for place in places])
         log_probs = scorer.prepare(requests)
 
+        def reduced(rule: str, values: Values) -> float | None:
+            if rule == "masked":
+                return math.fsum(values)
+            return fmean(values) if len(values) else None
+
         def score() -> list[dict[str, list[Scores]]]:
             values = iter(log_probs())
-            by_rule: dict[str, list[Scores]] = {
-                rule: [
-                    (masked_score(rule, next(values)), masked_score(rule, next(values)))
-                    for _ in pairs
-                ]
-                for rule in self.scores
-            }
-            return [by_rule]
+            return [
+                {
+                    rule: [
+                        (reduced(rule, next(values)), reduced(rule, next(values))) for _ in pairs
+                    ]
+                    for rule in self.scores
+                }
+            ]
 
         return score
 
 
 def check_scores(spec: Backbone, scores: Sequence[str]) -> None:
-    """Refuse scores that a model cannot have; reads its config and tokenizer, no weights.
-
-    Raises ConfigError: no such score; ModelError: a masked score of a causal model, the reverse, or
-    no mask token.
-    """
+    """Refuse scores that a model cannot have (ConfigError, ModelError); reads no weights."""
     unknown = [score for score in scores if score not in (*CAUSAL, *MASKED)]
     if unknown:
         raise ConfigError(
@@ -286,28 +275,11 @@ def check_scores(spec: Backbone, scores: Sequence[str]) -> None:
 def _of_sentence(score: str, values: Mapping[str, Sequence[Values]], n: int, begin: int) -> float:
     """Reduce the log-probabilities of sentence `n` after a begin token to its causal score."""
     if score == "bias_bench":
-        return float(np.exp(mean([*values[f"first {begin}"][n], *values["bare"][n]])))
+        return float(np.exp(fmean([*values[f"first {begin}"][n], *values["bare"][n]])))
     if score == "perplexity":
-        return -float(np.exp(-mean(values["whole"][n])))
+        return -float(np.exp(-fmean(values["whole"][n])))
     begun = values[f"begun {begin}"][n]
-    return float(np.exp(mean(begun))) if score == "prepend" else math.fsum(begun)
-
-
-def _shared(bare: Sequence[Row], begun: Sequence[Values], more: int, less: int) -> Scores:
-    same = align(bare[more], bare[less])
-    return (
-        math.fsum(begun[more][a] for a, _ in same),
-        math.fsum(begun[less][b] for _, b in same),
-    )
-
-
-def _sides(pairs: Sequence[Pair], names: Sequence[str]) -> dict[str, str]:
-    """Map each distinct sentence to its first side, by name."""
-    sides: dict[str, str] = {}
-    for pair, name in zip(pairs, names, strict=True):
-        for text, side in zip(pair, ("sent_more", "sent_less"), strict=True):
-            sides.setdefault(text, f"{name} {side}")
-    return sides
+    return float(np.exp(fmean(begun))) if score == "prepend" else math.fsum(begun)
 
 
 def _check_rows(

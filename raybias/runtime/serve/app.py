@@ -38,8 +38,7 @@ from scipy.special import softmax
 
 from raybias.config import Backbone, Study
 from raybias.errors import ConfigError, OutputError, WorkFailed
-from raybias.methods.base import Method, methods_of
-from raybias.planning.prepared import check_models
+from raybias.methods.base import Method, check_models, methods_of
 from raybias.runtime.predict.replica import deployment, model_id
 from raybias.runtime.progress import Meter
 from raybias.runtime.ray_session import root_error

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from raybias.config.section import Amount, Rate
-from raybias.engine.memory import TRAINING_COPIES
+from raybias.engine.memory import TRAINING_COPIES, MemoryTerm, of_bytes, term
 from raybias.methods import LayerAdapter, method
-from raybias.methods.work import Held
 
 if TYPE_CHECKING:
     from raybias.engine.model_shape import ModelShape
@@ -34,11 +34,33 @@ class Ia3(LayerAdapter):
     max_steps: Amount | None = Field(30_000, ge=1)
     """The last step."""
 
+    launches: ClassVar[tuple[float, float]] = (1.5, 0.1)
+
     @model_validator(mode="after")
     def _feeds_targets(self) -> Self:
         if wrong := sorted({*self.feed_forward} - {*self.target}):
             raise ValueError(f"feed_forward names {wrong[0]}, which is not in target; add it there")
         return self
+
+    def peft_names(self, architecture: str) -> Sequence[str]:
+        """Return PEFT's choice of layers for an architecture."""
+        from peft.utils import constants
+
+        names: Sequence[str] = constants.TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING.get(
+            architecture, ()
+        )
+        return names
+
+    def feed_forward_names(self, architecture: str) -> Sequence[str]:
+        """Return how the paths of layers end whose input is rescaled."""
+        if self.target != "peft_default":
+            return self.feed_forward
+        from peft.utils import constants
+
+        names: Sequence[str] = constants.TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING.get(
+            architecture, ()
+        )
+        return names
 
     def trainer_type(self) -> type[Ia3Trainer]:
         """Import the class that tunes the vectors."""
@@ -46,21 +68,13 @@ class Ia3(LayerAdapter):
 
         return Ia3Trainer
 
-    def tuning(self) -> dict[str, Any]:
-        """Say how many kernels the vectors launch."""
-        return {"launches": (1.5, 0.1)}
-
-    def held(self) -> tuple[Held, ...]:
-        """List the vectors, and the activations that they rescale."""
-
-        def rescaled(shape: ModelShape) -> tuple[float, str]:
-            # PEFT's targets: at most three outputs of the model's width, and the feed-forward one.
-            widths = shape.layers * (3 * shape.hidden + shape.feed_forward)
-            known = widths if self.target == "peft_default" else shape.linear_widths
-            return known, "up to {:,} inputs and outputs"
-
-        tokens, each = ("tokens", "{:,} tokens"), (4, "{} bytes")
+    def held(self, shape: ModelShape, *, tokens: int, pack: int) -> tuple[MemoryTerm, ...]:
+        """Count the vectors, and the activations that they rescale."""
+        # PEFT's targets: at most three outputs of the model's width, and the feed-forward one.
+        widths = shape.layers * (3 * shape.hidden + shape.feed_forward)
+        known = widths if self.target == "peft_default" else shape.linear_widths
+        rescaled, each = (known, "up to {:,} inputs and outputs"), of_bytes(4)
         return (
-            Held("rescaled activations, kept too", tokens, rescaled, each),
-            Held("vectors, gradients, AdamW, best", "pack", rescaled, each, TRAINING_COPIES),
+            term("rescaled activations, kept too", (tokens, "{:,} tokens"), rescaled, each),
+            term("vectors, gradients, AdamW, best", pack, rescaled, each, TRAINING_COPIES),
         )

@@ -8,15 +8,12 @@ Shapes: R rows, W layer width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from raybias.engine.adapters.packed_layers import (
-    LayerOptions,
     PackedLayer,
     PackedLayerTrainer,
     RowAdapters,
@@ -24,32 +21,8 @@ from raybias.engine.adapters.packed_layers import (
 )
 from raybias.engine.classifier import Classifier, initial_head
 
-
-@dataclass(frozen=True, kw_only=True)
-class Ia3Options(LayerOptions):
-    """What the trainer takes of the method."""
-
-    feed_forward: tuple[str, ...] = ()
-
-    def peft_names(self, architecture: str) -> Sequence[str]:
-        """Return PEFT's choice of layers for an architecture."""
-        from peft.utils import constants
-
-        names: Sequence[str] = constants.TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING.get(
-            architecture, ()
-        )
-        return names
-
-    def feed_forward_names(self, architecture: str) -> Sequence[str]:
-        """Return how the paths of layers end whose input is rescaled."""
-        if self.target != "peft_default":
-            return self.feed_forward
-        from peft.utils import constants
-
-        names: Sequence[str] = constants.TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING.get(
-            architecture, ()
-        )
-        return names
+if TYPE_CHECKING:
+    from raybias_ia3.method import Ia3
 
 
 class _Ia3Layer(PackedLayer):
@@ -76,9 +49,7 @@ class _Ia3Layer(PackedLayer):
 class Ia3Trainer(PackedLayerTrainer):
     """Tune (IA)3 vectors and heads: `PATH.ia3_l`, `PATH.weight`."""
 
-    options = Ia3Options
-
-    def __init__(self, classifier: Classifier, options: Ia3Options) -> None:
+    def __init__(self, classifier: Classifier, options: Ia3) -> None:
         self.ia3 = options
         super().__init__(classifier, options)
 

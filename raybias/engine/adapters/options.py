@@ -1,6 +1,6 @@
-"""Decide how runs are tuned: the rows of a step, its learning rate, and when a run stops.
+"""Options of adapters, and how runs are tuned: rows of a step, learning rate, when a run stops.
 
-Pure functions of a run's seed, step and losses (Tian2023 section 3, Kohankhaki2024).
+Pure functions of a run's seed, step and losses (Tian2023 section 3, Kohankhaki2024); no torch.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from raybias.config import MethodFields
 from raybias.config.section import Amount, Count, Section
 from raybias.seeding import generator
 
@@ -32,6 +33,62 @@ class EarlyStop(Section):
     stored: Count = Field(default_factory=lambda fields: int(fields["window"]), ge=1)
     """How many losses must have been seen before the newest; `window`, and one more in the
     paper profile of full and lora, as the paper's code has it."""
+
+
+class PromptOptions(MethodFields):
+    """A soft prompt."""
+
+    prompt_length: Count = Field(8, ge=1)
+    """Number P of prompt vectors."""
+    init: Literal["normal", "zeros"] = "normal"
+    """Initial delta: Normal(0, init_std), keyed by the seed, or zeros."""
+    init_std: float = Field(0.02, gt=0)
+    """Standard deviation of the initial delta."""
+    append_eos: bool = False
+    """Put EOS after the text, so that the label is read there."""
+
+
+class ClassifierOptions(MethodFields):
+    """A classifier made of a backbone."""
+
+    head: Literal["classification", "label_tokens"] = "classification"
+    """A new head with three outputs, or the label words' rows of a causal model's LM head."""
+    template: str = "{text}"
+    """What the model reads; `{text}` stands for the sentence."""
+    label_words: tuple[str, str, str] | None = None
+    """For label_tokens: the words in label order, instead of the study's verbalizer."""
+
+    loads_as: ClassVar[str | None] = None
+    """The dtype of loaded weights; None for the backbone's."""
+
+
+class LayerOptions(ClassifierOptions):
+    """A frozen classifier whose linear layers are adapted."""
+
+    target: Literal["all_linear", "peft_default"] | tuple[str, ...] = "all_linear"
+    """Which layers: all linear ones but embeddings and head, PEFT's choice for the
+    architecture (query and value mostly), or names such as [q_proj, v_proj]."""
+
+    def peft_names(self, architecture: str) -> Sequence[str]:
+        """Return PEFT's choice of layers for an architecture; none where it makes none."""
+        return ()
+
+
+class LoraOptions(LayerOptions):
+    """Low-rank adapters."""
+
+    rank: Count = Field(8, ge=1)
+    """Rank of the factors."""
+    alpha: float = Field(32, gt=0)
+    """The product of the factors is scaled by alpha / rank."""
+    dropout: float = Field(0.1, ge=0, lt=1)
+    """Dropout before the factors; the frozen backbone itself runs without."""
+
+    def peft_names(self, architecture: str) -> Sequence[str]:
+        from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as TARGETS
+
+        names: Sequence[str] = TARGETS.get(architecture, ())
+        return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +162,7 @@ def should_stop(losses: Sequence[float], steps: Sequence[int], rule: EarlyStop) 
 
 
 def batch_of_step(seed: int, step: int, *, rows: int, batch_size: int) -> list[int]:
-    """Return the row numbers of a run's batch at `step` (from 0).
-
-    Each epoch is a permutation keyed by (seed, epoch); its last batch may be smaller.
-    """
+    """Return the rows of a batch at `step` (from 0), of permutations keyed by (seed, epoch)."""
     per_epoch = -(-rows // batch_size)
     epoch, place = divmod(step, per_epoch)
     return list(_epoch_order(seed, epoch, rows)[place * batch_size : (place + 1) * batch_size])
