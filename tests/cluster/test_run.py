@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import yaml
@@ -131,3 +132,36 @@ def contents(folder: Path, pattern: str = "**/*.*") -> dict[str, bytes]:
     }
     assert found
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_the_same_answers_of_every_method_however_spread_and_after_a_resume(tmp_path: Path) -> None:
+    study, alone, out = studies.save(tmp_path), tmp_path / "alone", tmp_path / "out"
+    run(study, alone, *NO_RAY)
+    content = yaml.safe_load(study.read_text())
+    content["resources"] = {
+        "rows_per_shard": 7, "tokens_per_batch": 128, "replicas_max": 2, "train_workers": 2,
+    }  # fmt: skip
+    spread = study.with_name("spread.yaml")
+    spread.write_text(yaml.safe_dump(content))
+    run(spread, out)
+    assert_same(alone, out)
+    lost, *kept = sorted((out / "predictions").rglob("*few_shot*.parquet"))
+    lost.unlink()
+    written = [file.stat().st_mtime_ns for file in kept]
+    run(spread, out)
+    assert_same(alone, out)
+    assert [file.stat().st_mtime_ns for file in kept] == written
+
+
+def assert_same(one: Path, other: Path) -> None:
+    first, second = (
+        pl.concat(map(pl.read_parquet, sorted((out / "predictions").rglob("*.parquet")))).sort(
+            "run_id", "item_id"
+        )
+        for out in (one, other)
+    )
+    assert first.drop("scores").equals(second.drop("scores"))
+    scores = (np.array(each["scores"].to_list()) for each in (first, second))
+    np.testing.assert_allclose(*scores, atol=1e-4)
