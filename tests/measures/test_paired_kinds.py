@@ -78,6 +78,7 @@ def changed(column: str, value: object, rows: pl.Expr = ONE) -> pl.DataFrame:
             "pair '1-001' has different bias types",
         ),
         (changed("cluster", pl.col("style")), "pair '1-001' has different clusters"),
+        (SCORES.with_columns(preference=1 - pl.col("preference")), "and the scores "),
         (SCORES.head(0), "holds no rows"),
     ],
 )
