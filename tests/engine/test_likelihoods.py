@@ -13,7 +13,7 @@ from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.scoring.continuations import SentenceScorer, filled_in
 from raybias.engine.scoring.masked import scored_loader
-from raybias.methods import OptionAnswer, OptionLikelihood
+from raybias.methods import DecisionLikelihood, OptionAnswer, OptionLikelihood
 from raybias.methods.asking import Asked
 from raybias.methods.base import Method
 from raybias.methods.options import named_option
@@ -42,9 +42,9 @@ def load(kind: str, folder: Path) -> LoadedBackbone:
 peer = cache(partial(prompting.Peer, begin=(1,)))
 
 
-def items(folder: Path) -> list[dict[str, object]]:
-    probe = QuestionProbe(source="bbq", data=str(question_data.bbq(folder)))
-    return question_items(probe).to_dicts()
+def items(folder: Path, source: str = "bbq") -> list[dict[str, object]]:
+    data = getattr(question_data, source)(folder)
+    return question_items(QuestionProbe(source=source, data=str(data))).to_dicts()
 
 
 def read(
@@ -149,6 +149,17 @@ def test_an_answer_names_an_option_by_its_letter_or_its_words(
 ) -> None:
     asked = Asked("p", "?", ("A", "B", "C"), (0, 1, 2), ("A man", "Not known", "The old man"))
     assert named_option(answer, asked) == place
+
+
+def test_decisions_are_the_textbooks(folder: Path) -> None:
+    backbone, method = load("gpt2", folder), DecisionLikelihood()
+    asked = items(folder, "discrim_eval")
+    for row, item in zip(read(backbone, method, asked[:3], 2), asked, strict=False):
+        (question,) = method.requests(item, chat=False)
+        asks = question.text + question.cue
+        assert asks == f"{item['text']}\n\nPlease answer with yes or no.\nAnswer:"
+        by_book = [peer(backbone.spec.id).likelihood(asks, f" {word}") for word in ("yes", "no")]
+        assert [row["favourable"], row["unfavourable"]] == pytest.approx(by_book, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert", "roberta"])

@@ -291,6 +291,10 @@ def planned(prepared: PreparedStudy, nodes: str) -> Tables:
                    for of, terms in parts.items() for term in terms]  # fmt: skip
         numbers = {name: float(value) for name, value in vars(stage).items()
                    if isinstance(value, int | float)}  # fmt: skip
+        held = {"tokens_per_batch": stage.layout.tokens, "passes": stage.layout.passes,
+                "across": stage.layout.across, "sharded": stage.sharded,
+                "gpus": stage.gpus, "threads": stage.need.cpus}  # fmt: skip
+        numbers |= {name: float(value) for name, value in held.items()}
         layout.append({**names, **numbers})
     unfit = [{"backbone": one, "method": method, "unfit": 1} for one, method in made.unfit]
     found = {"memory": memory, "layout": layout, "unfit": unfit}
