@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 from ray import serve
+from ray.exceptions import ActorAlreadyExistsError
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ApplicationStatus
 
@@ -144,6 +145,10 @@ def _multiplexed(runs: int) -> type[Replica]:
     return MultiplexedReplica
 
 
+def _start_serve() -> None:
+    serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
+
+
 @contextmanager
 def deployed(app: serve.Application, name: str) -> Iterator[DeploymentHandle]:
     """Run a Serve application, for its handle alone, until the context ends.
@@ -152,7 +157,10 @@ def deployed(app: serve.Application, name: str) -> Iterator[DeploymentHandle]:
     """
     try:
         with CONFIGS:
-            serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
+            # Another study may start Serve at the same moment, and this then finds it started.
+            with suppress(ActorAlreadyExistsError):
+                _start_serve()
+            _start_serve()
             target = serve.RunTarget(app, name, route_prefix=None)
             [handle] = serve.run_many([target], wait_for_applications_running=False)
         yield handle.options()
