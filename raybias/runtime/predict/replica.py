@@ -11,8 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
@@ -145,10 +145,6 @@ def _multiplexed(runs: int) -> type[Replica]:
     return MultiplexedReplica
 
 
-def _start_serve() -> None:
-    serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
-
-
 @contextmanager
 def deployed(app: serve.Application, name: str) -> Iterator[DeploymentHandle]:
     """Run a Serve application, for its handle alone, until the context ends.
@@ -157,10 +153,14 @@ def deployed(app: serve.Application, name: str) -> Iterator[DeploymentHandle]:
     """
     try:
         with CONFIGS:
-            # Another study may start Serve at the same moment, and this then finds it started.
-            with suppress(ActorAlreadyExistsError):
-                _start_serve()
-            _start_serve()
+            start = partial(
+                serve.start, proxy_location="Disabled", logging_config={"log_level": "WARNING"}
+            )
+            try:
+                start()
+            except ActorAlreadyExistsError:
+                # Another study started Serve at the same moment; it is found now.
+                start()
             target = serve.RunTarget(app, name, route_prefix=None)
             [handle] = serve.run_many([target], wait_for_applications_running=False)
         yield handle.options()
