@@ -178,36 +178,12 @@ def test_a_chat_is_taken_where_there_is_a_template_and_never_by_the_paper(tmp_pa
         ZeroShot(prompt_format="raw", system="Be brief.")
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% for a in range(9999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-        "{% if messages|length > 1 %}{{ 'x'.ljust(10 ** 10) }}{% endif %}",
-    ],
-)
-def test_a_template_that_takes_all_time_or_memory_is_refused(template: str, tmp_path: Path) -> None:
-    folder = prompting.save_chat("llama", tmp_path, template)
-    encoder = load_tokenizer(Backbone(id=str(folder)))
-    with pytest.raises(ModelError, match="its chat template takes more than 5 s, 1 GiB or"):
-        encoder.chat([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
-
-
-def test_a_template_may_refuse_messages_and_do_what_transformers_allows(tmp_path: Path) -> None:
+def test_a_template_may_refuse_messages(tmp_path: Path) -> None:
     template = "{{ raise_exception('no system role') if messages }}" + prompting.CHAT
     encoder = load_tokenizer(Backbone(id=str(prompting.save_chat("opt", tmp_path, template))))
     with pytest.raises(ModelError, match="chat template: no system role") as refused:
         METHODS[0].form(encoder).first("it", LABELS)
     assert "\n" not in str(refused.value)
-    template = (
-        "{{ strftime_now('%Y')[:2] }}{% for m in messages %}{% if loop.first %}{% continue %}"
-        "{% endif %}{% generation %}{{ m | tojson(indent=1) }}{% endgeneration %}{% endfor %}"
-    )
-    folder = prompting.save_chat("llama", tmp_path, template)
-    said = load_tokenizer(Backbone(id=str(folder))).chat(
-        [{"role": "user", "content": "a"}, {"role": "user", "content": "é" * 99_999}]
-    )
-    assert said.startswith("20{")
-    assert len(said) > 99_999
 
 
 ITEMS: list[dict[str, Any]] = [
