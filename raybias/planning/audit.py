@@ -25,8 +25,8 @@ from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, DataError, ModelError, OutputError, PlanError
 from raybias.methods.base import methods, methods_of
 from raybias.methods.label_prompts import ZeroShot
+from raybias.planning.inventory import duration
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.tasks import duration
 from raybias.probes import sources, training_sentences
 from raybias.probes.design import gap_widths
 from raybias.schema import LABELS

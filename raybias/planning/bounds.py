@@ -13,11 +13,11 @@ from typing import Final
 
 from tabulate import tabulate
 
-from raybias.planning.inventory import Inventory
+from raybias.planning.inventory import Inventory, duration
 from raybias.planning.machine import ResourceRequest, places
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.stage_plans import Plan, TunePlan
-from raybias.planning.tasks import Task, duration, remaining, tasks_of, tuning_tasks
+from raybias.planning.tasks import Task, remaining, tasks_of, tuning_tasks
 
 #: Times that the search over packs tries.
 _TRIED: Final = 24

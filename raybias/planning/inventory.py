@@ -176,6 +176,13 @@ def size(count: float) -> str:
     return ByteSize(int(count)).human_readable()
 
 
+def duration(seconds: float) -> str:
+    """Write seconds in the unit that suits them."""
+    if seconds >= 3600:
+        return f"{seconds / 3600:,.1f} h"
+    return f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:,.1f} s"
+
+
 def parse_size(text: str, *, where: str) -> int:
     """Return the bytes of a text such as `80GiB` or `512MB`."""
     try:

@@ -83,13 +83,6 @@ class Task:
         return self.seconds * self.devices * workers
 
 
-def duration(seconds: float) -> str:
-    """Write seconds in the unit that suits them."""
-    if seconds >= 3600:
-        return f"{seconds / 3600:,.1f} h"
-    return f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:,.1f} s"
-
-
 def remaining(tasks: Iterable[Task]) -> dict[str, float]:
     """Return by task the seconds of the longest path from its beginning to the study's end."""
     known = {task.key: task for task in tasks}

@@ -12,7 +12,7 @@ import polars as pl
 
 from raybias.config import MethodFields
 from raybias.methods import Tuned, tuned_methods
-from raybias.planning.tasks import duration
+from raybias.planning.inventory import duration
 from raybias.report.rendering import Drawn, rendered, round_values, slug
 from raybias.schema import SCHEDULE_FILE
 from raybias.storage import Store

@@ -17,6 +17,7 @@ from ray.train.v2._internal.callbacks.accelerators import _get_visible_accelerat
 from raybias.config import Backbone, Resources
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
+from raybias.planning.machine import ResourceRequest
 from raybias.runtime.worker_group import BrokenPass, tell_device, trainer_of, within_memory
 from raybias.storage import Store
 
@@ -61,7 +62,8 @@ def test_each_rank_computes_on_the_gpu_that_ray_gave_it(
 
 def test_ranks_wait_for_one_another_for_hours(tmp_path: Path) -> None:
     """NCCL's own limit of ten minutes is less than a round's evaluation and states may take."""
-    plan: Any = SimpleNamespace(pending=False, requests={}, gpus=1, threads=1)
+    need = ResourceRequest(cpus=1, gpus=1)
+    plan: Any = SimpleNamespace(pending=False, requests={}, gpus=1, need=need)
     resources = Resources(max_failures=1, max_preemptions=3)
     trainer = trainer_of(
         "x", plan, 2, resources, work=lambda _: None, config={}, store=Store(str(tmp_path))
