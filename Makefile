@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test fast real coverage slow chaos gpu bench lint types docs dist hashes audit env clean
+.PHONY: demo test golden fast real coverage slow chaos gpu bench lint types docs dist hashes audit env clean
 
 demo: $(READY)  ## Install, and find the bias that is planted in the embedded model.
 	$(BIN)/raybias demo --out out/demo
@@ -18,6 +18,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 test: $(READY)  ## Install, and pass the tests.
 	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder
+
+golden: $(READY)  ## Numbers of studies, published files and plans are those that were stored.
+	$(BIN)/python tests/golden.py
 
 # Fewer cases, architectures and long checks than `make test`, and no room left out but Ray's.
 fast: $(READY)  ## The tests below Ray: a minute on two cores.
