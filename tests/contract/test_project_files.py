@@ -49,7 +49,17 @@ def test_every_step_is_a_make_target_that_there_is() -> None:
     commands = {step["run"] for step in STEPS if "run" in step and "name" not in step}
     assert commands == {
         f"make {name}"
-        for name in ("lint", "types", "fast", "coverage", "dist", "docs", "audit", "chaos")
+        for name in (
+            "lint",
+            "types",
+            "fast",
+            "coverage",
+            "golden",
+            "dist",
+            "docs",
+            "audit",
+            "chaos",
+        )
     }
     assert {command.removeprefix("make ") for command in commands} <= TARGETS
     texts = ["README.md", "CONTRIBUTING.md", "docs/releasing.md", ".ci/run"]
