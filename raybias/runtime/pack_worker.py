@@ -32,7 +32,7 @@ from raybias.runtime.workers import device_name, keep_ways
 from raybias.storage import Store
 
 RECORD: Final = "raybias.json"
-#: States that are not small are kept once so many times what that took has passed.
+#: Large states are kept again after so many times the seconds that keeping them took.
 _KEPT_EVERY: Final = 20
 #: Seconds between two questions whether this worker's node is about to be taken away.
 _ASK_EVERY_S: Final = 5.0
@@ -49,7 +49,7 @@ class Tokens:
 
 @dataclass(frozen=True, kw_only=True)
 class TuneTask:
-    """What all packs of a stage have in common.
+    """The task of a stage, which all of its packs share.
 
     Attributes
     ----------

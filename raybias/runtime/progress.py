@@ -63,7 +63,7 @@ class Advance(Protocol):
 class Stage:
     """How far a stage is, and at what pace: rates and time left are of the last minute.
 
-    `reached` is `finished` with the parts of what is not; `beside` is shown beside it.
+    `reached` is `finished` and the parts of unfinished units; `beside` is the text beside the bar.
     """
 
     def __init__(self, total: int, starting: str, clock: Callable[[], float] | None = None) -> None:

@@ -1,7 +1,7 @@
 """Run a study from its data to its predictions, and resume it where it was interrupted.
 
-What a user could have got wrong is checked before any work. Tables and reports are made elsewhere,
-from the files that this leaves.
+Every mistake that a user can mend is refused before any work. Tables and reports are made
+elsewhere, from the files that this leaves.
 """
 
 from __future__ import annotations

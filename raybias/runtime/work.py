@@ -261,7 +261,7 @@ class StudyRun:
     def _complete(self, title: str, grant: Grant) -> ShardFiles:
         """Compute the shards of a task that OUT lacks; return them all."""
         task = grant.task
-        # What was listed to know what is left need not be listed again.
+        # The files may have been listed already, to know how much is missing.
         files = self._listed.pop(task.key, None) or self._files(task)
 
         def read(todo: Sequence[Shard], advance: Advance) -> None:

@@ -157,8 +157,8 @@ def leave_one_out(
 
     Without a template a gap is exact where every template has as many sentences of a group, and
     else right to the first order. Gives columns of schema.ESTIMATES: the lowest and the highest
-    such gap of each group, `condition` names what it is without, and `reason` that without which
-    the gap turns its sign or loses half of its size.
+    such gap of each group, `condition` names the template or word that is left out, and `reason`
+    the one without which the gap turns its sign or loses half of its size.
     """
     by_word = _word_rates(words, metrics)
     rows: list[dict[str, object]] = []

@@ -1,6 +1,6 @@
 """Decide which answers can carry no conclusion, since their classifier cannot do its task.
 
-`why_not` is the one rule; the other functions measure what it needs.
+`why_not` is the one rule; the other functions compute its inputs.
 """
 
 from __future__ import annotations

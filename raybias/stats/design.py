@@ -1,7 +1,7 @@
 """Plan what to add next: the cheapest seeds, templates and words that make intervals narrow enough.
 
-The variance components of a study say how wide the intervals of a larger one will be, if what is
-added is drawn alike (the D study of Brennan 2001, *Generalizability Theory*, chapters 1 and 4).
+The variance components of a study tell the widths of a larger one, if seeds, templates and words
+are drawn alike (the D study of Brennan 2001, *Generalizability Theory*, chapters 1 and 4).
 """
 
 from __future__ import annotations
