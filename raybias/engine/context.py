@@ -7,6 +7,7 @@ backbone share the batches; a model with split layers computes several batches a
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 from collections import deque
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Result = TypeVar("Result")
+
+#: What torch's allocator reads before a process first uses a GPU, under its two names.
+_ALLOCATOR: Final = "PYTORCH_ALLOC_CONF"
+_OLD_ALLOCATOR: Final = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 class Collective(Protocol):
@@ -159,8 +164,11 @@ class Execution:
     ways: dict[str, Way] = field(default_factory=dict, compare=False, repr=False)
 
     def set_torch(self) -> None:
-        """Set this process's torch: threads, memory share, and repeated bits on request."""
+        """Set this process's torch: threads, a GPU's allocator, and repeated bits on request."""
         torch.set_num_threads(self.threads)
+        if torch.device(self.device).type == "cuda" and _OLD_ALLOCATOR not in os.environ:
+            # Batches have many widths, and blocks of fixed sizes would leave gaps between them.
+            os.environ.setdefault(_ALLOCATOR, "expandable_segments:True")
         if self.deterministic:
             repeat_bits()
 

@@ -46,6 +46,24 @@ def test_settings_are_in_force_and_are_given_back(
         assert settings() == before
 
 
+@pytest.mark.parametrize("given", [{}, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}])
+def test_a_gpus_memory_grows_in_segments_unless_a_user_chose(
+    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    for name in names:
+        # Set first, so that what the test leaves is taken away after it.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    Execution(device="cpu").set_torch()
+    assert {n: os.environ[n] for n in names if n in os.environ} == given
+    Execution(device="cuda:1").set_torch()
+    chosen = given or {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    assert {n: os.environ[n] for n in names if n in os.environ} == chosen
+
+
 def test_runs_have_passes_of_their_own_on_a_gpu_that_repeats_its_bits() -> None:
     apart = {
         (device, asked): Batcher(Execution(device=device, deterministic=asked), "m").apart
