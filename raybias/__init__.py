@@ -10,7 +10,6 @@ from raybias.api.files import (
     judge_labels,
     judge_sheet,
     measure,
-    pair_items,
     samples,
 )
 from raybias.api.studies import audit, convert, demo, doctor, open, plan, run, serve, write_report
@@ -41,7 +40,7 @@ from raybias.methods import (
     TripleLikelihood,
     ZeroShot,
 )
-from raybias.probes import probe_items
+from raybias.probes import pair_items, probe_items
 from raybias.probes.design import check_probe
 from raybias.probes.sources import check_data, data_sets, download_data
 from raybias.results import Results

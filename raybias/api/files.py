@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from raybias.api.studies import write_report
-from raybias.config import Interval, PairProbe, Profile, QuestionProbe, Scope, StyleOptions
+from raybias.config import Interval, Profile, QuestionProbe, Scope
 from raybias.results import Results
 from raybias.storage import Store
 from raybias.study_record import read_record
@@ -265,30 +265,3 @@ def judge_labels(study: str | Path, sheet: str | Path) -> Results:
 
     add_labels(Store(study), str(sheet))
     return write_report(study)
-
-
-def pair_items(
-    probe: PairProbe,
-    styles: Sequence[str] = ("original",),
-    *,
-    files: Sequence[str] = (),
-    options: StyleOptions | None = None,
-    seed: int = 0,
-) -> pl.DataFrame:
-    """Read the pairs of a probe in styles, one after another (`schema.PAIRS` or `COREFERENCES`).
-
-    Parameters
-    ----------
-    files: styled pairs, which formal and informal are read from.
-    options: what the rule styles leave open.
-    seed: of random draws.
-
-    Raises
-    ------
-    DataError: its data is missing or malformed.
-    ConfigError: a style that the probe does not have.
-    """
-    from raybias.probes import in_styles, pair_items
-
-    items = pair_items(probe.source, probe.data, kinds=probe.kinds)
-    return in_styles(probe.source, items, styles, files=files, options=options, seed=seed)

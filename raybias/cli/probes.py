@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import polars as pl
@@ -11,9 +10,9 @@ from tabulate import tabulate
 
 from raybias.api import files as api
 from raybias.cli.options import printed_warnings
-from raybias.config import Probe, StyleOptions
+from raybias.config import PairProbe, Probe, StyleOptions
 from raybias.errors import ConfigError, DataError
-from raybias.probes import in_styles, pair_items, probe_forms, probe_items
+from raybias.probes import pair_items, probe_forms, probe_items
 from raybias.probes.cards import commented_card
 from raybias.probes.design import check_probe
 from raybias.probes.published.crows_pairs import PairWarning
@@ -142,20 +141,22 @@ def write(
         other = "unmarked forms" if in_pairs else "styles"
         raise ConfigError(f"probe {name} has no {other}", cure="see `raybias probes list`")
     if in_pairs:
-        pairs = chosen_pairs(
-            name, data, attribute, style or ["original"], files=styled, evidential=evidential,
-            question=question, seed=seed,
-        )  # fmt: skip
-        write_frame(pairs, out, pair_probes[name].schema)
-        types = pair_probes[name].kind
-        counts = pairs.group_by("style", types, maintain_order=True).len().rows()
-        print(tabulate([*counts, ("all", "", len(pairs))], headers=("style", "type", "rows")))
-        print(f"written to {out}")
-        return
-    items = probe_items(chosen_probe(name, data, attribute, unmarked=unmarked))
-    write_frame(items, out, ITEMS)
-    counts = items.group_by("attribute", maintain_order=True).len().rows()
-    print(tabulate([*counts, ("all", len(items))], headers=("attribute", "items")))
+        pairs = {"source": name, "data": data, "kinds": attribute or None}
+        options = StyleOptions(evidential=evidential, question=question)
+        with printed_warnings(PairWarning):
+            items = pair_items(
+                PairProbe.model_validate(pairs), style or ["original"], files=styled or (),
+                options=options, seed=seed,
+            )  # fmt: skip
+        schema, by = pair_probes[name].schema, ["style", pair_probes[name].kind]
+        headers = ["style", "type", "rows"]
+    else:
+        items = probe_items(chosen_probe(name, data, attribute, unmarked=unmarked))
+        schema, by, headers = ITEMS, ["attribute"], ["attribute", "items"]
+    write_frame(items, out, schema)
+    counts = items.group_by(by, maintain_order=True).len().rows()
+    total = ("all", *[""] * (len(by) - 1), len(items))
+    print(tabulate([*counts, total], headers=headers))
     print(f"written to {out}")
 
 
@@ -190,24 +191,6 @@ def chosen_probe(
     return Probe.model_validate(
         {"source": source, "data": data, "attributes": chosen, "unmarked": unmarked}
     )
-
-
-def chosen_pairs(
-    name: str,
-    data: str | None,
-    kinds: Sequence[str] | None,
-    styles: Sequence[str],
-    *,
-    files: Sequence[str] | None,
-    evidential: Evidential,
-    question: Question,
-    seed: int,
-) -> pl.DataFrame:
-    """Read the pairs that a command names, style after style, and print warnings."""
-    options = StyleOptions(evidential=evidential, question=question)
-    with printed_warnings(PairWarning):
-        items = pair_items(name, data, kinds=kinds or None)
-        return in_styles(name, items, styles, files=files or (), options=options, seed=seed)
 
 
 @annotate.command()
@@ -249,16 +232,20 @@ def export(
         return
     if not style:
         raise typer.BadParameter("no style is given", param_hint="--style")
-    if what in pair_probes and pair_probes[what].schema != PAIRS:
+    pair_probes.check(what)
+    if pair_probes[what].schema != PAIRS:
         raise ConfigError(f"probe {what} has no pairs to judge", cure="give crows_pairs or pairs")
     if "original" in style:
         raise ConfigError(
             "--style original is no style to judge", cure="originals stand beside every style"
         )
-    pairs = chosen_pairs(
-        what, data, attribute, ["original", *style], files=styled, evidential=evidential,
-        question=question, seed=seed,
-    )  # fmt: skip
+    chosen = {"source": what, "data": data, "kinds": attribute or None}
+    options = StyleOptions(evidential=evidential, question=question)
+    with printed_warnings(PairWarning):
+        pairs = pair_items(
+            PairProbe.model_validate(chosen), ["original", *style], files=styled or (),
+            options=options, seed=seed,
+        )  # fmt: skip
     n = len(export_annotation(pairs, out))
     print(f"{n} rows in {Store(out).uri_of('sheet.csv')}, with guidelines.md")
 

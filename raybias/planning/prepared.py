@@ -29,7 +29,7 @@ from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, ModelError
 from raybias.methods.base import Inputs, methods, methods_of
 from raybias.methods.work import TokenCounts
-from raybias.probes import in_styles, pair_items, probe_items, question_items, training_sentences
+from raybias.probes import base_pairs, in_styles, probe_items, question_items, training_sentences
 from raybias.probes.registries import Source, pair_probes, question_probes
 from raybias.probes.sampling import sample_items, sample_pairs
 from raybias.stats import check_metrics, check_reference_groups
@@ -179,7 +179,7 @@ def read_items(study: Study) -> dict[str, pl.DataFrame]:
             items = sample_items(items, study.limit, source=each.source)
         found[each.name] = items
     for probe in study.pairs:
-        pairs = pair_items(probe.source, probe.data, kinds=probe.kinds)
+        pairs = base_pairs(probe)
         kind = pair_probes[probe.source].kind
         if study.limit is not None:
             pairs = sample_pairs(pairs, study.limit, kind=kind, source=probe.source)

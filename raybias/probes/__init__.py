@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 import pyarrow as pa
 
-from raybias.config import Probe, QuestionProbe, StyleOptions, TrainingSet
+from raybias.config import PairProbe, Probe, QuestionProbe, StyleOptions, TrainingSet
 from raybias.errors import ConfigError
 from raybias.probes.checks import as_table, attribute_name, choose
 from raybias.probes.published.winobias import with_others
@@ -25,11 +25,10 @@ from raybias.probes.sampling import sample_units
 from raybias.probes.sources import place_of
 from raybias.probes.styles.rules import check_style, styled
 from raybias.probes.styles.written import own_styled_pairs, refuse_written
-from raybias.probes.templates import Slotted, unmarked_forms, with_unmarked
+from raybias.probes.templates import Template, unmarked_forms, with_unmarked
 from raybias.schema import (
     COREFERENCES,
     DECISIONS,
-    ITEMS,
     OPTION_ITEMS,
     SENTENCE_ITEMS,
     SENTENCES,
@@ -38,6 +37,7 @@ from raybias.schema import (
 
 __all__ = [
     "base_items",
+    "base_pairs",
     "in_styles",
     "pair_items",
     "probe_forms",
@@ -47,6 +47,9 @@ __all__ = [
     "training_sentences",
 ]
 
+AnyProbe = Probe | PairProbe | QuestionProbe
+#: Columns that a source may leave out.
+_MAY_LACK: Final = {"family", "other"}
 #: By table, the columns within which `limit` samples, and those whose rows it keeps together.
 _UNITS: Final[tuple[tuple[pa.Schema, tuple[str, ...], str], ...]] = (
     (OPTION_ITEMS, ("category",), "template_id"),
@@ -67,27 +70,23 @@ def probe_items(probe: Probe) -> pl.DataFrame:
 
 def base_items(probe: Probe) -> pl.DataFrame:
     """Read the items of a probe (schema.ITEMS) without unmarked forms."""
-    source, where = probes[probe.source], f"probe {probe.name}"
-    wanted = probe.attributes
+    source, wanted = probes[probe.source], probe.attributes
     if wanted is not None and source.kinds:
-        wanted = tuple(choose(map(attribute_name, wanted), source.kinds, where=where))
-    items = source.items(_place(source, probe.source, probe.data, where), wanted)
-    if "family" not in items.columns:
-        items = items.with_columns(family=pl.lit(None, pl.String))
-    return _of_kinds(as_table(items, ITEMS, where=where), "attribute", wanted, where)
+        known = map(attribute_name, wanted)
+        wanted = tuple(choose(known, source.kinds, where=f"probe {probe.name}"))
+    return _of_kinds(_read(source, probe, wanted), "attribute", wanted, probe)
 
 
-def probe_templates(probe: Probe, attributes: Iterable[str]) -> Mapping[str, Sequence[Slotted]]:
+def probe_templates(probe: Probe, attributes: Iterable[str]) -> Mapping[str, Sequence[Template]]:
     """Read the templates of a probe's attributes with their slots, in published order."""
-    source, where = probes[probe.source], f"probe {probe.name}"
+    source = probes[probe.source]
     if source.templates is None:
         raise ConfigError(
             f"source {probe.source} has no templates to take the group term from",
-            where=where,
+            where=f"probe {probe.name}",
             cure="put rows of the groups `unmarked` and `placeholder` into your own file",
         )
-    data = _place(source, probe.source, probe.data, where)
-    return source.templates(data, list(attributes))
+    return source.templates(_place(source, probe), list(attributes))
 
 
 def probe_forms(probe: Probe) -> pl.DataFrame:
@@ -96,25 +95,38 @@ def probe_forms(probe: Probe) -> pl.DataFrame:
     return unmarked_forms(probe_templates(probe, attributes))
 
 
-def pair_items(
-    source: str, data: str | None, *, kinds: Iterable[str] | None = None
-) -> pl.DataFrame:
-    """Read a pair probe in style "original", in published order; `kinds` None takes all kinds."""
-    pair_probes.check(source)
-    found, where = pair_probes[source], f"probe {source}"
-    items = found.items(_place(found, source, data, where))
-    if found.schema == COREFERENCES:
+def base_pairs(probe: PairProbe) -> pl.DataFrame:
+    """Read the pairs of a probe in style "original", in their published order."""
+    source = pair_probes[probe.source]
+    items = _read(source, probe)
+    if source.schema == COREFERENCES:
         items = with_others(items)
-    return _of_kinds(as_table(items, found.schema, where=where), found.kind, kinds, where)
+    return _of_kinds(items, source.kind, probe.kinds, probe)
 
 
-def _of_kinds(
-    items: pl.DataFrame, column: str, wanted: Iterable[str] | None, where: str
+def pair_items(
+    probe: PairProbe,
+    styles: Sequence[str] = ("original",),
+    *,
+    files: Sequence[str] = (),
+    options: StyleOptions | None = None,
+    seed: int = 0,
 ) -> pl.DataFrame:
-    if wanted is None:
-        return items
-    there = items[column].unique(maintain_order=True)
-    return items.filter(pl.col(column).is_in(choose(wanted, there, where=where)))
+    """Read the pairs of a probe in styles, one after another (`schema.PAIRS` or `COREFERENCES`).
+
+    Parameters
+    ----------
+    files: styled pairs, which formal and informal are read from.
+    options: what the rule styles leave open.
+    seed: of random draws.
+
+    Raises
+    ------
+    DataError: its data is missing or malformed.
+    ConfigError: a style that the probe does not have.
+    """
+    items = base_pairs(probe)
+    return in_styles(probe.source, items, styles, files=files, options=options, seed=seed)
 
 
 def in_styles(
@@ -148,9 +160,8 @@ def in_styles(
 
 def question_items(probe: QuestionProbe, *, limit: int | None = None) -> pl.DataFrame:
     """Read a question probe in its published order, or a fixed sample of whole `_UNITS`."""
-    source, where = question_probes[probe.source], f"probe {probe.name}"
-    items = source.items(_place(source, probe.source, probe.data, where))
-    items = as_table(items, source.schema, where=where)
+    source = question_probes[probe.source]
+    items = _read(source, probe)
     if limit is None:
         return items
     _, within, unit = next(each for each in _UNITS if each[0].equals(source.schema))
@@ -164,6 +175,23 @@ def training_sentences(training: TrainingSet) -> Splits:
     return {split: as_table(frame, SENTENCES, where=where) for split, frame in splits.items()}
 
 
-def _place(source: Source, name: str, data: str | None, where: str) -> str:
+def _read(source: Source, probe: AnyProbe, *wanted: Sequence[str] | None) -> pl.DataFrame:
+    items = source.items(_place(source, probe), *wanted)
+    lacking = _MAY_LACK & {*source.schema.names} - {*items.columns}
+    items = items.with_columns(pl.lit(None, pl.String).alias(name) for name in lacking)
+    return as_table(items, source.schema, where=f"probe {probe.name}")
+
+
+def _place(source: Source, probe: AnyProbe) -> str:
     """Return where a source's files are; empty for one without files."""
-    return place_of(name, data, where=where) if source.data else ""
+    where = f"probe {probe.name}"
+    return place_of(probe.source, probe.data, where=where) if source.data else ""
+
+
+def _of_kinds(
+    items: pl.DataFrame, column: str, wanted: Sequence[str] | None, probe: AnyProbe
+) -> pl.DataFrame:
+    if wanted is None:
+        return items
+    there = items[column].unique(maintain_order=True)
+    return items.filter(pl.col(column).is_in(choose(wanted, there, where=f"probe {probe.name}")))

@@ -65,8 +65,8 @@ def label_numbers(
     return numbers
 
 
-def distinct(values: pl.Series, *, where: str) -> pl.Series:
-    """Return the same column; a repeated value is a `DataError` naming both rows."""
+def distinct(values: pl.Series, *, where: str) -> None:
+    """Refuse a column with a repeated value; the `DataError` names both rows."""
 
     def repeated(row: int) -> str:
         first = (values == values[row]).arg_true()[0] + 1
@@ -74,7 +74,15 @@ def distinct(values: pl.Series, *, where: str) -> pl.Series:
 
     cure = "give every row its own, or leave the column out"
     refuse(~values.is_first_distinct(), values, repeated, where, cure)
-    return values
+
+
+def whole(values: pl.Series, sheet: pl.Series, *, where: str, cure: str) -> None:
+    """Refuse values that are not those of a sheet, once each (`DataError`)."""
+    distinct(values, where=where)
+    refuse(~values.is_in(sheet.to_list()), values, "is not in the sheet", where, cure)
+    if missing := sheet.filter(~sheet.is_in(values.to_list())).to_list():
+        problem = f"lacks {values.name} {missing[0]!r} ({len(missing)} of {len(sheet)})"
+        raise DataError(problem, where=where, cure=cure)
 
 
 def among(values: pl.Series, known: Sequence[str], *, where: str, cure: str) -> None:
@@ -128,7 +136,9 @@ def _checked(
     text = filled(values, where=where)
     if known.among:
         among(text, known.among, where=where, cure=known.cure)
-    return distinct(text, where=where) if known.unique else text
+    if known.unique:
+        distinct(text, where=where)
+    return text
 
 
 def as_table(frame: pl.DataFrame, schema: pa.Schema, *, where: str) -> pl.DataFrame:
@@ -175,11 +185,11 @@ def read_lines(store: Store, name: str) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def read_records(store: Store, name: str, *, columns: Iterable[str], cure: str = "") -> list[Row]:
+def read_records(store: Store, name: str, *, columns: Iterable[str]) -> list[Row]:
     """Read the rows of a table, empty cells as empty text; `DataError` names a column it lacks."""
     frame = read_frame(store, name)
-    if missing := [each for each in columns if each not in frame.columns]:
-        raise DataError(f"no column {missing[0]!r}", where=store.uri_of(name), cure=cure)
+    for each in columns:
+        column(frame, each, where=store.uri_of(name))
     return frame.select(pl.all().fill_null("")).to_dicts()
 
 

@@ -15,10 +15,10 @@ from typing import Final
 import polars as pl
 from tabulate import tabulate
 
-from raybias.config import Probe, QuestionProbe
+from raybias.config import PairProbe, Probe, QuestionProbe
 from raybias.config.card import Card, CardKind
 from raybias.formats.openings import look_alike
-from raybias.probes import base_items, pair_items, question_items
+from raybias.probes import base_items, base_pairs, question_items
 from raybias.probes.cards import SOURCES, read_card
 from raybias.schema import CONTEXTS
 
@@ -64,11 +64,11 @@ def check_probe(card: str | Path) -> ProbeDesign:
     given = read_card(uri)
     source = SOURCES[given.kind]
     if given.kind == "label":
-        items = base_items(Probe.model_validate({"source": source, "data": uri}))
+        items = base_items(Probe(source=source, data=uri))
     elif given.kind == "pair":
-        items = pair_items(source, uri)
+        items = base_pairs(PairProbe(source=source, data=uri))
     else:
-        items = question_items(QuestionProbe.model_validate({"source": source, "data": uri}))
+        items = question_items(QuestionProbe(source=source, data=uri))
     parts, cannot = _LOOKS[given.kind](items)
     missing = [name for name, text in given.validity.model_dump().items() if not text]
     if missing:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from raybias.config.parts import StyleOptions, TrainingSet
-    from raybias.probes.templates import Slotted
+    from raybias.probes.templates import Template
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def style(name: str, *, coreference: bool = False) -> Callable[[Rule], Rule]:
     return styles.register(name, lambda rule: Style(rule=rule, coreference=coreference))
 
 
-ReadTemplates = Callable[[str, Sequence[str]], "Mapping[str, Sequence[Slotted]]"]
+ReadTemplates = Callable[[str, Sequence[str]], "Mapping[str, Sequence[Template]]"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,9 @@ and the *placeholder* form puts a neutral word there.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final
 
 import polars as pl
@@ -78,19 +79,15 @@ FORMS: Final = pl.Schema(
 
 @dataclass(frozen=True)
 class Template:
-    """One sentence with a slot; `id` is the file's stem and the row in it, from 0."""
+    """One sentence and the slot in it that group terms fill.
+
+    `id` is the file's stem and the row in it, from 0.
+    """
 
     id: str
     text: str
     label: int
-
-    def slots(self) -> set[str]:
-        """Return the names of its slots, capitals and articles aside."""
-        return {_plain(match[2]) for match in _SLOT.finditer(self.text)}
-
-    def sort_key(self) -> str:
-        """Return the key of the published order: the text with a slot written `@slot@`."""
-        return _SLOT.sub(lambda match: f"@{match[0][1:-1]}@", self.text)
+    slot: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,14 +100,6 @@ class Phrase:
 
 
 Lexicon = Mapping[str, Sequence[Phrase]]
-
-
-@dataclass(frozen=True)
-class Slotted:
-    """A template and the slot in it that group terms fill."""
-
-    template: Template
-    slot: str
 
 
 @dataclass(frozen=True)
@@ -160,52 +149,50 @@ def read_templates(store: Store, path: str) -> list[Template]:
     ]
 
 
-def in_order(templates: Iterable[Template], slot: str) -> list[Slotted]:
-    """List the templates that have a slot, in published order."""
-    ordered = sorted(templates, key=Template.sort_key)
-    return [Slotted(template, slot) for template in ordered if slot in template.slots()]
-
-
-def expand(slotted: Iterable[Slotted], lexicon: Lexicon) -> Iterator[tuple[Template, Phrase, str]]:
-    """Fill templates one after the other: with groups by name, then terms as listed."""
-    for each in slotted:
-        for phrase in sorted(lexicon[each.slot], key=lambda phrase: phrase.group):
-            yield each.template, phrase, fill(each.template.text, each.slot, phrase.text)
-
-
-def suite_templates(store: Store, suite: Suite) -> list[Slotted]:
+def suite_templates(store: Store, suite: Suite) -> list[Template]:
     """Read every template of one attribute with its slot, in published order."""
-    return [
-        each
-        for path, slots in suite.templates
-        for templates in [read_templates(store, path)]
-        for slot in slots
-        for each in in_order(templates, slot)
-    ]
+    found = []
+    for path, slots in suite.templates:
+        # Sorted as the authors did, who wrote a slot as `@slot@`.
+        templates = sorted(
+            read_templates(store, path), key=lambda each: _SLOT.sub(r"@\1\2@", each.text)
+        )
+        for slot in slots:
+            found += [
+                replace(each, slot=slot)
+                for each in templates
+                if slot in (_plain(match[2]) for match in _SLOT.finditer(each.text))
+            ]
+    return found
 
 
 def expand_suite(store: Store, suite: Suite, *, probe: str, attribute: str) -> pl.DataFrame:
-    """Make all items of one attribute (schema.ITEMS); true duplicates are kept."""
+    """Make all items of one attribute (schema.ITEMS); true duplicates are kept.
+
+    Templates are filled one after the other: with groups by name, then terms as listed.
+    """
     lexicon = suite.lexicon(store)
-    filled = expand(suite_templates(store, suite), lexicon)
+    filled = (
+        (each, phrase)
+        for each in suite_templates(store, suite)
+        for phrase in sorted(lexicon[each.slot], key=attrgetter("group"))
+    )
     rows = [
-        (f"{probe}/{attribute}/{number:05d}", template.label, attribute, phrase.group, text,
-         template.id, phrase.term)
-        for number, (template, phrase, text) in enumerate(filled)
+        (f"{probe}/{attribute}/{number:05d}", each.label, attribute, phrase.group,
+         fill(each.text, each.slot, phrase.text), each.id, phrase.term)
+        for number, (each, phrase) in enumerate(filled)
     ]  # fmt: skip
     return items_frame(rows)
 
 
-def items_frame(rows: Sequence[tuple[object, ...]]) -> pl.DataFrame:
+def items_frame(rows: Iterable[tuple[object, ...]]) -> pl.DataFrame:
     """Make a frame of rows in the order of schema.ITEMS, whose templates have no `family`."""
-    types = pl.Schema(ITEMS)
-    family = types.pop("family")
-    return pl.DataFrame(rows, types, orient="row").with_columns(family=pl.lit(None, family))
+    return pl.DataFrame([(*row, None) for row in rows], pl.Schema(ITEMS), orient="row")
 
 
 def with_unmarked(
     items: pl.DataFrame,
-    templates: Mapping[str, Sequence[Slotted]],
+    templates: Mapping[str, Sequence[Template]],
     *,
     probe: str,
     placeholders: Sequence[str],
@@ -229,44 +216,42 @@ def with_unmarked(
     return pl.concat(parts)
 
 
-def unmarked_forms(templates: Mapping[str, Sequence[Slotted]]) -> pl.DataFrame:
+def unmarked_forms(templates: Mapping[str, Sequence[Template]]) -> pl.DataFrame:
     """List templates (columns `FORMS`) with their unmarked form, or the reason for none."""
     rows = [
-        (attribute, each.template.id, each.template.text.strip(), text, reason)
-        for attribute, slotted in templates.items()
-        for each in slotted
-        for text, reason in [_unmarked(each)]
+        (attribute, each.id, each.text.strip(), *_unmarked(each))
+        for attribute, own in templates.items()
+        for each in own
     ]
     return pl.DataFrame(rows, schema=FORMS, orient="row")
 
 
 def _extra_rows(
-    attribute: str, templates: Iterable[Slotted], probe: str, placeholders: Sequence[str]
+    attribute: str, templates: Iterable[Template], probe: str, placeholders: Sequence[str]
 ) -> list[tuple[object, ...]]:
     unmarked: list[tuple[object, ...]] = []
     neutral: list[tuple[object, ...]] = []
     stem = f"{probe}/{attribute}"
     for each in templates:
-        own = each.template
         text, _ = _unmarked(each)
         if text is not None:
-            item_id = f"{stem}/{UNMARKED}/{own.id}"
-            unmarked.append((item_id, own.label, attribute, UNMARKED, text, own.id, None))
+            item_id = f"{stem}/{UNMARKED}/{each.id}"
+            unmarked.append((item_id, each.label, attribute, UNMARKED, text, each.id, None))
         noun = marked_noun(each)
         for word in placeholders if noun is not None else ():
-            item_id = f"{stem}/{PLACEHOLDER}/{word}/{own.id}"
+            item_id = f"{stem}/{PLACEHOLDER}/{word}/{each.id}"
             phrase = word if _takes_adjective(each.slot) else f"{word} {noun}"
-            filled = fill(own.text, each.slot, phrase)
-            neutral.append((item_id, own.label, attribute, PLACEHOLDER, filled, own.id, word))
+            filled = fill(each.text, each.slot, phrase)
+            neutral.append((item_id, each.label, attribute, PLACEHOLDER, filled, each.id, word))
     return [*unmarked, *neutral]
 
 
-def _unmarked(each: Slotted) -> tuple[str | None, str | None]:
+def _unmarked(each: Template) -> tuple[str | None, str | None]:
     """Return the template without its term, or why it has no such form."""
     noun = marked_noun(each)
     if noun is None:
         return None, NO_NOUN if _takes_adjective(each.slot) else NAME
-    text = each.template.text
+    text = each.text
     for pattern, reason in _EXCEPTIONS:
         if re.search(pattern, text):
             return None, reason
@@ -277,10 +262,10 @@ def _unmarked(each: Slotted) -> tuple[str | None, str | None]:
     return fill(text, each.slot, noun), None
 
 
-def marked_noun(each: Slotted) -> str | None:
+def marked_noun(each: Template) -> str | None:
     """Return the nouns before which the term is an adjective in this template, or None."""
     if _takes_adjective(each.slot):
-        return noun_phrase(each.template.text.partition("}")[2]) or None
+        return noun_phrase(each.text.partition("}")[2]) or None
     return "person" if each.slot in _PERSON_SLOTS else NOUN_SLOTS.get(each.slot)
 
 

@@ -12,7 +12,7 @@ from raybias.report import wording
 from raybias.report.outs import read_items
 from raybias.report.rendering import rendered, slug
 from raybias.report.sentences import ranked
-from raybias.report.table import TextTable, table, worded
+from raybias.report.table import Cell, TextTable, table, worded
 from raybias.stats.metric import counted, shares
 from raybias.storage import Store
 
@@ -20,12 +20,16 @@ from raybias.storage import Store
 _ROWS: Final = 900
 _FEWEST: Final = 5
 _MOST: Final = 25
-#: Words and templates that a fold names.
-_NAMED: Final = 4
 #: Most sentences on a page of OUT/evidence; of more, those labelled wrong most often.
 _WHOLE: Final = 4000
 _ITEM: Final = ("probe", "attribute", "group", "template_id", "term", "item_id", "label")
 _CLASSIFIER: Final = ("model", "method", "dataset", "style")
+#: What a sentence is.
+_SENTENCE: Final[Mapping[str, Cell]] = {
+    "sentence": "text",
+    "word": lambda row: row["term"] or "",
+    "right label": lambda row: schema.LABELS[row["label"]],
+}
 
 
 def read_sentences(files: Sequence[stats.Source]) -> pl.DataFrame:
@@ -49,30 +53,24 @@ def read_sentences(files: Sequence[stats.Source]) -> pl.DataFrame:
 
 
 def evidence(
-    gaps: pl.DataFrame, sentences: pl.DataFrame, tables: Mapping[str, pl.DataFrame]
+    gaps: pl.DataFrame, sentences: pl.DataFrame
 ) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Gather the sentences, words and templates behind each gap that survives."""
+    """Gather the sentences behind each gap that survives."""
     parts = [one for whole in ranked(gaps)
              for one in whole.partition_by("probe", maintain_order=True)]  # fmt: skip
     most = min(_MOST, max(_FEWEST, _ROWS // max(1, len(parts))))
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for part in parts:
         row = part.row(0, named=True)
-        about = sentences.filter(probe=row["probe"], attribute=row["attribute"], group=row["group"])
+        place = row["probe"], row["attribute"], row["group"]
+        about = sentences.filter(probe=place[0], attribute=place[1], group=place[2])
         mine = about.join(part, on=_CLASSIFIER, how="semi", nulls_equal=True)
-        terms, templates = tables["by_term"], tables["by_template"]
-        farthest = "Templates farthest from their average"
-        shown = [
-            _behind(mine, row["score"], most),
-            _drivers(terms, part, "term", "Words farthest from the average"),
-            _drivers(templates, part, "template_id", farthest),
-        ]
         heading = wording.heading(row["score"], row["value"]).lower()
-        found.setdefault((row["probe"], row["attribute"]), []).append(
+        found.setdefault(place[:2], []).append(
             {
                 "title": f"{wording.spaced(row['group'])}, {heading}",
-                "tables": [one for one in shown if one.rows],
-                "link": page_name(row["probe"], row["attribute"], row["group"]),
+                "table": _behind(mine, row["score"], most),
+                "link": page_name(*place),
             }
         )
     return found
@@ -103,12 +101,7 @@ def write_evidence(store: Store, sentences: pl.DataFrame) -> None:
         rows = wide.join(wrong, on="item_id").sort(
             "share", "item_id", descending=[True, False], maintain_order=True
         )
-        columns: dict[str, Any] = {
-            "sentence": "text",
-            "word": lambda row: row["term"] or "",
-            "right label": lambda row: schema.LABELS[row["label"]],
-            "wrong": lambda row: f"{row['share']:.0%}",
-        }
+        columns: dict[str, Cell] = {**_SENTENCE, "wrong": lambda row: f"{row['share']:.0%}"}
         for name in called["by"].unique(maintain_order=True):
             columns[name] = worded(lambda text: text or "", name)
         title = f"Sentences about {group} ({attribute})" + (f", probe {probe}" if probe else "")
@@ -130,31 +123,11 @@ def _behind(mine: pl.DataFrame, rate: str, most: int) -> TextTable:
     shown = rows.sort(
         pl.col("hits") / pl.col("n_items"), "item_id", descending=[True, False], maintain_order=True
     ).head(most)
-    columns: dict[str, Any] = {
-        "sentence": "text",
-        "word": lambda row: row["term"] or "",
-        "right label": lambda row: schema.LABELS[row["label"]],
+    columns: dict[str, Cell] = {
+        **_SENTENCE,
         wording.metric(rate).title: lambda row: f"{row['hits']} of {row['n_items']} runs",
     }
     if shown["answer"].null_count() < shown.height:
         columns["an answer"] = lambda row: wording.shortened(row["answer"] or "", 80)
     title = f"{shown.height} of its {wording.counted(rows.height, 'sentence')}, most often first"
     return table(title, shown, columns)
-
-
-def _drivers(source: pl.DataFrame, part: pl.DataFrame, column: str, title: str) -> TextTable:
-    by = [*schema.KEYS, "attribute", "score", "group"]
-    mine = source.join(part.select(by), on=by, how="semi", nulls_equal=True)
-    sign = 1 if part["value"][0] > 0 else -1
-    rows = (
-        mine.group_by(column, maintain_order=True)
-        .agg(pl.col("value", "rate").mean())
-        .sort(sign * pl.col("value"), column, descending=[True, False], nulls_last=True)
-        .head(_NAMED)
-    )
-    columns: dict[str, Any] = {
-        column.removesuffix("_id"): column,
-        "gap": worded(wording.signed, "value"),
-        "its rate": worded(wording.number, "rate"),
-    }
-    return table(title, rows, columns)

@@ -9,8 +9,8 @@ import polars as pl
 
 from raybias import schema
 from raybias.config import Study
-from raybias.errors import DataError, OutputError
-from raybias.probes.checks import column, distinct, filled, label_numbers
+from raybias.errors import OutputError
+from raybias.probes.checks import column, filled, label_numbers, whole
 from raybias.report import wording
 from raybias.report.outs import prediction_files, read_items
 from raybias.report.table import Row, TextTable, same, table, worded
@@ -19,7 +19,7 @@ from raybias.stats import without_extras
 from raybias.stats.predictions import pieces
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store, split_uri
-from raybias.table_files import csv_text, read_frame, refuse
+from raybias.table_files import csv_text, read_frame
 
 LABELS: Final = "labels/judged.parquet"
 _GROUP: Final = (*schema.KEYS, "attribute", "group")
@@ -83,16 +83,10 @@ def add_labels(store: Store, sheet: str) -> pl.DataFrame:
         )
     drawn = pl.DataFrame(store.read_table(LABELS, schema=schema.LABELLED))
     given = read_frame(*split_uri(sheet))
-    rows = distinct(filled(column(given, "row", where=sheet), where=sheet), where=sheet)
-    others = ~rows.is_in(drawn["row"].to_list())
-    refuse(others, rows, "was not drawn", sheet, "give the sheet that was drawn of this OUT")
+    rows = filled(column(given, "row", where=sheet), where=sheet)
     labels = label_numbers(column(given, "label", where=sheet), where=sheet)
-    if missing := [row for row in drawn["row"].sort() if row not in set(rows)]:
-        raise DataError(
-            f"lacks row {missing[0]!r} ({len(missing)} of {drawn.height})",
-            where=sheet,
-            cure="label every row: those left out would not be a random sample",
-        )
+    cure = "label every row of the sheet drawn of this OUT, so that they are a random sample"
+    whole(rows, drawn["row"], where=sheet, cure=cure)
     human = pl.DataFrame({"row": rows, "human": labels})
     labelled = drawn.drop("human").join(human, on="row", maintain_order="left")
     labelled = labelled.select(_TYPES.names()).cast(_TYPES)

@@ -206,7 +206,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
     kind = kinds[KIND]
     return {
         "metrics": [metrics[rate] for rate in rates if rate in metrics],
-        "parts": _parts(estimates, gaps, evidence(gaps, texts, tables), drawn, scope),
+        "parts": _parts(estimates, gaps, evidence(gaps, texts), drawn, scope),
         "further": [*tables_of(kind, estimates, scope, folded=False)][1:],
         "further_folded": [*tables_of(kind, estimates, scope, folded=True)],
         "marked_parts": marks,

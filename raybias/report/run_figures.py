@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -30,22 +29,8 @@ _LEFT: Final = 6.0
 _WIDE: Final = 90.0
 _MARKS: Final = 5
 _NAMED: Final = 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Panel:
-    """One frame of a chart: places across in percent, down in pixels."""
-
-    title: str
-    axis: str
-    height: int = _HEIGHT
-    across: Sequence[tuple[float, str]] = ()
-    """Height and text of each line across."""
-    marks: Sequence[tuple[float, str]] = ()
-    dots: Sequence[tuple[float, float, bool, str]] = ()
-    lines: Sequence[tuple[str, bool]] = ()
-    bars: Sequence[tuple[float, float, float, float, str, str]] = ()
-    rule: tuple[float, str] | None = None
+#: One frame of a chart for chart.svg.j2: places across in percent, down in pixels.
+_Panel = Mapping[str, Any]
 
 
 def _chart(
@@ -56,7 +41,7 @@ def _chart(
     legend: Sequence[tuple[str, str]] = (),
 ) -> Drawn:
     """Draw panels one below another, with names and colours below them."""
-    tops = [0, *accumulate(panel.height + 70 for panel in panels)]
+    tops = [0, *accumulate(panel["height"] + 70 for panel in panels)]
     chart = {
         "title": title,
         "described": described,
@@ -99,26 +84,16 @@ def thinned(losses: Sequence[float], steps: Sequence[int]) -> tuple[list[float],
     return x.tolist(), y.tolist(), size
 
 
-@dataclass(frozen=True)
-class _Scale:
-    """The heights of values between a least and a greatest one, with room on both sides."""
+def _scale(values: Sequence[float]) -> tuple[Callable[[float], float], list[tuple[float, str]]]:
+    """Place values from the top of a plot, with room on both sides; and lines across it."""
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    room = 0.08 * (high - low) or 0.05
+    low, high = low - room, high + room
 
-    low: float
-    high: float
+    def down(value: float) -> float:
+        return round(_HEIGHT * (high - value) / (high - low), 1)
 
-    @classmethod
-    def of(cls, values: Sequence[float]) -> _Scale:
-        low, high = min(values, default=0.0), max(values, default=1.0)
-        room = 0.08 * (high - low) or 0.05
-        return cls(low - room, high + room)
-
-    def down(self, value: float) -> float:
-        return round(_HEIGHT * (self.high - value) / (self.high - self.low), 1)
-
-    @property
-    def across(self) -> list[tuple[float, str]]:
-        values = round_values(self.low, self.high, _MARKS)
-        return [(self.down(value), f"{value:.4g}") for value in values]
+    return down, [(down(value), f"{value:.4g}") for value in round_values(low, high, _MARKS)]
 
 
 def _accuracies(part: pl.DataFrame, options: Tuned | None) -> _Panel:
@@ -127,21 +102,22 @@ def _accuracies(part: pl.DataFrame, options: Tuned | None) -> _Panel:
     failed = [str(row["seed"]) for _, row in rows
               if row[f"{by}_accuracy"] is None or row["stop_reason"] == "diverged"]  # fmt: skip
     there = {n: row for n, row in rows if str(row["seed"]) not in failed}
-    scale = _Scale.of([row[f"{by}_accuracy"] for row in there.values()])
+    down, across = _scale([row[f"{by}_accuracy"] for row in there.values()])
     every = -(-part.height // _NAMED)
     place = [round(_LEFT + _WIDE * (n + 0.5) / part.height, 2) for n, _ in rows]
     diverged = f"; diverged: {', '.join(failed)}" if failed else ""
-    return _Panel(
-        title=f"{by.capitalize()} accuracy (filled: kept{diverged})",
-        axis="seed",
-        across=scale.across,
-        marks=[(place[n], str(row["seed"])) for n, row in rows if n % every == 0],
-        dots=[
-            (place[n], scale.down(row[f"{by}_accuracy"]), bool(row["selected"]),
+    return {
+        "title": f"{by.capitalize()} accuracy (filled: kept{diverged})",
+        "axis": "seed",
+        "height": _HEIGHT,
+        "across": across,
+        "marks": [(place[n], str(row["seed"])) for n, row in rows if n % every == 0],
+        "dots": [
+            (place[n], down(row[f"{by}_accuracy"]), bool(row["selected"]),
              f"seed {row['seed']}: {row[f'{by}_accuracy']:.3f}")
             for n, row in there.items()
         ],
-    )  # fmt: skip
+    }  # fmt: skip
 
 
 def _losses(part: pl.DataFrame, options: Tuned | None) -> tuple[_Panel, str]:
@@ -153,22 +129,23 @@ def _losses(part: pl.DataFrame, options: Tuned | None) -> tuple[_Panel, str]:
         lines.append((x, y, bool(row["selected"])))
         most = max(most, size)
     last = max((x[-1] for x, _, _ in lines if x), default=0.0) or 1.0
-    scale = _Scale.of([loss for _, y, _ in lines for loss in y if np.isfinite(loss)])
+    down, across = _scale([loss for _, y, _ in lines for loss in y if np.isfinite(loss)])
     after = options.recipe.first_stop if options else 0
     shown = last / 20 < after < last
     means = f"; means of {most}" if most > 1 else ""
-    panel = _Panel(
-        title=f"Evaluation loss (solid: kept{means})",
-        axis="step" if options else "evaluation",
-        across=scale.across,
-        marks=[(_LEFT + _WIDE * v / last, f"{v:g}") for v in round_values(0, last, _MARKS)],
-        lines=[
-            (" ".join(f"{1000 * a / last:.1f},{scale.down(b)}"
+    panel = {
+        "title": f"Evaluation loss (solid: kept{means})",
+        "axis": "step" if options else "evaluation",
+        "height": _HEIGHT,
+        "across": across,
+        "marks": [(_LEFT + _WIDE * v / last, f"{v:g}") for v in round_values(0, last, _MARKS)],
+        "lines": [
+            (" ".join(f"{1000 * a / last:.1f},{down(b)}"
                       for a, b in zip(x, y, strict=True) if np.isfinite(b)), kept)
             for x, y, kept in lines
         ],
-        rule=(_LEFT + _WIDE * after / last, "may stop from here") if shown else None,
-    )  # fmt: skip
+        "rule": (_LEFT + _WIDE * after / last, "may stop from here") if shown else None,
+    }  # fmt: skip
     return panel, f"; may stop from step {after:,}" if shown else ""
 
 
@@ -203,13 +180,13 @@ def schedule_figure(held: pl.DataFrame, title: str) -> Drawn:
         x, wide = round(_LEFT + _WIDE * span["start"] / wall, 2), round(_WIDE * seconds / wall, 2)
         what = f"{span['task']}: {duration(seconds)}"
         bars.append((x, wide, y, high, colours[span["backbone"]], what))
-    panel = _Panel(
-        title=f"{title} (a row each device; thin: reading)",
-        axis=f"{unit} from the begin",
-        height=_ROW * devices,
-        across=[(_ROW * (n + 1), str(n)) for n in range(devices)],
-        marks=[(_LEFT + _WIDE * v * per / wall, f"{v:g}")
-               for v in round_values(0, wall / per, _MARKS)],
-        bars=bars,
-    )  # fmt: skip
+    panel = {
+        "title": f"{title} (a row each device; thin: reading)",
+        "axis": f"{unit} from the begin",
+        "height": _ROW * devices,
+        "across": [(_ROW * (n + 1), str(n)) for n in range(devices)],
+        "marks": [(_LEFT + _WIDE * v * per / wall, f"{v:g}")
+                  for v in round_values(0, wall / per, _MARKS)],
+        "bars": bars,
+    }  # fmt: skip
     return _chart("schedule", title, devices_used(held), [panel], [*colours.items()])

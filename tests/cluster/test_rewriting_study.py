@@ -13,7 +13,7 @@ from raybias.engine.rewriter import Rewriter
 from raybias.errors import ModelError
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.workload import STYLED, chunks_of
-from raybias.probes import pair_items
+from raybias.probes import base_pairs
 from raybias.probes.styles.rewriting import rewritten_pairs
 from raybias.schema import PAIRS
 from raybias.storage import Store
@@ -40,7 +40,7 @@ def test_a_style_that_a_model_makes_goes_to_the_tables_and_is_made_once(
         request.getfixturevalue("ray_cluster")
     studies.run(study, out=tmp_path, address=address)
     options = study.styles.rewriting["formal"]
-    originals = pair_items("pairs", study.pairs[0].data)
+    originals = base_pairs(study.pairs[0])
     wanted = rewritten_pairs(
         originals, "formal", Rewriter(options, style="formal"), paired="separate", seed=3
     )

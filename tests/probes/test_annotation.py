@@ -136,8 +136,8 @@ def test_bad_label_files_are_named(tmp_path: Path) -> None:
 
     assert read("Same", "Not sure")["ann"].to_list() == ["same", "not_sure"]
     for labels, ids, message in [
-        (("same",), ("a",), r"ann\.csv: 1 rows of the sheet have no label: b \(formal\); all"),
-        (("same",) * 3, ("a", "b", "c"), r"1 rows are not in the sheet: c \(formal\)"),
+        (("same",), ("a",), r"ann\.csv: lacks row 'b \(formal\)' \(1 of 2\); all"),
+        (("same",) * 3, ("a", "b", "c"), r"row 3: row 'c \(formal\)' is not in the sheet"),
         (("same",) * 2, ("a", "a"), r"row 2: row 'a \(formal\)' is already in row 1"),
         (("same", "no"), ("a", "b"), r"row 2: label 'no' is none of same, different, not_sure"),
         (("same", None), ("a", "b"), r"row 2: label is empty"),

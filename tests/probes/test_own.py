@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from raybias.config import Probe
+from raybias.config import PairProbe, Probe
 from raybias.errors import DataError
 from raybias.probes import pair_items, probe_items
 from raybias.schema import ITEMS
@@ -94,10 +94,9 @@ def test_a_fault_names_its_row_and_value(
     columns = {key: value for key, value in {**good, **change}.items() if value is not None}
     file = tmp_path / "mine.csv"
     pl.DataFrame(columns).write_csv(file)
-    labels = Probe(source="file", data=str(file))
-    read = (lambda *_: probe_items(labels)) if source == "file" else pair_items
+    data = {"source": source, "data": str(file)}
     with pytest.raises(DataError) as caught:
-        read(source, str(file))
+        probe_items(Probe(**data)) if source == "file" else pair_items(PairProbe(**data))
     assert "mine.csv" in str(caught.value)
     assert message in str(caught.value)
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from raybias.config import PairProbe
 from raybias.errors import ConfigError, DataError
-from raybias.probes import in_styles, pair_items
+from raybias.probes import base_pairs, in_styles
 from raybias.probes.own import own_pairs
 from raybias.probes.published.crows_pairs import BIAS_TYPES, PairWarning, crows_pairs
 from raybias.schema import PAIRS
@@ -55,10 +56,10 @@ def test_crows_pairs_counts_types_and_directions(crows: pl.DataFrame, shared: Pa
     assert crows["cluster"].n_unique() == 77
     assert not crows["kept"].any()
     data = str(shared / "data" / "crows_pairs")
-    narrowed = pair_items("crows_pairs", data, kinds=["age", "religion"])
+    narrowed = base_pairs(PairProbe(source="crows_pairs", data=data, kinds=("age", "religion")))
     assert len(narrowed) == 87 + 105
     with pytest.raises(DataError, match=r"no attribute 'sex'; choose from race-color"):
-        pair_items("crows_pairs", data, kinds=["sex"])
+        base_pairs(PairProbe(source="crows_pairs", data=data, kinds=("sex",)))
 
 
 def test_what_is_written_is_a_file_of_ones_own(crows: pl.DataFrame, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_samples_are_led_back_to_templates_and_terms(shared: Path, tmp_path: Pat
     pairs = pl.DataFrame({"a": alone["template_id"], "b": found["template_id"]}).unique()
     assert len(pairs) == pairs["a"].n_unique() == pairs["b"].n_unique() == 888
     probe = Probe(source="ns_prompts", data=str(tmp_path / "NS-prompts_samples.tsv"))
-    slots = [each.template.text for each in probe_templates(probe, ["race"])["race"]]
+    slots = [each.text for each in probe_templates(probe, ["race"])["race"]]
     assert all(re.search(r"\bThe \{identity_adj\} ", text) for text in slots)
 
 

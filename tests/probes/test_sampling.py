@@ -11,7 +11,8 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raybias.probes import pair_items
+from raybias.config import PairProbe
+from raybias.probes import base_pairs
 from raybias.probes.sampling import sample_items, sample_pairs
 from raybias.probes.templates import items_frame
 from raybias.schema import PLACEHOLDER, UNMARKED
@@ -112,7 +113,7 @@ def test_extra_groups_come_beside_their_template_and_are_not_counted() -> None:
 
 def test_pairs_are_sampled_whole_within_their_kind(shared: Path) -> None:
     for source, kind in (("crows_pairs", "bias_type"), ("winobias", "wino_type")):
-        pairs = pair_items(source, str(shared / "data" / source))
+        pairs = base_pairs(PairProbe(source=source, data=str(shared / "data" / source)))
         small, large = (sample_pairs(pairs, n, kind=kind, source=source) for n in (7, 30))
         assert set(small["pair_id"]) <= set(large["pair_id"])
         assert set(small[kind]) == set(pairs[kind])

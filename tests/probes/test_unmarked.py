@@ -10,7 +10,7 @@ import pytest
 from raybias.config import Probe
 from raybias.errors import ConfigError
 from raybias.probes import probe_forms, probe_items
-from raybias.probes.templates import Slotted, Template, unmarked_forms
+from raybias.probes.templates import Template, unmarked_forms
 from raybias.schema import EXTRA_GROUPS, PLACEHOLDER, UNMARKED
 
 FOLDERS = {"amazon": "amazon_templates", "regard": "regard", "ns_prompts": "ns_prompts"}
@@ -82,7 +82,7 @@ def test_edges_of_the_rule() -> None:
         ("It is so {identity_adj}", None),
         ("We saw {identity_adj}, then people.", None),
     ):
-        forms = unmarked_forms({"x": [Slotted(Template("t", text, 1), "identity_adj")]})
+        forms = unmarked_forms({"x": [Template("t", text, 1, "identity_adj")]})
         assert forms["unmarked"].to_list() == [unmarked]
         assert forms["left_out"].is_null().to_list() == [unmarked is not None]
 

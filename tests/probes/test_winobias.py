@@ -10,8 +10,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from raybias.config import PairProbe
 from raybias.errors import DataError
-from raybias.probes import in_styles, pair_items
+from raybias.probes import base_pairs, in_styles
 from raybias.probes.published.winobias import (
     coreference_prompts,
     named_in,
@@ -43,7 +44,10 @@ def test_counts_pairs_and_mentions(folder: Path, read: Callable[[str], pl.DataFr
 
 
 def test_odd_lines_are_read_as_promptsource_reads_them(folder: Path) -> None:
-    test, dev = (pair_items(name, str(folder)) for name in ("winobias", "winobias_dev"))
+    test, dev = (
+        base_pairs(PairProbe(source=name, data=str(folder)))
+        for name in ("winobias", "winobias_dev")
+    )
 
     def row(items: pl.DataFrame, item_id: str) -> tuple[str, ...]:
         found = items.filter(pl.col("item_id") == f"winobias/{item_id}")
@@ -155,7 +159,8 @@ OWN = """pair_id,condition,text,pronoun,referent
 def test_own_sentences_with_pronouns_are_read_and_styled(tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
     file.write_text(OWN)
-    items = pair_items("coreferences", str(file))
+    own = PairProbe(source="coreferences", data=str(file))
+    items = base_pairs(own)
     assert pl.DataFrame(COREFERENCES.empty_table()).schema == items.schema
     assert items["item_id"].to_list() == ["1/pro", "1/anti", "2/pro", "2/anti"]
     assert set(items["wino_type"]) == {"own"}
@@ -168,7 +173,7 @@ def test_own_sentences_with_pronouns_are_read_and_styled(tmp_path: Path) -> None
     told = "\n".join(f"{line},{other}" for line, other in zip(
         more.splitlines(), ("other", "Ann", "Ann", "", ""), strict=True))  # fmt: skip
     file.write_text(told)
-    assert pair_items("coreferences", str(file))["other"].to_list() == ["Ann"] * 2 + ["nurse"] * 2
+    assert base_pairs(own)["other"].to_list() == ["Ann"] * 2 + ["nurse"] * 2
 
 
 SENTENCES = """\
@@ -188,14 +193,14 @@ plumber\t2.1\t3.5\t2015
 """
 
 
-def winogender(path: Path, *, sentences: str = SENTENCES, shares: str = SHARES) -> tuple[str, str]:
+def winogender(path: Path, *, sentences: str = SENTENCES, shares: str = SHARES) -> PairProbe:
     (path / "all_sentences.tsv").write_text(sentences)
     (path / "occupations-stats.tsv").write_text(shares)
-    return "winogender", str(path)
+    return PairProbe(source="winogender", data=str(path))
 
 
 def test_pairs_say_what_the_stereotype_leads_to(tmp_path: Path) -> None:
-    items = pair_items(*winogender(tmp_path))
+    items = base_pairs(winogender(tmp_path))
     assert items.select("pronoun", "referent", "wino_type", "condition").rows() == [
         ("his", "The nurse", "occupation", "anti"),
         ("her", "The nurse", "occupation", "pro"),
@@ -224,4 +229,4 @@ def test_other_files_are_refused_in_one_line(
     changes: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match=message):
-        pair_items(*winogender(tmp_path, **changes))
+        base_pairs(winogender(tmp_path, **changes))

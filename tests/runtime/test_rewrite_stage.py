@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from transformers import T5Config
 
-from raybias.config import Study
+from raybias.config import PairProbe, Study
 from raybias.engine.memory import total
 from raybias.errors import ConfigError, DataError, ModelError, PlanError
 from raybias.planning.costs import costs_of, describe
@@ -19,7 +19,7 @@ from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy, read_items
 from raybias.planning.stage_plans import Plan
 from raybias.planning.tasks import fetched_models, tasks_of
-from raybias.probes import pair_items
+from raybias.probes import base_pairs
 from support import rewriters
 from support.mirrored import mirror
 
@@ -103,7 +103,7 @@ def test_what_cannot_be_rewritten_is_refused_before_any_work(folder: Path, tmp_p
     with pytest.raises(ConfigError, match=r"no probe of the study has the style 'formal'"):
         read_items(wino)
     file = tmp_path / "own.csv"
-    pairs = pair_items("pairs", str(folder / "pairs.csv"))
+    pairs = base_pairs(PairProbe(source="pairs", data=str(folder / "pairs.csv")))
     pairs.with_columns(style=pl.lit("formal")).write_csv(file)
     both = {**made.styles.model_dump(), "files": [str(file)]}
     with pytest.raises(ConfigError, match=r"'formal' is in styles.files and in styles.rewriting"):

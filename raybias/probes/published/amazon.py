@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -26,7 +27,6 @@ from raybias.probes.templates import (
     NOUN_SLOTS,
     Lexicon,
     Phrase,
-    Slotted,
     Suite,
     Template,
     expand_suite,
@@ -123,19 +123,16 @@ def countries(store: Store) -> Lexicon:
     if not known:
         raise DataError("no country has a GDP_PPP", where=store.uri_of(path))
     cuts = np.quantile(wealth, np.arange(1, QUANTILES) / QUANTILES)
-    groups = [f"{sixth + 1}q" for sixth in np.searchsorted(cuts, wealth, side="left")]
-    adjectives = [
-        Phrase(group, row["COUNTRY_ADJ"].replace(" ", "-"), row["COUNTRY_ADJ"])
-        for group, row in zip(groups, known, strict=True)
-        if row["COUNTRY_ADJ"]
+    sixths = np.searchsorted(cuts, wealth, side="left")
+    named = [
+        (f"{sixth + 1}q", row["TERM"], row["COUNTRY_ADJ"])
+        for sixth, row in zip(sixths, known, strict=True)
     ]
+    adjectives = [Phrase(group, adj.replace(" ", "-"), adj) for group, _, adj in named if adj]
     return {
         **_people(adjectives, []),
         "country_adj": adjectives,
-        "country": [
-            Phrase(group, row["TERM"], row["TERM"])
-            for group, row in zip(groups, known, strict=True)
-        ],
+        "country": [Phrase(group, term, term) for group, term, _ in named],
     }
 
 
@@ -204,11 +201,11 @@ SUITES: Final = {
 ATTRIBUTES: Final = (*SUITES, NAMES)
 
 
-def amazon_templates(data: str, attributes: Sequence[str]) -> dict[str, list[Slotted]]:
+def amazon_templates(data: str, attributes: Sequence[str]) -> dict[str, list[Template]]:
     """Read every template of the given attributes with its slot, in published order."""
     store = Store(data)
     return {
-        attribute: [Slotted(each, "name") for each in read_templates(store, _PEOPLE)]
+        attribute: [replace(each, slot="name") for each in read_templates(store, _PEOPLE)]
         if attribute == NAMES
         else suite_templates(store, SUITES[attribute])
         for attribute in attributes
@@ -266,11 +263,11 @@ def _register(
     """Register the probe of one file of templates; `family` is of the column of sentences."""
     suite = Suite(races, ((path, (_SLOT,)),))
 
-    def templates(data: str, attributes: Sequence[str]) -> dict[str, list[Slotted]]:
+    def templates(data: str, attributes: Sequence[str]) -> dict[str, list[Template]]:
         if not data.endswith(".tsv"):
             return {ATTRIBUTE: suite_templates(Store(data), suite)}
         found = {each.id: each for _, each in _samples(data, name, path) if each}
-        return {ATTRIBUTE: [Slotted(each, _SLOT) for each in found.values()]}
+        return {ATTRIBUTE: [*found.values()]}
 
     @probe(
         name,
@@ -281,7 +278,7 @@ def _register(
     )
     def items(data: str, attributes: Sequence[str] | None = None) -> pl.DataFrame:
         if data.endswith(".tsv"):
-            items = items_frame([row for row, _ in _samples(data, name, path)])
+            items = items_frame(row for row, _ in _samples(data, name, path))
         else:
             items = expand_suite(Store(data), suite, probe=name, attribute=ATTRIBUTE)
         return items if family is None else items.with_columns(family=family("text"))
@@ -307,7 +304,7 @@ def _samples(
         item_id = f"{probe}/{ATTRIBUTE}/{number:05d}"
         template = None
         if term:
-            template = Template(known.setdefault(text, f"{stem}-{number:05d}"), text, label)
+            template = Template(known.setdefault(text, f"{stem}-{number:05d}"), text, label, _SLOT)
         cluster = template.id if template else item_id
         yield (item_id, label, ATTRIBUTE, group, said, cluster, term), template
     if number < 0:

@@ -139,7 +139,7 @@ def winogender(data: str) -> pl.DataFrame:
     """
     store = Store(data)
     shares, rows = _shares(store), []
-    sentences = read_records(store, _SENTENCES, columns=("sentid", "sentence"), cure=_CURE)
+    sentences = read_records(store, _SENTENCES, columns=("sentid", "sentence"))
     for number, row in enumerate(sentences, start=1):
         where = f"{store.uri_of(_SENTENCES)} row {number}"
         fields = row["sentid"].split(".")
@@ -168,7 +168,7 @@ def winogender(data: str) -> pl.DataFrame:
 
 def _shares(store: Store) -> dict[str, float]:
     shares = {}
-    for row in read_records(store, _SHARES, columns=("occupation", "bls_pct_female"), cure=_CURE):
+    for row in read_records(store, _SHARES, columns=("occupation", "bls_pct_female")):
         share = row["bls_pct_female"]
         try:
             shares[row["occupation"]] = float(share)
@@ -233,8 +233,6 @@ def named_in(answer: str, referent: str, other: str | None) -> Named:
 
 def with_others(items: pl.DataFrame) -> pl.DataFrame:
     """Fill in `other`: the file's one other referent in the sentence; null for none or several."""
-    if "other" not in items.columns:
-        items = items.with_columns(other=pl.lit(None, pl.String))
     people = {_normal(name) for name in items["referent"].to_list()} - {""}
     found = []
     for text, referent, other in items.select("text", "referent", "other").iter_rows():

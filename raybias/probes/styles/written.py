@@ -11,7 +11,7 @@ import polars as pl
 
 from raybias.config.card import OWN, Column
 from raybias.errors import ConfigError, DataError
-from raybias.probes.checks import among, as_text, checked, column, distinct
+from raybias.probes.checks import among, as_text, checked, column, distinct, whole
 from raybias.probes.published.crows_pairs import ORIGINAL, SIDES, PairWarning, check_sides
 from raybias.schema import PAIRS
 from raybias.storage import Store, split_uri
@@ -96,20 +96,9 @@ def read_labels(sheet: pl.DataFrame, uris: Sequence[str]) -> pl.DataFrame:
         label = pl.col("label").str.strip_chars().str.to_lowercase()
         given = frame.select(*IDS, label.str.replace_all(r"[\s-]+", "_").alias("label"))
         among(given["label"], LABELS, where=uri, cure="mend it")
-        given = given.rename({"label": name})
-        distinct(_id(given), where=uri)
-        for have, want, fault in (
-            (given, sheet, "rows of the sheet have no label"),
-            (sheet, given, "rows are not in the sheet"),
-        ):
-            lacking = _id(want.join(have, on=IDS, how="anti", maintain_order="left"))
-            if len(lacking):
-                raise DataError(
-                    f"{len(lacking)} {fault}: {_some(lacking)}",
-                    where=uri,
-                    cure="all annotators must label the same sheet, whole",
-                )
-        labels = labels.join(given, on=IDS, maintain_order="left")
+        cure = "all annotators must label the same sheet, whole"
+        whole(_id(given), _id(sheet), where=uri, cure=cure)
+        labels = labels.join(given.rename({"label": name}), on=IDS, maintain_order="left")
     return labels
 
 
@@ -129,20 +118,22 @@ def label_shares(labels: pl.DataFrame) -> pl.DataFrame:
 def agreement(labels: pl.DataFrame) -> pl.DataFrame:
     """Compute per style: pairs, annotators, unanimous, unanimous_same, Fleiss' kappa or null."""
     names = _annotators(labels)
-    counts = labels.select(
-        "style", *(pl.concat_list(names).list.count_matches(each).alias(each) for each in LABELS)
-    )
-    most = pl.max_horizontal(LABELS)
-    table = counts.group_by("style", maintain_order=True).agg(
-        pairs=pl.len().cast(pl.Int64),
-        annotators=pl.lit(len(names), pl.Int64),
-        unanimous=(most == len(names)).sum().cast(pl.Int64),
-        unanimous_same=(pl.col(SAME) == len(names)).sum().cast(pl.Int64),
-    )
-    kappas = [
-        _kappa(counts.filter(style=each).drop("style"), len(names)) for each in table["style"]
-    ]
-    return table.with_columns(pl.Series("kappa", kappas, pl.Float64))
+    n = len(names)
+    given = pl.concat_list(names).list
+    rows = []
+    for (style,), part in labels.group_by("style", maintain_order=True):
+        counts = part.select(given.count_matches(each).alias(each) for each in LABELS)
+        counts_NL = counts.to_numpy().astype(float)
+        unanimous_N = counts_NL.max(axis=1) == n
+        kappa = None
+        chance = ((counts_NL.sum(axis=0) / counts_NL.sum()) ** 2).sum()
+        if n > 1 and chance < 1:
+            observed = ((counts_NL**2).sum(axis=1) - n).mean() / (n * (n - 1))
+            kappa = (observed - chance) / (1 - chance)
+        same = (counts[SAME] == n).sum()
+        rows.append((style, len(part), n, int(unanimous_N.sum()), same, kappa))
+    columns = ["style", "pairs", "annotators", "unanimous", "unanimous_same", "kappa"]
+    return pl.DataFrame(rows, columns, schema_overrides={"kappa": pl.Float64}, orient="row")
 
 
 def export_annotation(pairs: pl.DataFrame, out: str) -> pl.DataFrame:
@@ -193,15 +184,3 @@ def _annotators(labels: pl.DataFrame) -> list[str]:
 
 def _id(frame: pl.DataFrame) -> pl.Series:
     return frame.select(pl.format("{} ({})", *IDS).alias("row")).to_series()
-
-
-def _kappa(counts: pl.DataFrame, annotators: int) -> float | None:
-    """Compute Fleiss' kappa from how many annotators gave each item each label."""
-    if annotators < 2:
-        return None
-    squares = pl.sum_horizontal(pl.col(LABELS).cast(pl.Int64) ** 2)
-    pairs = annotators * (annotators - 1)
-    observed = float(counts.select(((squares - annotators) / pairs).mean()).item())
-    shares = counts.sum().row(0)
-    expected = sum((share / (len(counts) * annotators)) ** 2 for share in shares)
-    return None if expected == 1 else (observed - expected) / (1 - expected)
