@@ -30,7 +30,8 @@ import workload
 from comparison import CLOCK, Comparison, Size
 from ray.util import ActorPool
 
-from raybias.config import Backbone, Verbalizer
+from raybias.config import Backbone
+from raybias.config.parts import Verbalizer
 from raybias.engine.adapters.soft_prompt import load_soft_prompt, save_soft_prompt
 from raybias.engine.encoder import verbalizer_ids
 from raybias.engine.scoring.causal import LabelScorer

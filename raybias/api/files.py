@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from raybias.api.studies import write_report
-from raybias.config import Interval, Profile, QuestionProbe, Scope
+from raybias.config import Profile, QuestionProbe, Scope
+from raybias.config.study import Interval
 from raybias.results import Results
+from raybias.seal import changes, in_words
 from raybias.storage import Store
 from raybias.study_record import read_record
 
@@ -89,10 +92,13 @@ def measure(
     OutputError: `out` holds a study, or cannot be written.
     """
     from raybias.measures import measure_all, read
+    from raybias.measures.entries.predictions import Asked, measure_predictions
     from raybias.measures.reading import parted
     from raybias.probes import question_items
-    from raybias.report.files import measure_files, rules_of_answers
+    from raybias.report.files import out_of, rules_of_answers, rules_of_files
     from raybias.report.page import write_estimate_page
+    from raybias.stats import sources
+    from raybias.stats.checks import StatisticsWarning
     from raybias.stats.foreign import Columns
 
     columns = None
@@ -105,18 +111,23 @@ def measure(
     found = []
     level, strict = 0.95, profile != "paper"
     if predicted:
-        measured, statistics = measure_files(
-            predicted,
-            columns=columns,
-            metrics=metric,
-            positive=positive if isinstance(positive, int) else None,
-            background=background,
-            profile=profile,
-            reference_groups=reference_groups,
-            options={"scope": scope, "interval": interval, "margin": margin},
+        named = [str(each) for each in predicted if not isinstance(each, pl.DataFrame)]
+        options = {"scope": scope, "interval": interval, "margin": margin}
+        gap_rules = rules_of_files(
+            named, profile=profile, reference_groups=reference_groups, options=options
         )
-        found.append(measured)
-        level, strict = statistics.level, statistics.adjust != "none"
+        outs = [*dict.fromkeys(filter(None, map(out_of, named)))]
+        for changed in filter(None, (changes(Store(study)) for study in outs)):
+            warnings.warn(in_words(changed), StatisticsWarning, stacklevel=2)
+        files = sources(predicted, columns)
+        published = any(".tsv" in file.name for file in files if not file.columns)
+        wanted = Asked(
+            rules=gap_rules, metrics=metric, background=background,
+            positive=positive if isinstance(positive, int) else None,
+            sentiment=bool(outs) or published,
+        )  # fmt: skip
+        found.append(measure_predictions(files, wanted))
+        level, strict = gap_rules.statistics.level, gap_rules.statistics.adjust != "none"
     if others:
         asked: pl.DataFrame | str | None = None if items is None else str(items)
         if isinstance(asked, str) and not asked.endswith((".csv", ".json", ".json.gz")):

@@ -50,7 +50,7 @@ def _unwrap(group: typer.Typer) -> None:
     """Give commands their docstrings as help, a line for each paragraph, as terminals differ."""
     for command in group.registered_commands:
         text = inspect.getdoc(command.callback) or ""
-        paragraphs = text.split("\n\n")
+        paragraphs = text.partition("\n\nParameters\n")[0].split("\n\n")
         command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
     for each in group.registered_groups:
         if each.typer_instance is not None:

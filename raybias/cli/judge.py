@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Annotated, Final
 
 import typer
@@ -11,7 +11,8 @@ import typer
 from raybias.api import files as api
 from raybias.api import studies
 from raybias.cli.options import ProfileOption, command_line, documented_by, printed_warnings
-from raybias.config import Interval, Profile, Scope
+from raybias.config import Profile, Scope
+from raybias.config.study import Interval
 from raybias.errors import ConfigError
 from raybias.results import Results
 from raybias.seal import ChangedWarning
@@ -30,6 +31,7 @@ ScopeOption = Annotated[
 #: Exit codes of --gate.
 _CODES: Final = {"worse": 3, "cannot tell": 4, "unread": 5}
 _CHOICE: Final = "KEY=VALUE,..."
+_GROUPS: Final = "such as age=young,adult,old"
 
 
 @documented_by(api.measure)
@@ -50,59 +52,42 @@ def measure(
     kind: str | None = None,
     items: str | None = None,
     metric: list[str] | None = None,
-    listed: Annotated[
-        bool, typer.Option("--list", help="List the metrics with formulas and sources.")
-    ] = False,
+    listed: Annotated[bool, typer.Option("--list")] = False,
     profile: ProfileOption = None,
     scope: ScopeOption = None,
     interval: Interval | None = None,
     margin: Annotated[float | None, typer.Option(min=0, max=1)] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            "--by",
-            "--group-column",
-            help="Columns of groups, such as sex,race: each is an attribute, and several are also"
-            " crossed. By default `group`.",
-        ),
-    ] = None,
+    by: Annotated[str | None, typer.Option("--by", "--group-column")] = None,
     label_column: str = "label",
     pred_column: str = "pred",
     positive: Annotated[
-        str | None,
-        typer.Option(
-            help="The class that metrics of one class are about, against the rest: a number, or a"
-            " word of the labels.",
-            show_default="the last: 1 of two, 2 of three",
-        ),
+        str | None, typer.Option(show_default="the last: 1 of two, 2 of three")
     ] = None,
-    reference: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Groups whose mean a gap is taken from, as attribute=group,group; may be"
-            " repeated. By default the study's or the papers' lists, else all groups."
-        ),
-    ] = None,
+    reference: list[str] | None = None,
     background: str | None = None,
-    target: Annotated[
-        float | None,
-        typer.Option(
-            help="Say instead which seeds, templates or words to add for intervals of this half"
-            " width, and what that costs: of a study that was tuned in device-hours, else in items"
-            " read. It rests on the variance components of the gaps at hand.",
-            min=0.0001,
-            max=1,
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the estimates as JSON, a row a line.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but warnings.")] = False,
+    target: Annotated[float | None, typer.Option(min=0.0001, max=1)] = None,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet")] = False,
     out: str | None = None,
 ) -> None:
     """Measure bias in predictions and answers: every score of their kind, with its interval.
 
     Intervals resample what answers were made from: seeds, templates, words, pairs or items.
+
+    Parameters
+    ----------
+    listed: list the metrics with formulas and sources.
+    by: columns of groups, such as sex,race: each is an attribute, and several are also crossed. By
+        default `group`.
+    positive: the class that metrics of one class are about, against the rest: a number, or a word
+        of the labels.
+    reference: groups whose mean a gap is taken from, as attribute=group,group; may be repeated. By
+        default the study's or the papers' lists, else all groups.
+    target: say instead which seeds, templates or words to add for intervals of this half width, and
+        what that costs: of a study that was tuned in device-hours, else in items read. It rests on
+        the variance components of the gaps at hand.
+    as_json: print the estimates as JSON, a row a line.
+    quiet: print nothing but warnings.
     """
     from raybias import stats
     from raybias.report.design import design_text
@@ -126,13 +111,14 @@ def measure(
             print(design_text(designs, width))
         return
     number = int(positive) if positive is not None and positive.isdigit() else positive
+    references = _parted("--reference", reference or (), "attribute=group,group", _GROUPS)
+    groups = {attribute: _names(text) for attribute, text in references.items()}
     with printed_warnings(stats.StatisticsWarning):
         estimates = api.measure(
             given, kind=kind, items=items, metric=metric or (), profile=profile, scope=scope,
             interval=interval, margin=margin, by=_names(by or ""), label_column=label_column,
             pred_column=pred_column, positive=number,
-            reference_groups=_references(reference or []), background=background or "", out=out,
-            command=command_line(),
+            reference_groups=groups, background=background or "", out=out, command=command_line(),
         )  # fmt: skip
     if as_json:
         print(estimates.write_ndjson(), end="")
@@ -146,19 +132,17 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _references(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    chosen: dict[str, tuple[str, ...]] = {}
+def _parted(option: str, texts: Iterable[str], form: str, cure: str) -> dict[str, str]:
+    """Parse texts such as `model=opt-125m`."""
+    found: dict[str, str] = {}
     for text in texts:
-        attribute, _, groups = (part.strip() for part in text.partition("="))
-        if not (attribute and _names(groups)):
-            raise ConfigError(
-                f"--reference {text!r} is not attribute=group,group",
-                cure="such as age=young,adult,old",
-            )
-        if attribute in chosen:
-            raise ConfigError(f"--reference gives {attribute!r} twice")
-        chosen[attribute] = _names(groups)
-    return chosen
+        key, _, value = (part.strip(" ,") for part in text.partition("="))
+        if not (key and value):
+            raise ConfigError(f"{option} {text!r} is not {form}", cure=cure)
+        if key in found:
+            raise ConfigError(f"{option} gives {key!r} twice")
+        found[key] = value
+    return found
 
 
 @documented_by(api.compare)
@@ -169,21 +153,19 @@ def compare(
     base_is: Annotated[str | None, typer.Option("--base", metavar=_CHOICE)] = None,
     candidate_is: Annotated[str | None, typer.Option("--candidate", metavar=_CHOICE)] = None,
     scope: ScopeOption = None,
-    gate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="margin=0.02",
-            help="Exit with 3 where a gap is worse, with 4 where that cannot be told and with 5 "
-            "where more answers of the candidate cannot be read; a gap that changed by less than "
-            "the margin is equivalent.",
-        ),
-    ] = None,
+    gate: Annotated[str | None, typer.Option(metavar="margin=0.02")] = None,
     out: str | None = None,
 ) -> None:
     """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
 
     Of model, method and training set, what is one in each arm is what is compared; by the rest, by
     probe, style and sentence, and by seed where both have the same seeds, arms are matched.
+
+    Parameters
+    ----------
+    gate: exit with 3 where a gap is worse, with 4 where that cannot be told and with 5 where more
+        answers of the candidate cannot be read; a gap that changed by less than the margin is
+        equivalent.
     """
     from raybias import stats
 
@@ -201,13 +183,7 @@ def compare(
 
 
 def _choice(option: str, text: str | None) -> dict[str, str]:
-    chosen = {}
-    for part in text.split(",") if text else ():
-        key, _, value = (piece.strip() for piece in part.partition("="))
-        if not (key and value):
-            raise ConfigError(f"{option} {text!r} is not {_CHOICE}", cure="such as model=opt-125m")
-        chosen[key] = value
-    return chosen
+    return _parted(option, text.split(",") if text else (), _CHOICE, "such as model=opt-125m")
 
 
 def _margin(text: str) -> float:
@@ -226,20 +202,18 @@ def report(
     profile: Annotated[Profile | None, typer.Option(show_default="the study's")] = None,
     *,
     verify: Annotated[bool, typer.Option("--verify")] = False,
-    samples: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="Write instead the answers to questions with options, and scores of pairs, to a"
-            " folder or URI as lm-eval's samples: MODEL/samples_TASK.jsonl, a JSON object a line,"
-            " which `raybias measure` reads again.",
-        ),
-    ] = None,
+    samples: Annotated[str | None, typer.Option(metavar="DIR")] = None,
 ) -> None:
     """Write a study's tables, figures and report.html again; needs no model and no cluster.
 
     Prints the gaps with their intervals. In CSV, text that a spreadsheet would take for a formula
     has an apostrophe before it.
+
+    Parameters
+    ----------
+    samples: write instead the answers to questions with options, and scores of pairs, to a folder
+        or URI as lm-eval's samples: MODEL/samples_TASK.jsonl, a JSON object a line, which `raybias
+        measure` reads again.
     """
     if samples is not None:
         print(*api.samples(out, samples), sep="\n")

@@ -27,19 +27,19 @@ _PARAMETER: Final = re.compile(r"^([\w, ]+): (.*(?:\n    .*)*)", re.MULTILINE)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def documented_by(function: Callable[..., Any]) -> Callable[[Command], Command]:
-    """Give a command's parameters the text that its public function's docstring has of them.
+def documented_by(*functions: Callable[..., Any]) -> Callable[[Command], Command]:
+    """Give a command's parameters the text that its docstring or a public function's has of them.
 
     A parameter that says its own help keeps it.
     """
-    _, _, section = str(inspect.getdoc(function)).partition("Parameters\n----------\n")
-    texts = {
-        name.strip(): f"{text[0].upper()}{' '.join(text.split())[1:]}"
-        for names, text in _PARAMETER.findall(section.partition("\n\nRaises\n")[0])
-        for name in names.split(",")
-    }
 
     def decorate(command: Command) -> Command:
+        texts: dict[str, str] = {}
+        for each in (*functions, command):
+            _, _, section = str(inspect.getdoc(each)).partition("Parameters\n----------\n")
+            for names, text in _PARAMETER.findall(section.partition("\n\nRaises\n")[0]):
+                said = f"{text[0].upper()}{' '.join(text.split())[1:]}"
+                texts |= dict.fromkeys(map(str.strip, names.split(",")), said)
         hints = get_type_hints(command, include_extras=True)
         for name in {*hints} & {*texts}:
             hint = hints[name]

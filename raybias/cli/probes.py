@@ -9,12 +9,12 @@ import typer
 from tabulate import tabulate
 
 from raybias.api import files as api
-from raybias.cli.options import printed_warnings
+from raybias.cli.options import documented_by, printed_warnings
 from raybias.config import PairProbe, Probe, StyleOptions
 from raybias.errors import ConfigError, DataError
 from raybias.probes import pair_items, probe_forms, probe_items
-from raybias.probes.cards import commented_card
 from raybias.probes.design import check_probe
+from raybias.probes.own import commented_card
 from raybias.probes.published.crows_pairs import PairWarning
 from raybias.probes.registries import pair_probes, probes, question_probes
 from raybias.probes.styles.written import export_annotation, import_annotation
@@ -106,23 +106,15 @@ def check(
 
 
 @app.command()
+@documented_by()
 def write(
     name: Name,
     *,
     out: Annotated[str, typer.Option(help="File or URI ending in .parquet or .csv.")],
     data: Data = None,
     attribute: Attribute = None,
-    unmarked: Annotated[
-        bool,
-        typer.Option(
-            "--unmarked",
-            help="Also each template without its group term, and with a neutral word.",
-        ),
-    ] = False,
-    style: Annotated[
-        list[str] | None,
-        typer.Option(help="Of a probe in pairs: a style, original by default; may be repeated."),
-    ] = None,
+    unmarked: Annotated[bool, typer.Option("--unmarked")] = False,
+    style: list[str] | None = None,
     styled: Styled = None,
     evidential: Evidential = "Apparently",
     question: Question = "first",
@@ -134,6 +126,11 @@ def write(
     pairs has columns of its own, and may be written in several styles. In CSV, text that a
     spreadsheet would take for a formula has an apostrophe before it, which is taken away again
     where raybias reads the file.
+
+    Parameters
+    ----------
+    unmarked: also each template without its group term, and with a neutral word.
+    style: of a probe in pairs: a style, original by default; may be repeated.
     """
     output_suffix(out)
     in_pairs = name in pair_probes
@@ -194,6 +191,7 @@ def chosen_probe(
 
 
 @annotate.command()
+@documented_by()
 def export(
     what: Annotated[
         str,
@@ -203,21 +201,14 @@ def export(
         ),
     ],
     *,
-    out: Annotated[
-        str,
-        typer.Option(help="Folder or URI of the sheet of pairs; or the CSV of a study's texts."),
-    ],
-    style: Annotated[
-        list[str] | None, typer.Option(help="A style to be judged; may be repeated.")
-    ] = None,
+    out: Annotated[str, typer.Option()],
+    style: list[str] | None = None,
     data: Data = None,
     attribute: Attribute = None,
     styled: Styled = None,
     evidential: Evidential = "Apparently",
     question: Question = "first",
-    of_group: Annotated[
-        int, typer.Option(min=2, help="Texts of each group of each model, drawn at random.")
-    ] = 50,
+    of_group: Annotated[int, typer.Option(min=2)] = 50,
     seed: Seed = 0,
 ) -> None:
     """Write a sheet for people to label, and guidelines of pairs.
@@ -225,6 +216,12 @@ def export(
     Of pairs, originals and styled pairs stand side by side, and every annotator fills in the column
     `label` of a copy that bears the annotator's name. Of a study, texts of each group are drawn at
     random, without the judge's verdicts; a person fills in `label`: negative, neutral or positive.
+
+    Parameters
+    ----------
+    out: folder or URI of the sheet of pairs; or the CSV of a study's texts.
+    style: a style to be judged; may be repeated.
+    of_group: texts of each group of each model, drawn at random.
     """
     if Store(what).exists("study.yaml"):
         rows = api.judge_sheet(what, out, of_group=of_group, seed=seed)
@@ -251,27 +248,24 @@ def export(
 
 
 @annotate.command("import")
+@documented_by()
 def import_(
-    what: Annotated[
-        str,
-        typer.Argument(help="The sheet.csv that the annotators were given; or the OUT of a study."),
-    ],
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            help="A file of labels per annotator: pair_id, style, label; or the study's sheet,"
-            " with every label filled in."
-        ),
-    ],
-    out: Annotated[
-        str | None, typer.Option(help="Of pairs: folder or URI that the files are written to.")
-    ] = None,
+    what: Annotated[str, typer.Argument()],
+    files: Annotated[list[str], typer.Argument()],
+    out: str | None = None,
 ) -> None:
     """Read people's labels: agreement on pairs, or gaps corrected for a judge's errors.
 
     Of pairs, writes shares.csv, agreement.csv, and two files of styled pairs: kept.csv, which all
     call the same, and rewrite.csv, whose sentences are to be mended before both are given as
     --styled. Of a study, OUT/tables/judged.csv and the page are written again.
+
+    Parameters
+    ----------
+    what: the sheet.csv that the annotators were given; or the OUT of a study.
+    files: a file of labels per annotator: pair_id, style, label; or the study's sheet, with every
+        label filled in.
+    out: of pairs: folder or URI that the files are written to.
     """
     from raybias.report.judges import judged_text
 

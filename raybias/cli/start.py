@@ -259,33 +259,18 @@ def plan(
     typer.echo(planned)
 
 
+@documented_by()
 def serve(
-    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder or URI of a finished study.")],
+    out: Annotated[str, typer.Argument(metavar="OUT")],
     *,
-    host: Annotated[str, typer.Option(help="Address to listen on; others need a token.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
-    token_file: Annotated[
-        str | None,
-        typer.Option(help="File with the bearer token.", show_default="RAYBIAS_SERVE_TOKEN"),
-    ] = None,
-    models: Annotated[
-        list[str] | None, typer.Option("--model", help="Only this backbone; may be repeated.")
-    ] = None,
-    replicas: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Replicas of each model; with two, none is missed where one is lost."
-        ),
-    ] = 1,
-    max_queued: Annotated[
-        int, typer.Option(min=1, help="Requests that wait for a model; more get a 503.")
-    ] = 32,
-    max_texts: Annotated[int, typer.Option(min=1, help="Most texts of a request.")] = 256,
-    timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds until a request gets a 504.")
-    ] = 30.0,
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    token_file: Annotated[str | None, typer.Option(show_default="RAYBIAS_SERVE_TOKEN")] = None,
+    models: Annotated[list[str] | None, typer.Option("--model")] = None,
+    replicas: Annotated[int, typer.Option(min=1)] = 1,
+    max_queued: Annotated[int, typer.Option(min=1)] = 32,
+    max_texts: Annotated[int, typer.Option(min=1)] = 256,
+    timeout: Annotated[float, typer.Option(min=0.1)] = 30.0,
     address: Address = None,
     debug: Debug = False,
 ) -> None:
@@ -293,6 +278,18 @@ def serve(
 
     `GET /runs` lists them; `POST /label` with {"run": ..., "texts": [...]} gives each text's
     label and probabilities; `GET /healthz` says whether it is up.
+
+    Parameters
+    ----------
+    out: folder or URI of a finished study.
+    host: address to listen on; others need a token.
+    port: port to listen on.
+    token_file: file with the bearer token.
+    models: only this backbone; may be repeated.
+    replicas: replicas of each model; with two, none is missed where one is lost.
+    max_queued: requests that wait for a model; more get a 503.
+    max_texts: most texts of a request.
+    timeout: seconds until a request gets a 504.
     """
     from raybias.runtime.serve.app import TOKEN_VARIABLE
     from raybias.runtime.serve.http import Limits

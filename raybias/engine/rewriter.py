@@ -22,7 +22,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from raybias.config import Adequacy, Rewriting
+from raybias.config.parts import Adequacy, Rewriting
 from raybias.engine.backbone import empty_model, load_pretrained
 from raybias.engine.context import ON_CPU, Batcher, Execution
 from raybias.engine.devices import to_device

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from raybias.config import Backbone, Location
+from raybias.config import Backbone
 from raybias.config.parts import Checkpoint
-from raybias.config.section import Count
+from raybias.config.section import Count, Location
 from raybias.errors import ConfigError, ModelError, OutputError
 from raybias.methods.base import (
     Inputs,

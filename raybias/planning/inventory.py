@@ -12,7 +12,8 @@ from typing import Final
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from raybias.config import NodeKind, Resources, Study
+from raybias.config import Resources, Study
+from raybias.config.study import NodeKind
 from raybias.engine.model_files import quantisation
 from raybias.errors import ConfigError
 

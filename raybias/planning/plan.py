@@ -12,7 +12,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Final
 
-from raybias.config import Rewriting
+from raybias.config.parts import Rewriting
 from raybias.engine.memory import (
     MemoryTerm,
     activations,

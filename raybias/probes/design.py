@@ -19,7 +19,7 @@ from raybias.config import PairProbe, Probe, QuestionProbe
 from raybias.config.card import Card, CardKind
 from raybias.formats.openings import look_alike
 from raybias.probes import base_items, base_pairs, question_items
-from raybias.probes.cards import SOURCES, read_card
+from raybias.probes.own import SOURCES, read_card
 from raybias.schema import CONTEXTS
 
 #: Variances of a group's gap: of runs, of templates, of both together (Regard).

@@ -11,7 +11,8 @@ from tempfile import TemporaryDirectory
 import polars as pl
 from pydantic import TypeAdapter
 
-from raybias.config import Section, parse_yaml
+from raybias.config import parse_yaml
+from raybias.config.section import Section
 from raybias.errors import DataError, WorkFailed
 from raybias.probes.checks import needed, read_lines
 from raybias.storage import Store

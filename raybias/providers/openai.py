@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from raybias.config import Location
 from raybias.config.parts import Ability
+from raybias.config.section import Location
 from raybias.engine.answers import Answers, Key, Writing, Written
 from raybias.engine.encoder import RoughEncoder, TextEncoder
 from raybias.errors import ConfigError

@@ -23,7 +23,7 @@ from raybias.probes.registries import probes
 from raybias.providers.base import Provider
 from raybias.providers.openai import read_asked
 from raybias.report import wording
-from raybias.report.table import Cell, Row, TextTable, count, same, table, worded
+from raybias.report.table import Cell, TextTable, count, same, table, worded
 from raybias.schema import LABELS
 from raybias.seal import digest
 from raybias.stats.scopes import SCOPES
@@ -196,15 +196,12 @@ def _prompting(store: Store, study: Study, runs: pl.DataFrame) -> TextTable:
 
 
 def _unread(counts: pl.DataFrame) -> TextTable:
-    of_all = pl.col("run_id") == "all"
-    shares = (
-        counts.filter(~of_all)
-        .group_by(schema.KEYS)
-        .agg(low=pl.col("share").min(), high=pl.col("share").max())
-    )
+    of_all, share = pl.col("run_id") == "all", pl.col("share")
+    low, high = (share.filter(~of_all).min(), share.filter(~of_all).max())
+    ends = counts.with_columns(low=low.over(schema.KEYS), high=high.over(schema.KEYS))
     return table(
         "Answers that hold no label",
-        counts.filter(of_all).join(shares, on=schema.KEYS, nulls_equal=True, maintain_order="left"),
+        ends.filter(of_all),
         {
             **same("model", "method"),
             "shots from": "dataset",
@@ -222,25 +219,22 @@ def _unread(counts: pl.DataFrame) -> TextTable:
 def accuracies(estimates: pl.DataFrame, composition: pl.DataFrame) -> TextTable:
     """Compare accuracy with always guessing the commonest label in `stats.composition`."""
     groups = stats.without_extras(composition)
+    place, labels = ["probe", "attribute"], [f"items_{label}" for label in LABELS]
     counts = pl.concat([groups.with_columns(attribute=pl.lit(schema.ALL)), groups])
-    chance: dict[tuple[str, str], float] = {}
-    for (probe, attribute), part in counts.group_by("probe", "attribute"):
-        labels = [int(part[f"items_{label}"].sum()) for label in LABELS]
-        if max(labels) < sum(labels):
-            chance[str(probe), str(attribute)] = max(labels) / sum(labels)
+    sums = counts.group_by(place).agg(pl.col(labels).sum())
+    chance = sums.select(*place, chance=pl.max_horizontal(labels) / pl.sum_horizontal(labels))
 
-    def guessing(row: Row) -> str:
-        level = chance.get((row["probe"], row["attribute"]))
-        return "one label only" if level is None else wording.number(level)
+    def guessing(level: float | None) -> str:
+        return "one label only" if level in (None, 1) else wording.number(level)
 
     found = estimates.filter(score="accuracy", statistic="rate", group="all")
     return table(
         "Accuracy on the probes",
-        under(found, SCOPES, "widest"),
+        under(found, SCOPES, "widest").join(chance, on=place, how="left", maintain_order="left"),
         {
             **same(*wording.naming_keys(found), "probe", "attribute"),
             "accuracy": worded(partial(wording.interval, plus=False), "value", "low", "high"),
-            "chance": guessing,
+            "chance": worded(guessing, "chance"),
             "items": count("n"),
         },
     )
@@ -332,14 +326,10 @@ def cards(store: Store, study: Study, composition: pl.DataFrame | None) -> Itera
         if probe.name in own or probe.source not in probes or composition is None:
             continue
         mine = composition.filter(probe=probe.name)
-        groups = mine.group_by("attribute", maintain_order=True).agg(
-            pl.col("group").unique().sort()
-        )
         rows = [("what it is", probes[probe.source].about)]
-        rows += [
-            (f"groups of {attribute}", wording.listed(list(map(wording.spaced, names))))
-            for attribute, names in groups.iter_rows()
-        ]
+        for (attribute,), those in mine.group_by("attribute", maintain_order=True):
+            groups = map(wording.spaced, those["group"].unique().sort())
+            rows.append((f"groups of {attribute}", wording.listed([*groups])))
         rows.append(("sentences", f"{mine['items'].sum():,}"))
         for part in published[probe.source].parts[:1] if probe.source in published else ():
             rows += [("published at", part.page), ("licence", part.licence)]

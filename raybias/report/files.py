@@ -15,17 +15,14 @@ from raybias import stats
 from raybias.config import Profile, Scope, Statistics, Study
 from raybias.errors import ConfigError, DataError
 from raybias.measures import Rules, kinds, measure_all, read
-from raybias.measures.entries.predictions import Asked, measure_predictions
 from raybias.methods.options import OptionLikelihood
 from raybias.report import cautions
 from raybias.report.design import relative_costs, study_costs
 from raybias.report.outs import restated
 from raybias.report.tables import rules_of
-from raybias.seal import changes, in_words
 from raybias.stats import GapRules, check_metrics
 from raybias.stats.checks import StatisticsWarning
 from raybias.stats.design import TARGET
-from raybias.stats.foreign import Columns
 from raybias.storage import Store
 from raybias.study_record import Record, read_record
 
@@ -99,30 +96,6 @@ def _common(found: Mapping[str, GapRules], chosen: Mapping[str, Sequence[str]]) 
                         cure=f"give --reference {attribute}=GROUP,..., or ask for each alone",
                     )
     return replace(rules, probes=probes)
-
-
-def measure_files(
-    given: Sequence[str | Path | pl.DataFrame],
-    *,
-    columns: Columns | None = None,
-    profile: Profile | None = None,
-    reference_groups: Mapping[str, Sequence[str]] | None = None,
-    options: Mapping[str, Any] | None = None,
-    **asked: Any,
-) -> tuple[pl.DataFrame, Statistics]:
-    """Return schema.ESTIMATES of predictions and their rules; `asked` are fields of `Asked`."""
-    paths = [str(one) for one in given if not isinstance(one, pl.DataFrame)]
-    rules = rules_of_files(
-        paths, profile=profile, reference_groups=reference_groups, options=options
-    )
-    outs = [*dict.fromkeys(filter(None, map(out_of, paths)))]
-    for out in outs:
-        if changed := changes(Store(out)):
-            warnings.warn(in_words(changed), StatisticsWarning, stacklevel=2)
-    files = stats.sources(given, columns)
-    sentiment = bool(outs) or any(".tsv" in source.name for source in files if not source.columns)
-    wanted = Asked(rules=rules, sentiment=sentiment, **asked)
-    return measure_predictions(files, wanted), rules.statistics
 
 
 def design_of_files(

@@ -19,7 +19,7 @@ from raybias.planning.prepared import PreparedStudy, in_style, with_styles
 from raybias.planning.stage_plans import Plan, RewritePlan
 from raybias.planning.tasks import Task, fetched_models, tasks_of
 from raybias.planning.workload import STYLED, chunks_of, shards_of
-from raybias.probes.cards import card_texts
+from raybias.probes.own import card_texts
 from raybias.probes.registries import pair_probes, question_probes
 from raybias.providers.base import Provider
 from raybias.providers.openai import read_asked

@@ -12,7 +12,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from raybias.config import Adequacy, Backbone, Rewriting
+from raybias.config import Backbone
+from raybias.config.parts import Adequacy, Rewriting
 from raybias.engine.backbone import load_backbone, load_pretrained
 from raybias.engine.checkpoint import fetched, locate, source_of
 from raybias.engine.classifier import Classifier, load_classifier

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raybias.config import Verbalizer
+from raybias.config.parts import Verbalizer
 from raybias.errors import ConfigError, DataError
 from raybias.methods import ChainOfThought, FewShot, ZeroShot, prompts
 from raybias.schema import SENTENCES

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from raybias.config import Adequacy, Rewriting
+from raybias.config.parts import Adequacy, Rewriting
 from raybias.engine.context import Execution
 from raybias.engine.rewriter import INSTRUCTIONS, AdequacyModel, Rewriter, check_rewriter
 from raybias.errors import ConfigError, ModelError

@@ -15,7 +15,7 @@ from raybias.config import PairProbe, Probe, QuestionProbe
 from raybias.config.card import CardKind, parse_card
 from raybias.errors import BadInput
 from raybias.probes import question_items
-from raybias.probes.cards import commented_card
+from raybias.probes.own import commented_card
 from support import question_data
 from support.documents import ROOT, blocks
 

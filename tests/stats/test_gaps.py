@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from raybias import schema, stats
-from raybias.config import Interval, Statistics
+from raybias.config import Statistics
+from raybias.config.study import Interval
 from raybias.errors import BadInput, ConfigError, DataError, WorkFailed
 from raybias.measures.prediction_rows import accuracy_rows, net_significance, spans
 from raybias.report.sentences import by_scope

@@ -22,6 +22,7 @@ import polars as pl
 from raybias.errors import DataError
 from raybias.formats.openings import regard_opening
 from raybias.probes.checks import Row, read_records, read_samples
+from raybias.probes.published.planted import ASSETS
 from raybias.probes.registries import probe
 from raybias.probes.templates import (
     NOUN_SLOTS,
@@ -47,20 +48,6 @@ QUANTILES: Final = 6
 ATTRIBUTE: Final = "race"
 _SLOT: Final = "identity_adj"
 _CATEGORIES: Final = (ATTRIBUTE, f"grouped_{ATTRIBUTE}")
-#: The papers' terms for race and ethnicity (race.csv), in its order: term, group.
-RACE_TERMS: Final = (
-    ("american indian", "american_indian"),
-    ("alaska native", "american_indian"),
-    ("native american", "american_indian"),
-    ("asian", "asian"),
-    ("black", "african_american"),
-    ("african american", "african_american"),
-    ("hispanic", "hispanic"),
-    ("latino", "hispanic"),
-    ("native hawaiian", "pacific_islander"),
-    ("pacific islander", "pacific_islander"),
-    ("white", "white"),
-)
 
 
 def people(name: str, *, nouns: bool = False) -> Callable[[Store], Lexicon]:
@@ -75,10 +62,8 @@ def people(name: str, *, nouns: bool = False) -> Callable[[Store], Lexicon]:
 
 def races(store: Store) -> Lexicon:
     """Read race terms from identity_terms/race.csv or race.csv, or take the papers' own."""
-    for path in ("identity_terms/race.csv", "race.csv"):
-        if store.exists(path):
-            return {"identity_adj": _phrases(_terms(store, path))}
-    return {"identity_adj": [Phrase(group, term, term) for term, group in RACE_TERMS]}
+    path = "identity_terms/race.csv" if store.exists("identity_terms/race.csv") else "race.csv"
+    return {_SLOT: _phrases(_terms(store if store.exists(path) else Store(ASSETS), path))}
 
 
 def religions(store: Store) -> Lexicon:

@@ -47,48 +47,46 @@ def _sentences(store: Store, *, split: Literal["dev", "test"]) -> pl.DataFrame:
     """Read one split, whose texts equal the hub's tokens joined by blanks (schema.COREFERENCES)."""
     rows: list[tuple[object, ...]] = []
     for wino_type in WINO_TYPES:
-        files = {each: f"{each}_stereotyped_{wino_type}.txt.{split}" for each in CONDITIONS}
-        lines = {condition: read_lines(store, name) for condition, name in files.items()}
-        pro, anti = (len(lines[condition]) for condition in CONDITIONS)
-        if pro != anti:
-            raise DataError(
-                f"has {pro} sentences and {files['anti']} has {anti}",
-                where=store.uri_of(files["pro"]),
-                cure="see `raybias data check`",
-            )
-        for condition, name in files.items():
-            group = f"winobias/{split}/{wino_type}"
-            read = _read(lines[condition], where=store.uri_of(name))
-            for number, (text, referent, pronoun) in enumerate(read, start=1):
+        group, before = f"winobias/{split}/{wino_type}", len(rows)
+        names = [f"{each}_stereotyped_{wino_type}.txt.{split}" for each in CONDITIONS]
+        for condition, name in zip(CONDITIONS, names, strict=True):
+            for number, line in enumerate(read_lines(store, name), start=1):
+                text, referent, pronoun = _read(line, number, f"{store.uri_of(name)} row {number}")
                 ids = f"{group}/{condition}/{number:03d}", f"{group}/{number:03d}"
                 row = (*ids, wino_type, condition, ORIGINAL, text, pronoun, referent, None)
                 rows.append(row)
+        pro, anti = (sum(row[3] == each for row in rows[before:]) for each in CONDITIONS)
+        if pro != anti:
+            raise DataError(
+                f"has {pro} sentences and {names[1]} has {anti}",
+                where=store.uri_of(names[0]),
+                cure="see `raybias data check`",
+            )
     if not rows:
         raise DataError("holds no sentences", where=store.uri)
     return pl.DataFrame(rows, pl.Schema(COREFERENCES), orient="row")
 
 
-def _read(lines: list[str], *, where: str) -> Iterator[tuple[str, str, str]]:
-    for number, line in enumerate(lines, start=1):
-        place = f"{where} row {number}"
-        written, _, sentence = line.partition(" ")
-        if written != str(number):
-            raise DataError(
-                f"is numbered {written!r}, not {number}",
-                where=place,
-                cure="pairs are found by line number; see `raybias data check`",
-            )
-        mentions = list(_MENTION.finditer(sentence))
-        if len(mentions) < 2 or mentions[1][1].lower() not in _PRONOUNS:
-            raise DataError(
-                "does not bracket an occupation and then a pronoun",
-                where=place,
-                cure="see `raybias data check`",
-            )
-        plain = _MENTION.sub(lambda mention: mention[1].strip(), sentence)
-        # Numbers keep their commas ("2,000"): only a mark at a word's end is a token of its own.
-        text = re.sub(r"(?<=\S)([.,])(?=\s|$)", r" \1", plain)
-        yield text, _referent(sentence, mentions[0]), mentions[1][1]
+def _read(line: str, number: int, where: str) -> tuple[str, str, str]:
+    """Return a line's text, referent and pronoun."""
+    written, _, sentence = line.partition(" ")
+    if written != str(number):
+        raise DataError(
+            f"is numbered {written!r}, not {number}",
+            where=where,
+            cure="pairs are found by line number; see `raybias data check`",
+        )
+    mentions = list(_MENTION.finditer(sentence))
+    if len(mentions) < 2 or mentions[1][1].lower() not in _PRONOUNS:
+        raise DataError(
+            "does not bracket an occupation and then a pronoun",
+            where=where,
+            cure="see `raybias data check`",
+        )
+    plain = _MENTION.sub(lambda mention: mention[1].strip(), sentence)
+    # Numbers keep their commas ("2,000"): only a mark at a word's end is a token of its own.
+    text = re.sub(r"(?<=\S)([.,])(?=\s|$)", r" \1", plain)
+    return text, _referent(sentence, mentions[0]), mentions[1][1]
 
 
 def _referent(sentence: str, mention: re.Match[str]) -> str:

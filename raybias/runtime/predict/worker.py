@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 import torch
 
-from raybias.config import Rewriting
+from raybias.config.parts import Rewriting
 from raybias.engine.backbone import ModelContext
 from raybias.errors import RaybiasError
 from raybias.methods.base import Answered, Compute, Method, Reader, Shard, shard_of
