@@ -22,6 +22,7 @@ from scipy.special import ndtri
 from scipy.stats import false_discovery_control
 from tabulate import tabulate
 
+from raybias.config import Statistics
 from raybias.measures.compare_gaps import Blend, Family, changes
 from raybias.seeding import generator
 from raybias.stats.components import Doubles
@@ -137,7 +138,7 @@ def errors(design: Design, base: int, studies: int) -> tuple[float, float]:
     false = held = 0
     for first in range(0, len(tables), RATES):
         found = [family(table, base, k) for k, table in enumerate(tables[first : first + RATES])]
-        rows = changes(found, scope="sentences", level=0.95, margin=0.0)
+        rows = changes(found, Statistics.under("strict", scope="sentences"), margin=0.0)
         false += any(row["verdict"] in ("worse", "better") for row in rows)
         held += all(float(str(row["low"])) <= 0 <= float(str(row["high"])) for row in rows)
     return false / studies, held / studies

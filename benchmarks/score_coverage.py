@@ -20,6 +20,7 @@ import typer
 from tabulate import tabulate
 
 from raybias import schema
+from raybias.config import Statistics
 from raybias.measures import Sums
 from raybias.measures.entries import options
 from raybias.measures.entries import triples as of_triples
@@ -28,7 +29,7 @@ from raybias.seeding import generator
 from raybias.stats.bootstrap import draw_counts, gap_intervals
 from raybias.stats.components import Doubles
 from raybias.stats.jackknife import unit_intervals, without_each
-from raybias.stats.metric_table import MetricRules, measure
+from raybias.stats.metric_table import measure
 
 app = typer.Typer(help=__doc__.partition("\n")[0])
 Studies = Annotated[int, typer.Option(help="Studies a row.")]
@@ -70,9 +71,11 @@ def examples(
 
 def found(table: pl.DataFrame, draws: int) -> dict[tuple[str, str], npt.NDArray[np.float64]]:
     """Compute value, low and high of every metric and group."""
-    rules = MetricRules(draws=draws)
+    rules = Statistics.under("strict").model_copy(update={"bootstrap_draws": draws})
     return {
-        (row["score"], row["group"]): np.array([row["value"], row["low"], row["high"]])
+        (row["score"], row["group"]): np.array(
+            [row["value"], row.get("low", np.nan), row.get("high", np.nan)]
+        )
         for each in measure(table, METRICS, INSIDE, rules)
         for row in each.rows
     }
@@ -172,7 +175,7 @@ def held(
         without = np.array(scores(without_each(counts)))
         # Terms count alike.
         sizes = np.maximum(counts[:, 0], 1)
-        low, high, _reason = unit_intervals(found, without, sizes, bounds, 0.95)
+        low, high, *_ = unit_intervals(found, [(without, sizes)], bounds, 0.95)
         jackknife += inside(np.append(low, low.min()), truth, np.append(high, high.min()))
         weights = draw_counts(random, 1000, units, units - 1)
         drawn = np.array(scores(weights @ counts))

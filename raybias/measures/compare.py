@@ -25,7 +25,7 @@ import polars as pl
 from raybias.errors import DataError
 from raybias.measures.pair_means import NEUTRAL, Layout, layouts, mcnemar
 from raybias.schema import ESTIMATES
-from raybias.stats.components import Doubles, MeanEstimate
+from raybias.stats.components import MeanEstimate
 from raybias.stats.intervals import ROUNDING
 from raybias.table_files import conformed
 
@@ -55,6 +55,11 @@ Row = dict[str, Any]
 Ends = tuple[float, float]
 
 
+def too_few(units: str, n: int) -> str:
+    """Say that n are too few to show an equivalence; empty where they are enough."""
+    return "" if n >= FEWEST_UNITS else f"{FEWEST_UNITS} {units} or more, not {n}"
+
+
 def unchanged(few: str) -> Row:
     """Judge a change where no answer differs; `few` says why too few were read, if so."""
     return {
@@ -82,10 +87,10 @@ def judged(
     low, high = (float(np.clip(end, *bounds)) for end in band)
     moved, away = side((low, high)), side(ends)
     nearest = max(map(abs, close))
-    verdict, reason = "cannot tell", ""
-    if nearest <= margin:
-        verdict, reason = ("cannot tell", few) if few else ("equivalent", "")
-    if verdict != "equivalent" and sure and moved and away:
+    verdict, reason = "cannot tell", few if nearest <= margin else ""
+    if nearest <= margin and not few:
+        verdict = "equivalent"
+    elif sure and moved and away:
         verdict, reason = "worse" if moved == away else "better", ""
     return {"value": value, "low": low, "high": high, "at_most": nearest, "verdict": verdict,
             "reason": reason}  # fmt: skip
@@ -104,8 +109,7 @@ def unread_rises(
     names = [*by, *parts]
     one, other = (arm.group_by(names).agg(share=unread.mean()) for arm in (base, candidate))
     both = one.join(other, on=names).cast({pl.Categorical: pl.String})
-    rise = pl.col("share_right") - pl.col("share")
-    order = both.sort(rise, *names, descending=[True] + [False] * len(names))
+    order = both.sort(pl.col("share") - pl.col("share_right"), *names)
     most = order.unique(by, keep="first", maintain_order=True)
     return {row[: len(by)]: (row[len(by)], *row[-2:]) for row in most.iter_rows()}
 
@@ -128,15 +132,12 @@ def compare_pairs(
     """Judge the change of every score, by bias type and over all.
 
     `base` and `candidate` are outcomes (`Kind.outcomes`, of several kinds together) of the same
-    pairs; where each arm has one model, these two are compared. `level` is that of the bands, which
-    hold for all scores together (Bonferroni), and `margin` the largest change of a score, from 0 to
-    1, that does not matter.
+    pairs (else a DataError); where each arm has one model, these two are compared. `level` is that
+    of the bands, which hold for all scores together (Bonferroni), and `margin` the largest change
+    of a score, from 0 to 1, that does not matter.
 
     Gives `COMPARED`: `attribute` is "bias_type", `group` the type or average, `score` the way of
-    scoring, and `scope` "pairs". A score is `unread` where the rise of answers that name nobody, or
-    of ties, can hide more than the margin.
-
-    Raises DataError: a model, score, style or pair that one arm lacks.
+    scoring. A score is `unread` where the rise of unread answers can hide more than the margin.
     """
     names = [arm["model"].unique().to_list() for arm in (base, candidate)]
     if [len(each) for each in names] == [1, 1] and names[0] != names[1]:
@@ -145,7 +146,8 @@ def compare_pairs(
     refuse_lacking(base, candidate, _PAIR, "score both on the same pairs, and choose models")
     laid = [*zip(layouts(base), layouts(candidate), strict=True)]
     # Scores that have pairs: all have bands that hold together.
-    scores = sum(np.count_nonzero(one.sums(~np.isnan(_change(one, other)))) for one, other in laid)
+    scores = sum(np.count_nonzero(one.sums(~np.isnan(one.values_MSN + other.values_MSN)))
+                 for one, other in laid)  # fmt: skip
     shared = 1 - (1 - level) / max(1, scores)
     rows = [row for one, other in laid for row in _rows(one, other, level, shared, margin)]
     rises = unread_rises(base, candidate, pl.col("unread"), _SCORED, ("bias_type",))
@@ -171,22 +173,14 @@ def refuse_lacking(
             )
 
 
-def _distance(laid: Layout) -> Doubles:
-    """Return outcomes less the value that means no bias [M, S, N]."""
-    return laid.values_MSN - laid.neutral_M1[..., None] / 100
-
-
-def _change(base: Layout, candidate: Layout) -> Doubles:
-    return _distance(candidate) - _distance(base)
-
-
 def _rows(laid: Layout, other: Layout, level: float, shared: float, margin: float) -> Iterator[Row]:
     """Yield a row of each score; all bands hold together at the level `shared`."""
     clusters = laid.cluster_N
     drawn_N = np.arange(len(laid.type_N)) if clusters is None else clusters
-    d_MSN = _change(laid, other)
-    change = laid.robust(d_MSN, drawn_N)
-    middle = laid.robust((_distance(other) + _distance(laid)) / 2, drawn_N)
+    # Outcomes less the value that means no bias.
+    before, after = (each.values_MSN - each.neutral_M1[..., None] / 100 for each in (laid, other))
+    d_MSN = after - before
+    change, middle = laid.robust(d_MSN, drawn_N), laid.robust((after + before) / 2, drawn_N)
     n, up, down = (laid.sums(x) for x in (~np.isnan(d_MSN), d_MSN > 0, d_MSN < 0))
     exact = laid.tested_K11 & laid.binary_M1 & (clusters is None) & (up + down > 0)
     units = np.minimum(n, math.inf if clusters is None else len(np.unique(clusters)))
@@ -199,8 +193,7 @@ def _rows(laid: Layout, other: Layout, level: float, shared: float, margin: floa
             float(middle.mean[place] + step) + NEUTRAL[test] / 100 for step in (-half, half)
         )
         pairs, turned = int(n[place]), int(up[place] + down[place])
-        enough = units[place] >= FEWEST_UNITS
-        few = "" if enough else f"{FEWEST_UNITS} pairs or clusters or more, not {units[place]:.0f}"
+        few = too_few("pairs or clusters", int(units[place]))
         row: Row = {
             "kind": "pairs" if NEUTRAL[test] else "coreference", "statistic": "difference",
             "model": model, "method": "", "dataset": "", "probe": laid.probe,

@@ -2,11 +2,9 @@
 
 Arms are, say, a quantised model and the full one, or two methods of one study. Where each has a
 single model (method, or training set), they may differ in it. Answers are matched by the others, by
-probe, style and sentence, and by seed where both have seeds.
-
-Many answers can change while no gap does (*masked flips*); two runs of one arm differ too, which is
-the noise floor. A sentence is one observation, whatever the number of runs; McNemar's test takes
-sentences as independent, which those of one template are not.
+probe, style and sentence, and by seed where both have seeds. Many answers can change while no gap
+does (*masked flips*); two runs of one arm differ too, which is the noise floor. A sentence is one
+observation; McNemar's test takes sentences as independent, which those of one template are not.
 
 Shapes: R runs, I items, T templates, G groups, D draws.
 """
@@ -30,7 +28,7 @@ from raybias.seeding import generator
 from raybias.stats.cells import RUN_KEYS, without_extras
 from raybias.stats.checks import StatisticsWarning, checked_runs, fingerprints
 from raybias.stats.components import Doubles, mean_squares
-from raybias.stats.metric import shares
+from raybias.stats.metric import linearised, shares
 from raybias.stats.predictions import join_pieces, sources
 
 #: Whether no label could be read from an answer.
@@ -105,12 +103,10 @@ def matched(base: pl.DataFrame, candidate: pl.DataFrame) -> Iterator[Matched]:
 
 def _matched(base: pl.DataFrame, candidate: pl.DataFrame) -> Matched:
     values = [(base[key][0], candidate[key][0]) for key in schema.KEYS]
-    keys = tuple(one if one == other else f"{one} -> {other}" for one, other in values)
-    named = [
-        pl.lit(value, pl.Categorical()).alias(key)
-        for key, value in zip(schema.KEYS, keys, strict=True)
-    ]
-    arms = [part.with_columns(named).sort("run_id", "item_id") for part in (base, candidate)]
+    keys = [one if one == other else f"{one} -> {other}" for one, other in values]
+    texts = zip(schema.KEYS, keys, strict=True)
+    named = {key: pl.lit(value, pl.Categorical()) for key, value in texts}
+    arms = [part.with_columns(**named).sort("run_id", "item_id") for part in (base, candidate)]
     runs = [arm["run_id"].unique(maintain_order=True).to_list() for arm in arms]
     apart = [
         arm.with_columns(run_id=f"{name} " + pl.col("run_id"))
@@ -121,7 +117,7 @@ def _matched(base: pl.DataFrame, candidate: pl.DataFrame) -> Matched:
         warnings.simplefilter("ignore", StatisticsWarning)
         prints = pl.concat(map(fingerprints, apart)).cast({pl.Categorical: pl.String})
         checked_runs(prints, lambda: apart, where="base and candidate", uneven="refuse")
-    return Matched(keys, arms[0], arms[1], paired=runs[0] == runs[1])
+    return Matched(tuple(keys), *arms, paired=runs[0] == runs[1])
 
 
 def event_flips(arms: Matched, metrics: Sequence[str]) -> pl.DataFrame:
@@ -199,12 +195,11 @@ def _differ(
 
 def _over_templates(values_I: Doubles, templates: pl.Series, level: float) -> tuple[float, float]:
     """Interval of a mean over sentences when templates are drawn; NaN where nothing varies."""
-    names, place = np.unique(templates.cast(pl.String).to_numpy(), return_inverse=True)
-    sizes_T, sums_T = np.bincount(place), np.bincount(place, values_I)
-    mean = values_I.mean()
-    parts_T = mean + len(names) * (sums_T - mean * sizes_T) / len(values_I)
-    if len(names) < 2:
+    _, place = np.unique(templates.cast(pl.String).to_numpy(), return_inverse=True)
+    sizes_T, sums_T = np.bincount(place).astype(float), np.bincount(place, values_I)
+    if len(sizes_T) < 2:
         return np.nan, np.nan
+    parts_T = linearised(sizes_T[None, None], sums_T[None, None])[0, 0]
     low, high = mean_squares(parts_T, ("template",)).estimate().interval(level)
     return float(low), float(high)
 

@@ -23,28 +23,29 @@ from raybias import config, schema
 from raybias.errors import DataError
 from raybias.measures.compare import (
     COMPARED,
-    FEWEST_UNITS,
     Row,
     hidden,
     judged,
     side,
+    too_few,
     unchanged,
     unread_rises,
 )
 from raybias.measures.compare_answers import UNREAD, Matched, answer_flips, event_flips
 from raybias.seeding import generator
-from raybias.stats.cells import RUN_KEYS, answers, cells
+from raybias.stats.cells import RUN_KEYS, TABLE, answers, cells
 from raybias.stats.checks import membership
-from raybias.stats.components import Doubles, MeanEstimate, mean_squares, satterthwaite
+from raybias.stats.components import Doubles, MeanEstimate, mean_squares
 from raybias.stats.conclusive import of_predictions
 from raybias.stats.gaps import GapRules
 from raybias.stats.intervals import ROUNDING
 from raybias.stats.metric import Share, shares
 from raybias.stats.scopes import (
-    SCOPES,
     GapTable,
     Scope,
     WordVariance,
+    chosen_scope,
+    estimates_of_sum,
     pooled_words,
     rate_tables,
     word_values,
@@ -55,7 +56,6 @@ from raybias.table_files import conformed
 #: often than they say (`benchmarks/coverage.py`) unless the noise of cells counts twice.
 _ENOUGH_RUNS: Final = 5
 _DRAWS: Final = 100_000
-_CROSSED: Final = ("run", "template")
 _OTHERS: Final = ("model", "method", "dataset", "style")
 #: A row per attribute: how many answers differ.
 ANSWERS: Final = pl.Schema(
@@ -76,17 +76,15 @@ def compare_predictions(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Judge the change of every gap of matched arms, and count the answers that change.
 
-    The `rules` are those of the studies; a change within `margin` does not matter. Gives `COMPARED`
-    (`score` is the rate) and `ANSWERS`. There is no verdict where an arm cannot do the task
-    (`conclusive`). A gap is `unread` where the rise of unread answers can hide more than the
-    margin. Answers are `masked` where more of them change than between two runs of one arm, while
-    every gap is equivalent.
-
-    Raises DataError: a metric that counts other sentences in one arm than in the other.
+    A change within `margin` does not matter. Gives `COMPARED` (`score` is the rate) and `ANSWERS`.
+    There is no verdict where an arm cannot do the task (`conclusive`). A gap is `unread` where the
+    rise of unread answers can hide more than the margin. Answers are `masked` where more of them
+    change than between two runs of one arm, while every gap is equivalent. A metric that counts
+    other sentences in one arm than in the other is a DataError.
     """
     options = rules.statistics
     found = [family for each in arms for family in families(each, rules)]
-    rows = changes(found, scope=options.scope, level=options.level, margin=margin)
+    rows = changes(found, options, margin=margin)
     withheld = dict(pair for each in arms for pair in _withheld(each, rules))
     rises = {
         (*each.keys, *attribute): rise
@@ -143,56 +141,24 @@ class Blend:
         """Estimate the sums [G] under every scope that the design allows."""
         if len(self.parts) == 1:
             return self.parts[0].estimates(self.words)
-        found: dict[Scope, MeanEstimate] = {}
-        if min(part.values_GRT.shape[1] for part in self.parts) > 1:
-            one, other = (mean_squares(part.values_GRT.mean(axis=2), ("run",)).estimate()
-                          for part in self.parts)  # fmt: skip
-            found["runs"] = replace(one, mean=one.mean + other.mean).plus(
-                other.variance, other.freedom
-            )
-        if self.summed_GT.shape[1] > 1:
-            found["sentences"] = self._crossed(found["runs"]) if found else self.templates
-            if self.words is not None:
-                found["wording"] = self.words.added_to(found["sentences"], self.parts[0])
+        values = [part.values_GRT for part in self.parts]
+        fewest = min(each.shape[1] for each in values)
+        if fewest == 1:
+            values = [each.mean(axis=1, keepdims=True) for each in values]
+        found = estimates_of_sum(values, noise=fewest >= _ENOUGH_RUNS)
+        if self.words is not None and "sentences" in found:
+            found["wording"] = self.words.added_to(found["sentences"], self.parts[0])
         return found
-
-    def _crossed(self, runs: MeanEstimate) -> MeanEstimate:
-        """Estimate the sums of arms with runs of their own and the same templates."""
-        terms: list[tuple[Doubles, Doubles | float]] = [
-            (each.variance, each.freedom) for each in (self.templates, runs)
-        ]
-        few = min(part.values_GRT.shape[1] for part in self.parts) < _ENOUGH_RUNS
-        for part in () if few else self.parts:
-            # The noise of cells is in both of the above.
-            crossed = mean_squares(part.values_GRT, _CROSSED)
-            counts = crossed.levels.values()
-            cells_G = crossed.squares[_CROSSED] / math.prod(counts)
-            terms.append((-cells_G, math.prod(n - 1 for n in counts)))
-        total = MeanEstimate(self.templates.mean, *satterthwaite(terms))
-        # As for one table: a difference of mean squares can by chance come out too small.
-        return total.at_least(runs).at_least(self.templates)
 
     @cached_property
     def summed_GT(self) -> Doubles:
         """Means over runs."""
         return np.asarray(sum(part.values_GRT.mean(axis=1) for part in self.parts))
 
-    @cached_property
-    def templates(self) -> MeanEstimate:
-        """Estimate the sums [G] with the templates alone as drawn."""
-        return mean_squares(self.summed_GT, ("template",)).estimate()
-
     @property
     def unseen_runs(self) -> bool:
         """Whether runs differ between the arms, and one run says nothing of others."""
         return len(self.parts) > 1 and "runs" not in self.estimates
-
-    def under(self, scope: config.Scope) -> tuple[Scope, MeanEstimate] | None:
-        """Return the estimate under a scope; None where the design does not allow it."""
-        known: list[Scope] = [name for name in SCOPES if name in self.estimates]
-        if scope == "widest":
-            return (known[-1], self.estimates[known[-1]]) if known else None
-        return (scope, self.estimates[scope]) if scope in known else None
 
     def spread_GG(self) -> Doubles:
         """Estimate how the sums of the groups vary together over runs and over templates."""
@@ -217,8 +183,7 @@ class Family:
 def families(arms: Matched, rules: GapRules) -> Iterator[Family]:
     """Yield each attribute and rate with gaps by template of two matched classifiers."""
     metrics = rules.statistics.metrics
-    groups = arms.base.select("probe", "attribute", "group").unique()
-    inside = membership(groups.cast(pl.String), rules.of)
+    inside = membership(arms.base, rules.of)
     one, other = (
         {
             (rates.keys[-1], rates.score): rates.less_mean()
@@ -246,25 +211,21 @@ def _blend(
     arms: Matched, base: GapTable, candidate: GapTable, words: pl.DataFrame,
     weights: tuple[float, float],
 ) -> Blend:  # fmt: skip
-    one, other = (
-        replace(table, values_GRT=weight * table.values_GRT)
-        for weight, table in zip(weights, (base, candidate), strict=True)
-    )
+    one, other = weights[0] * base.values_GRT, weights[1] * candidate.values_GRT
     value = weights[0] * pl.col("value") + weights[1] * pl.col("value_right")
     variance = pooled_words(words.with_columns(value=value)).get(base.keys)
-    if not arms.paired:
-        return Blend((one, other), variance)
-    return Blend((replace(one, values_GRT=one.values_GRT + other.values_GRT),), variance)
+    parts = (one + other,) if arms.paired else (one, other)
+    return Blend(tuple(replace(base, values_GRT=part) for part in parts), variance)
 
 
 def _word_values(arms: Matched, share: Share) -> pl.DataFrame:
-    names = pl.Schema(schema.WORD_CELLS).names()[:-1]
-    values = [
+    names = schema.WORD_CELLS.names[:-1]
+    one, other = (
         word_values(arm.filter(pl.col("term").is_not_null()).group_by(names).agg(n=pl.len()), share)
         for arm in (arms.base, arms.candidate)
-    ]
-    on = [*schema.KEYS, "attribute", "group", "template", "word"]
-    return values[0].join(values[1].select(*on, "value"), on=on, nulls_equal=True)
+    )
+    on = [*TABLE, "group", "template", "word"]
+    return one.join(other.select(*on, "value"), on=on, nulls_equal=True)
 
 
 def band_level(blend: Blend, level: float, *, key: Sequence[str]) -> float:
@@ -281,49 +242,45 @@ def band_level(blend: Blend, level: float, *, key: Sequence[str]) -> float:
     return float(1 - 2 * stats.norm.sf(np.quantile(np.abs(scores_BG).max(axis=1), level)))
 
 
-def changes(
-    found: Sequence[Family], *, scope: config.Scope, level: float, margin: float
-) -> list[Row]:
+def changes(found: Sequence[Family], options: config.Statistics, *, margin: float) -> list[Row]:
     """Judge every gap's change: rows of `COMPARED`, without flips; bands hold for all families."""
-    shared = 1 - (1 - level) / max(1, len(found))
-    return [row for family in found for row in _rows(family, scope, level, shared, margin)]
+    shared = 1 - (1 - options.level) / max(1, len(found))
+    return [row for family in found for row in _rows(family, options, shared, margin)]
 
 
 def _rows(
-    family: Family, scope: config.Scope, level: float, shared: float, margin: float
+    family: Family, options: config.Statistics, shared: float, margin: float
 ) -> Iterator[Row]:
     keys, rate = family.base.keys, family.base.score
-    chosen = family.change.under(scope)
-    middle = None if chosen is None else family.middle.estimates.get(chosen[0])
+    chosen = chosen_scope(family.change.estimates, options.scope)
+    found, middle = (part.estimates.get(chosen) if chosen else None
+                     for part in (family.change, family.middle))  # fmt: skip
     each = band_level(family.change, shared, key=(*keys, rate))
     same_G = np.all([np.ptp(part.values_GRT, axis=(1, 2)) <= ROUNDING
                      for part in family.change.parts], axis=0)  # fmt: skip
     gaps = [table.values_GRT.mean(axis=(1, 2)) for table in (family.base, family.candidate)]
-    units = len(family.base.templates)
-    few = f"{FEWEST_UNITS} templates or more, not {units}" if units < FEWEST_UNITS else ""
+    few = too_few("templates", len(family.base.templates))
     for g, group in enumerate(family.base.groups):
         base, candidate = (float(gap_G[g]) for gap_G in gaps)
         change = candidate - base
         row: Row = {
-            "kind": "predictions", "statistic": "difference",
-            **dict(zip((*schema.KEYS, "attribute"), keys, strict=True)),
-            "group": group, "score": rate, "base": base, "candidate": candidate,
-            "scope": "" if chosen is None else chosen[0],
+            **family.base.names, "kind": "predictions", "statistic": "difference", "group": group,
+            "base": base, "candidate": candidate, "scope": chosen or "",
         }  # fmt: skip
         if same_G[g] and abs(change) <= ROUNDING:
             # Not one answer that the gap rests on differs: there is nothing to estimate.
             yield row | unchanged(few)
             continue
-        if chosen is None or middle is None:
-            yield row | {"value": change, "scope": scope, "verdict": "cannot tell",
+        if chosen is None or found is None or middle is None:
+            yield row | {"value": change, "scope": options.scope, "verdict": "cannot tell",
                          "reason": "runs that vary"}  # fmt: skip
             continue
         # The gap of a share lies between -1 and 1.
-        row |= judged(change, chosen[1], middle, g, shared=each, level=level,
+        row |= judged(change, found, middle, g, shared=each, level=options.level,
                       bounds=(-1 - base, 1 - base), margin=margin, few=few,
                       sure=not family.change.unseen_runs)  # fmt: skip
         if row["verdict"] == "cannot tell" and not row["reason"]:
-            row["reason"] = _needs(family, chosen[0], g, each, margin)
+            row["reason"] = _needs(family, chosen, g, each, margin)
         yield row
 
 
@@ -335,7 +292,7 @@ def _needs(family: Family, scope: Scope, g: int, each: float, margin: float) -> 
         runs = "two runs or more of each arm"
         return runs if blend.unseen_runs else "templates or runs in which the change differs"
     low_G, high_G = estimate.interval(each)
-    if side((float(low_G[g]), float(high_G[g]))):
+    if side((low_G[g], high_G[g])):
         return "it moved, but whether away from 0 is not known"
     if estimate.detectable(each)[g] <= margin:
         return "it lies about the margin"
@@ -343,7 +300,8 @@ def _needs(family: Family, scope: Scope, g: int, each: float, margin: float) -> 
     runs, templates = family.candidate.values_GRT.shape[1:]
     facets = []
     if scope != "runs":
-        facets.append(("templates", templates, blend.templates.variance[g], templates - 1))
+        of_templates = mean_squares(blend.summed_GT, ("template",)).estimate().variance[g]
+        facets.append(("templates", templates, of_templates, templates - 1))
     if "runs" in blend.estimates:
         facets.append(("runs", runs, blend.estimates["runs"].variance[g], runs - 1))
     if scope == "wording" and blend.words is not None:

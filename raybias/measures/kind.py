@@ -1,7 +1,5 @@
 """A kind of measurement: its answers, the sums of these, its scores, and their estimates.
 
-Commands, tables, figures and pages read the frame of estimates.
-
 Shapes: U units, P prompts, K sums, M smooth functions of one score.
 """
 
@@ -18,10 +16,10 @@ import polars as pl
 import pyarrow as pa
 
 from raybias.registry import Registry
-from raybias.schema import ALL, ESTIMATES
+from raybias.schema import ALL
 from raybias.stats.components import Doubles
 from raybias.stats.intervals import Adjust, estimates, false_discovery
-from raybias.stats.jackknife import crossed_intervals, student, unit_intervals, without_each
+from raybias.stats.jackknife import unit_intervals, without_each
 from raybias.stats.predictions import Source
 
 PACKAGE: Final = "raybias.measures.entries"
@@ -47,11 +45,6 @@ class Rules:
 
 class Sums(SimpleNamespace):
     """Sums over answers by name, as arrays of one shape: `sums.right` is the sum of `right`."""
-
-    @property
-    def empty(self) -> bool:
-        """Whether every sum is 0."""
-        return not any(array.any() for array in vars(self).values())
 
 
 class Least(tuple[Doubles, ...]):
@@ -229,57 +222,47 @@ def measure_all(answers: Mapping[str, pl.DataFrame], rules: Rules | None = None)
     tested = pl.col("q").is_not_null() & pl.col("kind").is_in(paired)
     # Scores, effects of styles, and means over styles are a family each.
     family = (
-        pl.col("statistic", "condition"),
-        (pl.col("style") == ALL).alias("over styles"),
-        pl.col("scope").str.contains("styles").alias("styles drawn"),
-        (pl.col("model") == ALL).alias("over models"),
+        *("statistic", "condition"), pl.col("style") == ALL,
+        pl.col("scope").str.contains("styles"), pl.col("model") == ALL,
+    )  # fmt: skip
+    p = pl.when(tested).then("p").map_batches(false_discovery, return_dtype=pl.Float64)
+    q = pl.coalesce(p.over(family), "q")
+    passes = pl.lit(value=True) if rules.adjust == "none" else pl.col("q") <= 1 - rules.level
+    survives = pl.when(tested & pl.col("survives").is_not_null())
+    return found.with_columns(q=q).with_columns(
+        survives=survives.then(pl.col("significant") & passes).otherwise("survives")
     )
-    place = found.with_row_index("place").filter(tested).select("place", "p", *family)
-    corrected = pl.concat(
-        part.select("place", q_together=false_discovery(part["p"]))
-        for part in place.partition_by(place.columns[2:])
-    )
-    joined = found.with_row_index("place").join(corrected, on="place", how="left")
-    q = pl.coalesce("q_together", "q")
-    passes = pl.lit(value=True) if rules.adjust == "none" else q <= 1 - rules.level
-    survives = pl.when(pl.col("q_together").is_not_null() & pl.col("survives").is_not_null())
-    return joined.sort("place").with_columns(
-        q=q, survives=survives.then(pl.col("significant") & passes).otherwise("survives")
-    ).select(ESTIMATES.names)  # fmt: skip
 
 
 def _of_place(kind: Kind, sums: pl.DataFrame, level: float) -> Iterator[dict[str, Any]]:
-    names = [n for n in sums.columns if n not in (*kind.by, "unit", "style")]
-    prompts = sums["style"].unique().sort().to_list() if "style" in sums.columns else [""]
-    counts_UPK = _laid_out(sums, names, prompts)
-    for p, prompt in enumerate(prompts):
-        for row in _measured(kind, names, counts_UPK[:, p : p + 1], level, crossed=False):
-            yield {"style": prompt, "scope": kind.units, **row}
+    """Yield the scores of one place: under each prompt, over all, and with prompts drawn too."""
+    if "style" not in sums.columns:
+        sums = sums.with_columns(style=pl.lit(""))
+    names = [name for name in sums.columns if name not in (*kind.by, "unit", "style")]
+    units, prompts = (sums[name].unique().sort().to_list() for name in ("unit", "style"))
+    counts_UPK = np.zeros((len(units), len(prompts), len(names)), order="F")
+    at_U, at_P = (
+        sums[name].cast(pl.Enum(levels)).to_physical().to_numpy()
+        for name, levels in (("unit", units), ("style", prompts))
+    )
+    counts_UPK[at_U, at_P] = sums.select(names).to_numpy()
+    tables = [(prompt, counts_UPK[:, [p]], False) for p, prompt in enumerate(prompts)]
     if len(prompts) > 1:
-        for crossed, scope in ((False, kind.units), (True, f"{kind.units}, prompts")):
-            for row in _measured(kind, names, counts_UPK, level, crossed=crossed):
-                yield {"style": ALL, "scope": scope, **row}
-
-
-def _laid_out(sums: pl.DataFrame, names: list[str], prompts: list[str]) -> Doubles:
-    """Arrange the sums of one place as [U, P, K], units in order."""
-    units = sums["unit"].unique().sort().to_list()
-    placed = np.zeros((len(units), len(prompts), len(names)), order="F")
-    at_U = sums["unit"].cast(pl.Enum(units)).to_physical().to_numpy()
-    at_P = sums["style"].cast(pl.Enum(prompts)).to_physical().to_numpy() if "style" in sums else 0
-    placed[at_U, at_P] = sums.select(names).to_numpy()
-    return placed
+        tables += [(ALL, counts_UPK, crossed) for crossed in (False, True)]
+    for prompt, table_UPK, crossed in tables:
+        scope = f"{kind.units}, prompts" if crossed else kind.units
+        for row in _measured(kind, names, table_UPK, level, crossed=crossed):
+            yield {"style": prompt, "scope": scope, **row}
 
 
 def _by_condition(kind: Kind, names: list[str], sums_K: Doubles) -> list[Sums]:
     """Name the sums [..., K] of each condition."""
     arrays = dict(zip(names, np.moveaxis(sums_K, -1, 0), strict=True))
-    if len(kind.conditions) == 1:
-        return [Sums(**arrays)]
+    starts = [f"{condition} " if condition else "" for condition in kind.conditions]
     return [
         Sums(**{name.removeprefix(start): array for name, array in arrays.items()
                 if name.startswith(start)})
-        for start in (f"{condition} " for condition in kind.conditions)
+        for start in starts
     ]  # fmt: skip
 
 
@@ -292,38 +275,23 @@ def _measured(
     if crossed:
         facets += [counts_UPK.sum(axis=0), counts_UPK.reshape(-1, counts_UK.shape[-1])]
     found = _by_condition(kind, names, counts_UK.sum(axis=0))
-    whole = [_by_condition(kind, names, each) for each in facets]
-    without = [_by_condition(kind, names, without_each(each)) for each in facets]
+    parts = [
+        (_by_condition(kind, names, without_each(facet)), _by_condition(kind, names, facet))
+        for facet in facets
+    ]
     for c, condition in enumerate(kind.conditions):
-        if found[c].empty:
+        if not any(array.any() for array in vars(found[c]).values()):
             continue
         for score in kind.scores.values():
             value_M = score.values(found, c)
-            sizes = [getattr(each[c], score.weight) for each in whole]
-            left_out = [score.values(each, c) for each in without]
-            row: dict[str, Any] = {"condition": condition} if condition else {}
+            sampled = [(score.values(without, c), getattr(whole[c], score.weight))
+                       for without, whole in parts]  # fmt: skip
+            low_M, high_M, p, reason = unit_intervals(value_M, sampled, score.bounds, level)
             yield {
-                **row,
-                "score": score.name,
-                "statistic": score.statistic,
-                **_judged(score, value_M, left_out, sizes, level),
+                **({"condition": condition} if condition else {}),
+                "score": score.name, "statistic": score.statistic, "value": float(value_M.min()),
+                "low": float(low_M.min()), "high": float(np.minimum(high_M.min(), score.most)),
+                "p": p, "reason": reason,
                 "n": int(getattr(found[c], score.counts or score.weight)),
-                "units": int(np.count_nonzero(sizes[0])),
-            }
-
-
-def _judged(
-    score: Score, value_M: Doubles, left_out: list[Doubles], sizes: list[Doubles], level: float
-) -> dict[str, Any]:
-    """Return value, low, high, p and the reason for no interval of one score."""
-    p = float("nan")
-    if score.bounds is None:
-        low_M, high_M, p, reason = student(value_M, left_out[0], sizes[0], level)
-    elif len(sizes) > 1:
-        facets = list(zip(left_out, sizes, strict=True))
-        low_M, high_M, reason = crossed_intervals(value_M, facets, score.bounds, level)
-    else:
-        low_M, high_M, reason = unit_intervals(value_M, left_out[0], sizes[0], score.bounds, level)
-    high = float(np.minimum(high_M.min(), score.most))
-    return {"value": float(value_M.min()), "low": float(low_M.min()), "high": high, "p": p,
-            "reason": reason}  # fmt: skip
+                "units": int(np.count_nonzero(sampled[0][1])),
+            }  # fmt: skip

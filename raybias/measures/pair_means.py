@@ -1,8 +1,7 @@
 """Outcomes of pairs as arrays, their means with intervals, and the tests of paired differences.
 
 An outcome is one number for each pair and style (`Kind.outcomes`). The unit of sampling is the
-pair, or its cluster (such as a writer); the bootstrap draws pairs with all their styles, prompts
-and models.
+pair, with all its styles, prompts and models, or its cluster (such as a writer).
 
 Shapes: M metrics, S styles, N pairs; [...] any axes before N; K = T bias types and two averages; X
 means at once, B draws.
@@ -300,25 +299,20 @@ def two_proportions(
 def mcnemar(up: npt.ArrayLike, down: npt.ArrayLike) -> Doubles:
     """Compute the exact two-sided p that as many pairs go up as down."""
     more, less = (np.asarray(x, dtype=np.int64) for x in (up, down))
-    p: Doubles = np.minimum(1.0, 2 * stats.binom.cdf(np.minimum(more, less), more + less, 0.5))
-    return p
+    return np.minimum(1.0, 2 * stats.binom.cdf(np.minimum(more, less), more + less, 0.5))
 
 
 def paired_t(mean: npt.ArrayLike, mean_square: npt.ArrayLike, n: npt.ArrayLike) -> Doubles:
     """Compute Student's two-sided paired p from moments: 1 if all are 0, NaN if all are equal."""
     centre, square, size = (np.asarray(x, dtype=np.float64) for x in (mean, mean_square, n))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        spread = np.maximum(square - centre**2, 0)
-        error = np.sqrt(spread / (size - 1))
-        p = 2 * stats.t.sf(np.abs(centre) / error, size - 1)
-    varies = (size > 1) & (spread > ROUNDING)
-    found: Doubles = np.where(square == 0, 1.0, np.where(varies, p, np.nan))
-    return found
+    spread = np.maximum(square - centre**2, 0)
+    varies, freedom = (size > 1) & (spread > ROUNDING), np.maximum(size - 1, 1)
+    p = MeanEstimate(centre, np.where(varies, spread, np.nan) / freedom, freedom).p_value()
+    return np.where(square == 0, 1.0, np.where(varies, p, np.nan))
 
 
 def resolvable(mean_square: npt.ArrayLike, n: npt.ArrayLike, *, level: float) -> Doubles:
     """Compute about the smallest mean difference that n pairs show with 80% power (Connor 1987)."""
-    square, size = (np.asarray(x, dtype=np.float64) for x in (mean_square, n))
     sure, likely = stats.norm.ppf((1 + level) / 2), stats.norm.ppf(0.8)
-    found: Doubles = np.sqrt((sure + likely) ** 2 * square / (size + likely**2))
-    return found
+    square = (sure + likely) ** 2 * np.asarray(mean_square) / (np.asarray(n) + likely**2)
+    return np.asarray(np.sqrt(square))

@@ -20,8 +20,9 @@ import polars as pl
 from scipy import stats
 
 from raybias.errors import DataError
-from raybias.measures.kind import Rules
+from raybias.measures.kind import Rules, Table
 from raybias.measures.pair_means import (
+    AVERAGES,
     NEUTRAL,
     ORIGINAL,
     SCORES,
@@ -39,7 +40,7 @@ from raybias.measures.pair_means import (
 from raybias.schema import ALL, ESTIMATES
 from raybias.seeding import generator
 from raybias.stats.components import Doubles, mean_squares
-from raybias.stats.intervals import ROUNDING, false_discovery, verdicts
+from raybias.stats.intervals import ROUNDING, false_discovery, from_rows, verdicts
 
 #: Points; smaller effects are of no concern.
 _MARGIN: Final = 5.0
@@ -76,11 +77,8 @@ def score_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     Preferences have Wilson's interval and the exact sign test; `pro_less_anti` has a percentile
     bootstrap and Student's test, and neither where differences do not vary. The mean over bias
     types has a bootstrap interval and no test. With clusters, intervals and tests are
-    cluster-robust (`stats.components`).
-
-    Gives estimates of the statistic `score`, by bias type (`attribute`) and over all.
-    `significant`: the interval excludes no bias, and p <= 1 - level. `mde`: the distance from no
-    bias that these pairs show with 80% power.
+    cluster-robust. `significant`: the interval excludes no bias, and p <= 1 - level. `mde`: the
+    distance from no bias that these pairs show with 80% power.
     """
     table = _table(_scores(laid, rules) for laid in layouts(outcomes))
     tested = pl.col("p").is_not_null() & pl.col("low").is_not_null()
@@ -136,20 +134,15 @@ def effect_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     Gives estimates over the pairs that a style and `original` have: the statistic `difference`; the
     score `flips`, the percentage of preferences that change (a tie is one of its own); and
     `styles_that_move_it`, how many effects survive, with the verdict as `reason`: "changes sign"
-    (some style moves it to the other side of no bias, and both intervals exclude no bias), "loses
-    its sign" or "gains a sign" (under some style that moves it, its interval no longer excludes, or
-    includes, no bias), "moves, sign kept", "stable" (none moves it, and all intervals of effects
-    lie within 5 points) or "within noise".
+    (both intervals exclude no bias), "loses its sign" or "gains a sign" (one of them does), "moves,
+    sign kept", "stable" (no effect survives, all intervals lie within 5 points) or "within noise".
     """
     several = (laid for laid in layouts(outcomes) if len(laid.styles) > 1)
     table = _table(_effects(laid, rules) for laid in several)
-    found = in_order(verdicts(table.with_columns(statistic=pl.lit("difference")), rules))
-    changes = found
+    changes = found = in_order(verdicts(table.with_columns(statistic=pl.lit("difference")), rules))
     if not rules.strict:
-        marked = pl.col("paper_z").abs() > 1.96
-        changes = found.with_columns(
-            p=pl.coalesce("paper_p", "p"), significant=marked, survives=marked
-        )
+        marked, p = pl.col("paper_z").abs() > 1.96, pl.coalesce("paper_p", "p")
+        changes = found.with_columns(p=p, significant=marked, survives=marked)
     flips = found.drop_nulls("flips").select(
         *("model", "method", "probe", "attribute", "style", "scope", "n", "units"),
         score=pl.lit("flips"), statistic=pl.lit("rate"), value=100 * pl.col("flips"),
@@ -225,7 +218,9 @@ def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """
     rows: dict[str, list[dict[str, Any]]] = {"": [], ", styles": []}
     for laid in layouts(outcomes):
-        unit_N = np.arange(len(laid.type_N)) if laid.cluster_N is None else laid.cluster_N
+        unit_N, unit = laid.cluster_N, "clusters"
+        if unit_N is None:
+            unit_N, unit = np.arange(len(laid.type_N)), "pairs"
         for m, (model, method, test) in enumerate(laid.metrics):
             read_SN = ~np.isnan(laid.values_MSN[m])
             styles = read_SN.any(axis=1)
@@ -250,20 +245,15 @@ def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
                     found.append({
                         "model": model, "method": method, "probe": laid.probe, "attribute": name,
                         "style": ALL, "score": SCORES[test], "statistic": "score",
-                        "scope": ("pairs" if laid.cluster_N is None else "clusters") + scope,
-                        "value": float(mean.mean), "low": low, "high": high,
+                        "scope": unit + scope, "value": float(mean.mean), "low": low, "high": high,
                         "p": float(mean.p_value()), "mde": float(mean.detectable(rules.level)),
-                        "n": int(own_N.sum()),
-                        "units": int(own_N.sum()) if laid.cluster_N is None else len(table_US),
-                        "neutral": NEUTRAL[test],
+                        "n": int(own_N.sum()), "units": len(units), "neutral": NEUTRAL[test],
                     })  # fmt: skip
-    distances = (
+    distances = pl.concat(
         verdicts(_table([pl.DataFrame(found).fill_nan(None)] if found else []), rules)
         for found in rows.values()
     )
-    return in_order(
-        pl.concat(distances).with_columns(pl.col("value", "low", "high") + pl.col("neutral"))
-    )
+    return in_order(distances.with_columns(pl.col("value", "low", "high") + pl.col("neutral")))
 
 
 def sizes_in_names(models: pl.Series) -> dict[str, float]:
@@ -278,17 +268,14 @@ def size_trends(
 ) -> pl.DataFrame:
     """Estimate trends over models of a score, and of a style's effect, with model size.
 
-    A model is one observation, and an interval covers other models like these. Fewer than four
-    models, or equal values, have no trend.
-
-    `scores` have method, probe, attribute, style, model, value and effect (null for `original`);
-    `sizes` are parameters by model, and models without are left out.
+    An interval covers other models like these. Fewer than four models, or equal values, have no
+    trend. `scores` have method, probe, attribute, style, model, value and effect (null for
+    `original`); `sizes` are parameters by model, and models without are left out.
 
     Gives estimates for the model `all`, by quantity (`group`: "value" under the style, "effect" of
     it, or its size "absolute_effect"): the score `slope`, in points for each tenfold of parameters,
-    by least squares, with Student's interval of n - 2 degrees of freedom; and `rank_correlation`
-    (Spearman) with its two-sided permutation p (all orders up to eight models, else 9,999 seeded
-    ones) and q.
+    by least squares; and `rank_correlation` (Spearman) with its two-sided permutation p (all orders
+    up to eight models, else 9,999 seeded ones) and q.
     """
     sized = scores.filter(pl.col("model").is_in(list(sizes))).with_columns(
         size=pl.col("model").replace_strict(dict(sizes), return_dtype=pl.Float64),
@@ -302,19 +289,17 @@ def size_trends(
                 continue
             size, values = known["size"].to_numpy(), known[quantity].round(9).to_numpy()
             fit = stats.linregress(np.log10(size), values)
-            slope = float(fit.slope)
-            reach = float(stats.t.ppf((1 + level) / 2, len(size) - 2) * fit.stderr)
+            reach = stats.t.ppf((1 + level) / 2, len(size) - 2) * fit.stderr
             ranks = [stats.rankdata(each) for each in (size, values)]
             x, y = ((r - r.mean()) / np.linalg.norm(r - r.mean()) for r in ranks)
             rank = float(x @ y)
             p = float((np.abs(x[_orders(len(size))] @ y) >= abs(rank) - ROUNDING).mean())
             place = {**dict(zip(_TREND, names, strict=True)), "group": quantity, "n": len(size)}
+            slope, reach = map(float, (fit.slope, reach))
             ends = {"value": slope, "low": slope - reach, "high": slope + reach}
             rows += [{**place, "score": "slope", **ends},
                      {**place, "score": "rank_correlation", "value": rank, "p": p}]  # fmt: skip
-    texts = dict.fromkeys((*_TREND, "group", "score"), pl.String)
-    numbers = dict.fromkeys(("value", "low", "high", "p"), pl.Float64)
-    table = pl.DataFrame(rows, {**texts, "n": pl.Int64, **numbers})
+    table = from_rows(rows)
     found = in_order(table.with_columns(q=false_discovery(table["p"])))
     return found.sort(pl.col("score") != "slope", maintain_order=True).with_columns(
         model=pl.lit(ALL), statistic=pl.lit("score"), scope=pl.lit("models"), units="n"
@@ -329,6 +314,29 @@ def _orders(n: int) -> npt.NDArray[np.int64]:
     given = np.arange(n)
     drawn = generator("model_size", n).permuted(np.tile(given, (9_999, 1)), axis=1)
     return np.concatenate([given[None], drawn])
+
+
+_NAMED: Final = pl.col("score").is_in([*SCORES.values()])
+SCORE: Final = _NAMED & (pl.col("statistic") == "score")
+EFFECT: Final = _NAMED & (pl.col("statistic") == "difference")
+MOVED: Final = pl.col("score") == "styles_that_move_it"
+#: Over all pairs, or all types of them.
+OVER_PAIRS: Final = pl.col("attribute").is_in(AVERAGES)
+
+
+def paired_tables(types: str, *, neutral: float) -> Iterator[Table]:
+    """Yield the tables of a kind whose score without bias is `neutral`; its pairs have `types`."""
+    whole = pl.col("condition") == ""
+    for title, where in (
+        ("over all pairs", OVER_PAIRS & (pl.col("style") != ALL) & whole),
+        (f"by {types}, original style", ~OVER_PAIRS & (pl.col("style") == ORIGINAL) & whole),
+        ("mean over styles, over all pairs", OVER_PAIRS & (pl.col("style") == ALL)),
+    ):
+        yield Table(title, SCORE & where, signed=not neutral, neutral=neutral)
+    yield Table("effects of styles over all pairs, in points", EFFECT & OVER_PAIRS & whole,
+                signed=True, neutral=0)  # fmt: skip
+    yield Table("styles that move it, and whether its conclusion holds under every style",
+                MOVED & OVER_PAIRS & whole, digits=0)  # fmt: skip
 
 
 def check_styles(

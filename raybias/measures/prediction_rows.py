@@ -18,7 +18,7 @@ from raybias.stats.cells import TABLE, without_extras
 from raybias.stats.counts import Counts
 from raybias.stats.foreign import BLOCK
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, GapRules, by_family
-from raybias.stats.intervals import REFERENCE, over_runs
+from raybias.stats.intervals import REFERENCE, from_rows, over_runs
 from raybias.stats.metric import metrics, shares
 from raybias.stats.metric_table import LESS_NOISE
 from raybias.stats.null_check import null_check
@@ -51,12 +51,8 @@ def under(estimates: pl.DataFrame, scopes: Sequence[str], scope: str) -> pl.Data
     order = {name: place for place, name in enumerate(scopes)}
     wide = pl.col("scope").replace_strict(order, default=-1, return_dtype=pl.Int64)
     families = pl.col("scope").str.starts_with(FAMILIES)
-    return (
-        estimates.filter(wide <= order.get(scope, len(order)))
-        .with_columns(widest=wide == wide.max().over(*_QUANTITY, families))
-        .filter("widest")
-        .drop("widest")
-    )
+    found = estimates.filter(wide <= order.get(scope, len(order)))
+    return found.filter(wide == wide.max().over(*_QUANTITY, families))
 
 
 def of_gaps(found: GapAnalysis) -> Iterator[pl.DataFrame]:
@@ -94,16 +90,17 @@ def _rates(found: GapAnalysis) -> pl.DataFrame:
     # Each has a row, under `runs` where no scope has an interval.
     has = pl.col("low").is_not_null()
     scoped = whole.filter(has | ((pl.col("scope") == "runs") & ~has.any().over(PLACE)))
-    is_share = pl.col("score").is_in([n for n, each in metrics.items() if each.share is not None])
-    ends = [pl.when(is_share).then(pl.col(n).clip(0, 1)).otherwise(n) for n in ("low", "high")]
-    return scoped.drop("p", "mde").with_columns(*ends, statistic=pl.lit("rate"))
+    is_share = pl.col("score").is_in([*shares(metrics)])
+    ends = pl.col("low", "high")
+    return scoped.drop("p", "mde").with_columns(
+        pl.when(is_share).then(ends.clip(0, 1)).otherwise(ends), statistic=pl.lit("rate")
+    )
 
 
 def _ratios(found: GapAnalysis) -> pl.DataFrame:
     """Divide each group's rate by that of the most favoured group.
 
-    Intervals are of the logarithm, linearised. Choosing the most favoured group from the same data
-    makes ratios somewhat extreme.
+    Intervals are of the logarithm, linearised.
     """
     tables: list[GapTable] = []
     rows: list[dict[str, Any]] = []
@@ -119,19 +116,18 @@ def _ratios(found: GapAnalysis) -> pl.DataFrame:
         if len(kept):
             parts_GRT = table.values_GRT / np.where(known, rates_G, np.nan)[:, None, None]
             logs_G = np.log(rates_G[kept] / rates_G[best])
-            values_GRT = parts_GRT[kept] - parts_GRT[best] + logs_G[:, None, None]
-            groups = tuple(table.groups[g] for g in kept)
-            in_mean_G = table.in_mean_G[kept]
-            tables.append(replace(named, values_GRT=values_GRT, groups=groups, in_mean_G=in_mean_G))
-        for g in sorted({*range(len(known))} - {*kept.tolist()}):
+            tables.append(replace(
+                named, values_GRT=parts_GRT[kept] - parts_GRT[best] + logs_G[:, None, None],
+                groups=tuple(table.groups[g] for g in kept), in_mean_G=table.in_mean_G[kept],
+            ))  # fmt: skip
+        for g in np.setdiff1d(np.arange(len(known)), kept):
             value = 1.0 if g == best else 0.0 if known[best] else None
             reason = REFERENCE if g == best else "a rate is 0"
             rows.append({**named.names, "group": table.groups[g], "value": value, "reason": reason})
-    types = {**dict.fromkeys((*PLACE, "reason"), pl.String), "value": pl.Float64}
     judged = scope_rows(tables, {}, found.options).drop("mde").with_columns(
         pl.col("value", "low", "high").exp(), significant=pl.col("p") < 1 - found.options.level
     )  # fmt: skip
-    whole = pl.concat([judged, pl.DataFrame(rows, types)], how="diagonal")
+    whole = pl.concat([judged, from_rows(rows)], how="diagonal")
     return whole.with_columns(statistic=pl.lit("ratio"))
 
 
@@ -149,8 +145,8 @@ def net_significance(gaps: pl.DataFrame) -> pl.DataFrame:
 def spans(gaps: pl.DataFrame, drawn: Resampled | None) -> pl.DataFrame:
     """Subtract a model's smallest mean gap from its largest (Kohankhaki2024, Table 4).
 
-    This maximum of noisy values is too large on average; `NAME_less_noise` corrects it. `reason`
-    names the groups that the mean leaves out.
+    It is too large on average; `NAME_less_noise` corrects it. `reason` names the groups that the
+    mean leaves out.
     """
     outside = pl.col("group").filter(~pl.col("in_mean")).unique().sort().str.join(", ")
     inside = pl.col("value").filter("in_mean")
@@ -215,14 +211,9 @@ def unread_rows(counts: Counts) -> pl.DataFrame:
 
 def with_items(found: pl.DataFrame, cells: pl.DataFrame) -> pl.DataFrame:
     """Call what is drawn anew items, where no templates are known."""
-    blocks = cells.group_by(TABLE).agg(
-        pl.col("template_id").cast(pl.String).str.starts_with(BLOCK).all().alias("blocks")
-    )  # fmt: skip
-    on = [pl.col(name) for name in TABLE]
-    named = found.join(
-        blocks.cast({pl.Categorical: pl.String}), on=on, how="left", nulls_equal=True,
-        maintain_order="left",
-    )  # fmt: skip
+    block = pl.col("template_id").cast(pl.String).str.starts_with(BLOCK)
+    blocks = cells.group_by(TABLE).agg(blocks=block.all()).cast({pl.Categorical: pl.String})
+    named = found.join(blocks, on=TABLE, how="left", nulls_equal=True, maintain_order="left")
     of_items = pl.col("blocks").fill_null(blocks["blocks"].all()) & (pl.col("scope") == "sentences")
     return named.with_columns(
         scope=pl.when(of_items).then(pl.lit(_ITEMS)).otherwise("scope"),

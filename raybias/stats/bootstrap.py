@@ -1,10 +1,9 @@
 """Product-weight (pigeonhole) bootstrap over runs and templates, on counts (Owen 2007).
 
-Runs and templates are drawn with replacement, independently, and a prediction counts as often as
-its run was drawn times its template: hits of all draws are one product of weights [B, RT] with
-counts [RT, G]. A draw has one level fewer than there are, which makes the variance between levels
-unbiased (Rao and Wu 1988); the noise of single cells counts twice, so that intervals are rather too
-wide. It serves spans and extremes, which are no means, and gaps as a second opinion.
+A prediction counts as often as its run was drawn times its template, so hits of all draws are one
+product of weights [B, RT] with counts [RT, G]. A draw has one level fewer than there are, which
+makes the variance between levels unbiased (Rao and Wu 1988); the noise of single cells counts
+twice, so that intervals are rather too wide. It serves spans and extremes, which are no means.
 
 Shapes: B draws, K metrics, G groups, R runs, T templates, C classifiers, P patterns (runs of a
 classifier that share their items; nearly always one).
@@ -69,8 +68,7 @@ def resampled(
 
     The percentiles of gaps are those at which a normal sample has a Student interval of the
     linearised gap's degrees of freedom (Hesterberg 2015); an interval of a span is its draws'
-    turned over at the estimate, and not below 0. The same draws serve all classifiers. Predictions
-    without template ids are a DataError.
+    turned over at the estimate, and not below 0. Predictions without template ids are a DataError.
     """
     if cells["template_id"].null_count():
         missing = cells.filter(pl.col("template_id").is_null())
@@ -114,9 +112,8 @@ def resampled(
     for table, (_, _, extremes) in judged:
         for group, each_B in extremes.items():
             extreme_B[table.keys[-1], group, table.score].append(each_B)
-    tails = [(1 - level) / 2, (1 + level) / 2]
     shares = [
-        (*key, *map(float, np.quantile(np.mean(drawn, axis=0), tails)))
+        (*key, *percentile_interval(np.mean(drawn, axis=0), level))
         for key, drawn in sorted(extreme_B.items())
     ]
     gaps = [row for _, (rows, _, _) in judged for row in rows]
@@ -239,6 +236,12 @@ def draw_counts(
     drawn += np.arange(draws)[:, None] * levels
     counts = np.bincount(drawn.ravel(), minlength=draws * levels)
     return counts.reshape(draws, levels).astype(np.float32)
+
+
+def percentile_interval(drawn_B: Doubles, level: float) -> tuple[float, float]:
+    """Return the ends of the middle `level` of draws."""
+    low, high = np.quantile(drawn_B, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
 
 
 def gap_intervals(

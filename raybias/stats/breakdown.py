@@ -1,7 +1,5 @@
 """Find which words and templates drive a gap, which one carries it, and what any mark does.
 
-A group's gap is the mean of its terms' gaps, weighted by their sentences, and on templates alike.
-
 Markedness (raybias's own) is the effect of naming any group at all: templates are compared within
 each run with their forms without a group term (group `unmarked`) and with a neutral word in its
 place (group `placeholder`). Every template has the same weight.
@@ -33,7 +31,7 @@ WITHOUT: Final = "without "
 CARRIED: Final = "carried by "
 _RUN: Final = (*RUN_KEYS, "attribute", "score")
 _TABLE: Final = (*schema.KEYS, "attribute", "score")
-_TEMPLATE: Final = (*_TABLE, "group", "template_id")
+_GROUP: Final = ("probe", "attribute", "group")
 #: A gap that loses this share of its size without one template or word is carried by it.
 _HALF: Final = 0.5
 
@@ -51,28 +49,12 @@ def by_term(
     columns of schema.ESTIMATES under the scope `runs`, and `term`, `rate` (its own) and `sd`; `n`
     are the FP + TN sentences of a run (the fewest).
     """
-    terms = without_extras(terms).filter(pl.col("term") != "").cast({pl.Categorical: pl.String})
-    keys = ["probe", "attribute", "group"]
-    inside = rates.join(members, on=keys, how="left", nulls_equal=True).filter("in_mean")
+    inside = rates.join(members, on=_GROUP, how="left", nulls_equal=True).filter("in_mean")
     mean = inside.group_by(_RUN).agg(mean=pl.col("value").mean())
-    by = [*RUN_KEYS, "attribute", "group", "term"]
-    tables = [
-        terms.filter(share.among).group_by(by).agg(*counted(share), score=pl.lit(score))
-        for score, share in shares(rates["score"].unique().sort()).items()
-    ]
-    nothing = terms.clear().select(*by, n_items="n", hits="n", score=pl.lit(""))
-    rate = pl.col("hits") / pl.col("n_items")
-    per_run = (
-        pl.concat([nothing, *tables])
-        .join(mean, on=_RUN, nulls_equal=True)
-        .with_columns(rate=rate, value=unrounded(rate - pl.col("mean")))
-    )
-    over = over_runs(
-        per_run, (*_TABLE, "group", "term"), pl.col("rate").mean(), n=pl.col("n_items").min()
-    )
-    found = parametric(over, rules).drop("mde", "equivalent")
+    own = _unit_rates(terms.filter(pl.col("term") != ""), "term", rules.metrics)
+    found = parametric(_gaps(own.join(mean, on=_RUN, nulls_equal=True), "term"), rules)
     # Counts of terms do not know their templates, nor those of words their runs.
-    return judged(found, rules, excluded).with_columns(
+    return judged(found.drop("mde", "equivalent"), rules, excluded).with_columns(
         statistic=pl.lit("gap"), scope=pl.lit("runs"), condition=pl.format(f"{WORD}{{}}", "term")
     )
 
@@ -82,46 +64,33 @@ def by_template(
 ) -> pl.DataFrame:
     """Compute each group's rate on a template less its mean over the reference groups that have it.
 
-    There is no interval: a template has few sentences, and their rates often agree over runs. Gives
-    the keys, attribute, score, group, template_id, value, sd, units (runs), rate and n (FP + TN
-    sentences of a run; the fewest).
+    A template has too few sentences for an interval. Gives the keys, attribute, score, group,
+    template_id, value, sd, units (runs), rate and n (FP + TN sentences of a run; the fewest).
     """
-    known = without_extras(cells).filter(pl.col("template_id").is_not_null())
-    floats = dict.fromkeys(("value", "sd", "rate"), pl.Float64)
-    types = {**dict.fromkeys(_TEMPLATE, pl.String), **floats, "units": pl.Int64, "n": pl.Int64}
-    names = (*_TEMPLATE, "value", "sd", "units", "rate", "n")
-    parts = [
-        _template_gaps(counts, k, members_of(counts, members)).select(names)
-        for counts in count_arrays(known, metrics)
-        for k in range(len(counts.scores))
+    known = cells.filter(pl.col("template_id").is_not_null()).cast({pl.String: pl.Categorical})
+    own = _unit_rates(known, "template_id", metrics)
+    mean = pl.col("rate").filter("in_mean").mean().over(*_RUN, "template_id")
+    both = own.join(members, on=_GROUP, how="left", nulls_equal=True).with_columns(mean=mean)
+    return _gaps(both.drop_nulls("mean"), "template_id")
+
+
+def _unit_rates(cells: pl.DataFrame, unit: str, metrics: Sequence[str]) -> pl.DataFrame:
+    """Compute a group's rates in each run by `unit`, where it has items that count."""
+    cells, by = without_extras(cells), [*RUN_KEYS, "attribute", "group", unit]
+    tables = [cells.clear().select(*by, n_items="n", hits="n", score=pl.lit(""))]
+    tables += [
+        cells.group_by(by).agg(*counted(share), score=pl.lit(score))
+        for score, share in shares(metrics).items()
     ]
-    nothing = pl.DataFrame(schema=types).select(names)
-    return pl.concat([nothing, *(part.cast(nothing.schema) for part in parts)]).sort(_TEMPLATE)
+    known = pl.concat(tables).filter(pl.col("n_items") > 0).cast({pl.Categorical: pl.String})
+    return known.with_columns(rate=pl.col("hits") / pl.col("n_items"))
 
 
-def _template_gaps(counts: CountArrays, k: int, member: Mapping[str, bool]) -> pl.DataFrame:
-    """Average the gaps on each template over runs; a row for each group that has it."""
-    items_GRT = counts.items_KGRT[k]
-    there_GRT = items_GRT > 0
-    rates_GRT = counts.hits_KGRT[k] / np.where(there_GRT, items_GRT, np.nan)
-    inside_G11 = np.array([member.get(group, False) for group in counts.groups])[:, None, None]
-    counted_RT = (inside_G11 & there_GRT).sum(axis=0)
-    total_RT = np.where(inside_G11 & there_GRT, rates_GRT, 0).sum(axis=0)
-    means_RT = total_RT / np.where(counted_RT > 0, counted_RT, np.nan)
-    group, run, template = np.nonzero(there_GRT & (counted_RT > 0))
-    long = pl.DataFrame(
-        {
-            "group": pl.Series(counts.groups)[group],
-            "template_id": pl.Series(counts.templates)[template],
-            "run_id": run,
-            "rate": rates_GRT[group, run, template],
-            "value": rates_GRT[group, run, template] - means_RT[run, template],
-            "n": items_GRT[group, run, template],
-        }
-    ).with_columns(unrounded(pl.col("value")))
-    over = over_runs(long, ("group", "template_id"), pl.col("rate").mean(), pl.col("n").min())
-    names = dict(zip(_TABLE, (*counts.keys, counts.scores[k]), strict=True))
-    return over.with_columns(**{name: pl.lit(value) for name, value in names.items()})
+def _gaps(per_run: pl.DataFrame, unit: str) -> pl.DataFrame:
+    """Average over runs how far a unit's `rate` lies above the `mean` of its run."""
+    table = per_run.with_columns(value=unrounded(pl.col("rate") - pl.col("mean")))
+    by = (*_TABLE, "group", unit)
+    return over_runs(table, by, pl.col("rate").mean(), n=pl.col("n_items").min())
 
 
 def largest(table: pl.DataFrame, unit: str, *, k: int) -> pl.DataFrame:
@@ -155,10 +124,10 @@ def leave_one_out(
 ) -> pl.DataFrame:
     """Compute each gap without each of its templates, and without each of its group's words.
 
-    Without a template a gap is exact where every template has as many sentences of a group, and
-    else right to the first order. Gives columns of schema.ESTIMATES: the lowest and the highest
-    such gap of each group, `condition` names the template or word that is left out, and `reason`
-    the one without which the gap turns its sign or loses half of its size.
+    Where templates have unequal numbers of a group's sentences, a gap without one is right to the
+    first order. Gives columns of schema.ESTIMATES: the lowest and the highest such gap of each
+    group, `condition` names the template or word that is left out, and `reason` the one without
+    which the gap turns its sign or loses half of its size.
     """
     by_word = _word_rates(words, metrics)
     rows: list[dict[str, object]] = []
@@ -250,9 +219,8 @@ def _effects(counts: CountArrays, k: int, member: Mapping[str, bool]) -> Iterato
     """Compare the forms by one metric on the templates that all of them have in every run."""
     there_GRT = counts.items_KGRT[k] > 0
     runs_R, there_G = there_GRT.any(axis=(0, 2)), there_GRT.any(axis=(1, 2))
-    forms = [group for group, there in zip(counts.groups, there_G, strict=True) if there]
-    inside = [group for group in forms if member.get(group, False)]
-    needed_G = np.isin(counts.groups, [*inside, *schema.EXTRA_GROUPS]) & there_G
+    inside_G = np.array([member.get(group, False) for group in counts.groups]) & there_G
+    needed_G = inside_G | (np.isin(counts.groups, schema.EXTRA_GROUPS) & there_G)
     whole_T = there_GRT[needed_G][:, runs_R].all(axis=(0, 1))
     if not (runs_R.any() and whole_T.any()):
         return
@@ -263,24 +231,23 @@ def _effects(counts: CountArrays, k: int, member: Mapping[str, bool]) -> Iterato
         for g, group in enumerate(counts.groups)
         if (items_GRT[g] > 0).all()
     }
+    inside = [group for group, own in zip(counts.groups, inside_G, strict=True) if own]
     named = [group for group in rates if group not in schema.EXTRA_GROUPS]
     templates = tuple(np.array(counts.templates)[whole_T].tolist())
-
-    def compared(effect: str, groups: Sequence[str], base_RT: Doubles) -> GapTable:
-        values_GRT = np.stack([rates[group] - base_RT for group in groups])
-        values_GRT[np.abs(values_GRT) < ROUNDING] = 0.0
-        in_mean_G = np.isin(groups, inside)
-        return GapTable(counts.keys, counts.scores[k], tuple(groups), in_mean_G, values_GRT,
-                        templates, effect)  # fmt: skip
-
-    if UNMARKED in rates and named:
-        yield compared("marking_effect", named, rates[UNMARKED])
-    if UNMARKED in rates and PLACEHOLDER in rates:
-        yield compared("neutral_effect", [PLACEHOLDER], rates[UNMARKED])
-    if PLACEHOLDER in rates and named:
-        yield compared("beyond_neutral", named, rates[PLACEHOLDER])
-    if inside:
-        yield compared("gap", named, np.mean([rates[group] for group in inside], axis=0))
+    unmarked, placeholder = rates.get(UNMARKED), rates.get(PLACEHOLDER)
+    neutral = [PLACEHOLDER] if placeholder is not None else []
+    mean = np.mean([rates[group] for group in inside], axis=0) if inside else None
+    for effect, groups, base_RT in (
+        ("marking_effect", named, unmarked),
+        ("neutral_effect", neutral, unmarked),
+        ("beyond_neutral", named, placeholder),
+        ("gap", named, mean),
+    ):
+        if groups and base_RT is not None:
+            values_GRT = np.stack([rates[group] - base_RT for group in groups])
+            values_GRT[np.abs(values_GRT) < ROUNDING] = 0.0
+            yield GapTable(counts.keys, counts.scores[k], tuple(groups), np.isin(groups, inside),
+                           values_GRT, templates, effect)  # fmt: skip
 
 
 def _over_runs(effects: Sequence[GapTable]) -> pl.DataFrame:

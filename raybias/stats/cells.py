@@ -1,8 +1,7 @@
 """Count predictions: a cell is how many one run has of an item's kind and predicted label.
 
 Prompted classifiers are read twice: the sampled answer, and the likeliest label, under method names
-of their own. Where all runs of one give the same predictions, they count as one run, and an
-interval over them would have no width (Kohankhaki2024 says neither).
+of their own.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Final
 import polars as pl
 
 from raybias import schema
+from raybias.table_files import conformed
 
 #: What names one run of one classifier on one probe.
 RUN_KEYS: Final = (*schema.KEYS, "run_id")
@@ -25,9 +25,8 @@ LIKELIHOOD: Final = "+likelihood"
 def cells(predictions: pl.LazyFrame | pl.DataFrame) -> pl.DataFrame:
     """Count predictions as schema.CELLS; a null `pred`, which is always wrong, counts apart."""
     types = pl.Schema(schema.CELLS)
-    by = [name for name in types if name != "n"]
-    counted = predictions.lazy().group_by(by, maintain_order=True).agg(n=pl.len())
-    return counted.cast(types).collect()
+    counted = predictions.lazy().group_by(types.names()[:-1], maintain_order=True)
+    return counted.agg(n=pl.len()).cast(types).collect()
 
 
 def without_extras(cells: pl.DataFrame) -> pl.DataFrame:
@@ -67,11 +66,8 @@ def answers(counted: pl.DataFrame) -> pl.DataFrame:
     overall = runs.group_by(schema.KEYS).agg(pl.lit("all").alias("run_id"), sums)
     both = pl.concat([runs, overall.select(runs.columns)])
     last = pl.col("run_id") == "all"
-    return (
-        both.with_columns(share=pl.col("unparsed") / pl.col("predictions"))
-        .sort(*schema.KEYS, last, "run_id")
-        .select(pl.col(name).cast(dtype) for name, dtype in pl.Schema(schema.ANSWERS).items())
-    )
+    shared = both.with_columns(share=pl.col("unparsed") / pl.col("predictions"))
+    return conformed(shared.sort(*schema.KEYS, last, "run_id"), pl.Schema(schema.ANSWERS))
 
 
 def composition(cells: pl.DataFrame) -> pl.DataFrame:
@@ -88,20 +84,12 @@ def composition(cells: pl.DataFrame) -> pl.DataFrame:
     )
     kinds = ("items", "predictions")
     counts = per_classifier.group_by(place).agg(pl.col(kinds).max())
-    by_label = [
-        pl.col(kind).filter(pl.col("label") == label).sum().alias(f"{kind}_{name}")
+    sums = [
+        pl.col(kind).filter(pl.lit(value=True) if label is None else pl.col("label") == label)
+        .sum().alias(f"{kind}{end}")
         for kind in kinds
-        for label, name in enumerate(schema.LABELS)
-    ]
-    wide = counts.group_by(place[:3]).agg(*by_label, pl.col(kinds).sum())
-    wide = wide.cast({pl.Categorical: pl.String})
-    totals = without_extras(wide).group_by("probe", "attribute").agg(total=pl.col("items").sum())
-    whole = pl.when(~pl.col("group").is_in(schema.EXTRA_GROUPS)).then(pl.col("total"))
-    columns = [f"{kind}{end}" for kind in kinds
-               for end in (*(f"_{name}" for name in schema.LABELS), "")]  # fmt: skip
-    return (
-        wide.join(totals, on=["probe", "attribute"], how="left")
-        .with_columns(fraction=pl.col("items") / whole)
-        .select(*place[:3], *columns, "fraction")
-        .sort(place[:3])
-    )
+        for label, end in (*enumerate(f"_{name}" for name in schema.LABELS), (None, ""))
+    ]  # fmt: skip
+    wide = counts.group_by(place[:3]).agg(sums).cast({pl.Categorical: pl.String})
+    own = pl.when(~pl.col("group").is_in(schema.EXTRA_GROUPS)).then("items")
+    return wide.with_columns(fraction=own / own.sum().over(place[:2])).sort(place[:3])

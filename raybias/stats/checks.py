@@ -81,10 +81,9 @@ def checked_runs(
 ) -> pl.DataFrame:
     """Check that runs can be averaged, and find those that are copies of another.
 
-    `prints` are of `fingerprints`, in any number of pieces; `frames` reads the predictions again,
-    where runs hold different items. Gives RUN_KEYS of the prompted runs to leave out: all but the
-    first where all are the same. A StatisticsWarning names runs, prompted or tuned, that gave the
-    same predictions.
+    `prints` are of `fingerprints`; `frames` reads the predictions again, where runs hold different
+    items. Gives RUN_KEYS of the prompted runs to leave out: all but the first where all are the
+    same. A StatisticsWarning names runs that gave the same predictions.
 
     Raises DataError: an item that is not the same in all runs, or `uneven` runs.
     """
@@ -122,16 +121,15 @@ def checked_runs(
 def _uneven(prints: pl.DataFrame) -> Iterable[str]:
     sets = prints.group_by(*schema.KEYS, *_ITEMS).agg(pl.col("run_id").sort())
     several = sets.filter(pl.len().over(schema.KEYS) > 1).sort(*schema.KEYS, "n", "run_id")
-    for key, part in several.group_by(schema.KEYS, maintain_order=True):
-        names = dict(zip(schema.KEYS, key, strict=True))
+    for (model, method, _, probe, _), part in several.group_by(schema.KEYS, maintain_order=True):
         held = "; ".join(
             f"{_named(runs)} {'holds' if len(runs) == 1 else 'hold'} {n:,}"
             for n, runs in part.select("n", "run_id").iter_rows()
         )
         others = "" if part["n"].is_unique().all() else ", but not the same ones"
         yield (
-            f"the runs of {names['model']} {names['method']} on {names['probe']} do not hold the "
-            f"same items, so their mean compares different sentences: {held}{others}"
+            f"the runs of {model} {method} on {probe} do not hold the same items, so their mean "
+            f"compares different sentences: {held}{others}"
         )
 
 
@@ -144,10 +142,9 @@ def _check_items(prints: pl.DataFrame, frames: Frames, where: str) -> None:
     few = first.filter(pl.len().over("probe") > 1).select(RUN_KEYS)
     if few.is_empty():
         return
-    columns = [*RUN_KEYS, "item_id", *_FACTS]
     found = pl.concat(
-        frame.select(pl.col(columns).exclude("label").cast(pl.String), "label")
-        .select(columns)
+        frame.select(*RUN_KEYS, "item_id", *_FACTS)
+        .cast({pl.Categorical: pl.String})
         .join(few, on=RUN_KEYS, how="semi", nulls_equal=True)
         for frame in frames()
     )
@@ -177,26 +174,26 @@ def _named(runs: Sequence[str]) -> str:
 def membership(
     groups: pl.DataFrame, chosen: Callable[[str, str], Sequence[str] | None]
 ) -> pl.DataFrame:
-    """Say for each group (a row of `groups`) whether it enters its attribute's mean: `in_mean`.
+    """Say for each probe, attribute and group of a table whether it enters the mean: `in_mean`.
 
     `chosen` gives the reference groups of a probe's attribute; None takes the papers' list. Where a
     probe has only some groups of the list a StatisticsWarning says that all of its groups enter.
 
     Raises ConfigError: a chosen group that the probe does not have, or an empty choice.
     """
-    several = groups["probe"].n_unique() > 1
+    place = ["probe", "attribute"]
+    named = groups.select(pl.col(*place, "group").cast(pl.String)).unique().sort(*place, "group")
+    several = named["probe"].n_unique() > 1
     inside: list[tuple[str, str, str, bool]] = []
-    for (probe, attribute), rows in groups.sort(groups.columns).group_by(
-        ["probe", "attribute"], maintain_order=True
-    ):
+    for (probe, attribute), rows in named.group_by(place, maintain_order=True):
         present = rows["group"].to_list()
-        wanted = chosen(str(probe), str(attribute))
+        wanted = chosen(probe, attribute)
         if wanted is None:
-            wanted = _published(str(probe), str(attribute), present)
+            wanted = _published(probe, attribute, present)
         else:
             where = f"reference groups of probe {probe}" if several else "reference groups"
-            check_reference_groups(rows, {str(attribute): wanted}, where=where)
-        inside += [(str(probe), str(attribute), group, group in wanted) for group in present]
+            check_reference_groups(rows, {attribute: wanted}, where=where)
+        inside += [(probe, attribute, group, group in wanted) for group in present]
     types = {**dict.fromkeys(("probe", "attribute", "group"), pl.String), "in_mean": pl.Boolean}
     return pl.DataFrame(inside, types, orient="row")
 
@@ -224,10 +221,7 @@ def check_reference_groups(
     *,
     where: str = "reference groups",
 ) -> None:
-    """Refuse reference groups that a probe does not have.
-
-    `groups` have attribute and group of a probe's items or predictions; `chosen` are reference
-    groups by attribute.
+    """Refuse `chosen` reference groups, by attribute, that `groups` of a probe do not hold.
 
     Raises ConfigError: an attribute or group that is not there, an extra group, or an empty choice.
     """

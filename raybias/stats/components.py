@@ -1,11 +1,9 @@
 """Estimate crossed variance components, and how sure means of crossed cells or of clusters are.
 
-A gap is a mean over crossed facets: training runs, templates, and the words that name a group. In a
-balanced table everything follows from the mean squares of an analysis of variance (Brennan 2001,
-*Generalizability Theory*, chapter 3; with two facets the variance of the mean is that of two-way
-clustered standard errors, Cameron, Gelbach and Miller 2011). Where cells are missing,
-`symmetric_sums` estimates the components without bias (Koch 1967).
-
+In a balanced table of crossed facets (runs, templates) everything follows from the mean squares of
+an analysis of variance (Brennan 2001, *Generalizability Theory*, chapter 3; with two facets the
+variance of the mean is that of two-way clustered standard errors, Cameron, Gelbach and Miller
+2011). Where cells are missing, `symmetric_sums` estimates the components without bias (Koch 1967).
 Where observations come in clusters, such as pairs of one writer, the variance is CR2 with Bell and
 McCaffrey's (2002) degrees of freedom (Pustejovsky and Tipton 2018).
 
@@ -143,8 +141,8 @@ def symmetric_sums(table: pl.DataFrame, by: Sequence[str], facets: Facets) -> pl
     """Estimate variance components of crossed facets from tables in which cells may be missing.
 
     `table` has the columns `by`, one for each facet, and `value`; a row per cell. Gives `by` with a
-    struct `components`: a field for each set of facets, such as "run" and "run x template"; NaN
-    where its facets have one level.
+    column for each set of facets, such as "run" and "run x template"; NaN where its facets have one
+    level.
     """
     every = _subsets(facets)
     # Sorted rows make the float sums the same for any order of the cells.
@@ -158,8 +156,7 @@ def symmetric_sums(table: pl.DataFrame, by: Sequence[str], facets: Facets) -> pl
     }
     wide = raw[()].select(by)
     for names, sums in raw.items():
-        label = name_of(names)
-        renamed = sums.rename({"y": f"y {label}", "n": f"n {label}"})
+        renamed = sums.rename({kind: f"{kind} {name_of(names)}" for kind in ("y", "n")})
         wide = wide.join(renamed, on=by, nulls_equal=True, maintain_order="left")
 
     def between(kind: str, names: Facets) -> pl.Expr:
@@ -170,15 +167,14 @@ def symmetric_sums(table: pl.DataFrame, by: Sequence[str], facets: Facets) -> pl
         )
 
     quotients = {names: between("y", names) / between("n", names) for names in raw}
-    fields = [
+    return wide.select(*by, *(
         pl.sum_horizontal(
             (-1) ** (len(names) - len(part)) * quotients[part]
             for part in raw
             if set(part) <= set(names)
         ).alias(name_of(names))
         for names in every
-    ]
-    return wide.select(*by, components=pl.struct(fields))
+    ))  # fmt: skip
 
 
 def _freedom(levels: Mapping[str, int], names: Facets) -> int:
@@ -212,9 +208,8 @@ def _subsets(facets: Facets) -> list[Facets]:
 def cluster_robust(values_XN: Doubles, cluster_N: Places, strata_N: Places) -> MeanEstimate:
     """Estimate means [X] of stratum means, each stratum of equal weight, when clusters are drawn.
 
-    NaN in `values_XN` marks an observation that a mean does not have. Clusters and strata are
-    numbered from 0, and a cluster may reach over strata. Degrees of freedom are NaN, and so all
-    intervals and tests, where there is one cluster.
+    NaN in `values_XN` marks an observation that a mean does not have; a cluster may reach over
+    strata. Degrees of freedom are NaN, and so all intervals and tests, of one cluster.
     """
     strata, clusters = int(strata_N.max()) + 1, int(cluster_N.max()) + 1
     there_XN = ~np.isnan(values_XN)

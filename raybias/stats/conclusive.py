@@ -1,13 +1,9 @@
-"""Decide which answers can carry no conclusion, since their classifier cannot do its task.
-
-`why_not` is the one rule; the other functions compute its inputs.
-"""
+"""Decide which answers can carry no conclusion, since their classifier cannot do its task."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import Final
 
@@ -16,9 +12,10 @@ import polars as pl
 
 from raybias import schema
 from raybias.stats.cells import without_extras
-from raybias.stats.components import MeanEstimate, mean_squares
+from raybias.stats.components import Doubles, MeanEstimate
 from raybias.stats.jackknife import unit_intervals, without_each
 from raybias.stats.metric import count_arrays, linearised
+from raybias.stats.scopes import estimates_of_sum
 
 #: Larger shares refuse: of answers that cannot be read, of one label, of one place of an option.
 UNREADABLE_SHARE: Final = 0.5
@@ -38,9 +35,6 @@ CURES: Final[Mapping[str, str]] = {
     " always answering ": "Tune it (soft_prompt, lora), show it examples (few_shot), or measure a "
     "model that can.",
 }
-
-_OPTION_KEYS: Final = ("model", "probe", "method")
-_LABELS: Final = dict(enumerate(schema.LABELS))
 
 
 @dataclass(frozen=True)
@@ -111,11 +105,10 @@ def of_predictions(
 ) -> pl.DataFrame:
     """Find the classifiers of whose predictions on a probe nothing is concluded: KEYS and `reason`.
 
-    `cells` are schema.CELLS, `answers` schema.ANSWERS; for the labels of methods in `judged`, which
-    are a judge's, no label is right. The accuracy's interval covers other runs and other templates,
-    crossed (without templates, other runs or other sentences); it must lie above the commonest
-    right label's share. A probe with one right label shows no accuracy. The likelihood reading of
-    the same prompts rests on no answer that has to be read.
+    `cells` are schema.CELLS, `answers` schema.ANSWERS; of methods in `judged`, whose labels are a
+    judge's, no label is right. The accuracy's interval covers other runs and templates (without
+    templates, other runs or sentences); it must lie above the commonest right label's share. A
+    probe with one right label shows no accuracy.
     """
     whole = answers.filter(run_id="all")
     unread = {tuple(row[:-1]): row[-1] for row in whole.select(*schema.KEYS, "share").iter_rows()}
@@ -142,37 +135,32 @@ def _of_labels(cells: pl.DataFrame, unread: float, level: float) -> Showing:
     if gold.height < 2 or named.is_empty():
         return Showing(unread)
     constant, label = (
-        (frame["n"][0] / frame["n"].sum(), _LABELS[frame[name][0]])
+        (frame["n"][0] / frame["n"].sum(), schema.LABELS[frame[name][0]])
         for frame, name in ((gold, "label"), (named, "pred"))
     )
     return Showing(unread, label=label, right=_accuracy(cells, level), constant=constant)
 
 
 def _accuracy(cells: pl.DataFrame, level: float) -> tuple[float, float, float]:
-    placed = not cells["template_id"].null_count()
     one = cells.with_columns(
         pl.col("template_id").fill_null(""), group=pl.lit(""), attribute=pl.lit("")
     )
     (counts,) = count_arrays(one, ["accuracy"])
-    values_RT = linearised(counts.items_KGRT[0], counts.hits_KGRT[0])[0]
-    mean, (runs, templates) = values_RT.mean(), values_RT.shape
-    items = cells["n"].sum() / runs
-    spread = (mean * (1 - mean) / items, max(items - 1, 1))
-    found = MeanEstimate(*(np.asarray(value) for value in (mean, *spread)))
-    if placed and templates > 1:
-        facets = ("run", "template") if runs > 1 else ("template",)
-        found = mean_squares(values_RT if runs > 1 else values_RT[0], facets).estimate()
-    elif runs > 1:
-        found = found.at_least(mean_squares(values_RT.mean(axis=1), ("run",)).estimate())
-    low, high = (float(end) for end in found.interval(level))
-    return _ends(mean, low, high)
+    values_GRT = linearised(counts.items_KGRT[0], counts.hits_KGRT[0])
+    mean, items = values_GRT.mean(axis=(1, 2)), cells["n"].sum() / values_GRT.shape[1]
+    found = MeanEstimate(mean, mean * (1 - mean) / items, np.array([max(items - 1, 1)]))
+    known = estimates_of_sum([values_GRT])
+    if "runs" in known:
+        found = found.at_least(known["runs"])
+    if not cells["template_id"].null_count():
+        found = known.get("sentences", found)
+    return _ends(mean, *found.interval(level))
 
 
-def _ends(mean: float, low: float, high: float) -> tuple[float, float, float]:
-    """Return a share and its interval within 0 to 1; where nothing varies it has no width."""
-    if math.isnan(low):
-        return float(mean), float(mean), float(mean)
-    return float(mean), max(0.0, float(low)), min(1.0, float(high))
+def _ends(mean: Doubles, low: Doubles, high: Doubles) -> tuple[float, float, float]:
+    """Return a share [1] and its interval within 0 to 1; where nothing varies it has no width."""
+    ends = mean if np.isnan(low[0]) else np.clip([low[0], high[0]], 0, 1)
+    return float(mean[0]), float(ends[0]), float(ends[-1])
 
 
 def of_options(
@@ -184,24 +172,22 @@ def of_options(
     that compare `letters` need half of the probability on these.
     """
     found = {}
-    for key, part in answers.partition_by(_OPTION_KEYS, as_dict=True, maintain_order=True).items():
-        names = tuple(map(str, key))
-        sure = part.filter(context="disambig")
+    keys = ("model", "probe", "method")
+    for names, part in answers.partition_by(keys, as_dict=True, maintain_order=True).items():
         named = part.filter(pl.col("pred").is_not_null())
-        gold = np.bincount(sure["label"].to_numpy())
         shown = Showing(
             1 - named.height / part.height,
             "option",
             held=held(part) if names[2] in letters else None,
             offered="the letters",
             place=_place(named),
-            right=_right(sure, level) if sure.height else None,
-            constant=(gold.max() / gold.sum(), f"option {gold.argmax() + 1}")
-            if sure.height
-            else None,
         )
+        if (sure := part.filter(context="disambig")).height:
+            gold = np.bincount(sure["label"].to_numpy())
+            most = gold.max() / gold.sum(), f"option {gold.argmax() + 1}"
+            shown = replace(shown, right=_right(sure, level), constant=most)
         if reason := why_not(shown):
-            found[names] = reason
+            found[tuple(map(str, names))] = reason
     return found
 
 
@@ -236,16 +222,16 @@ def _right(answers: pl.DataFrame, level: float) -> tuple[float, float, float]:
     value_M = np.array([right_U.sum() / n_U.sum()])
     with np.errstate(invalid="ignore"):
         without_MU = (without_each(right_U) / without_each(n_U))[None]
-    (low,), (high,), _ = unit_intervals(value_M, without_MU, n_U, (0, 1), level)
-    return _ends(value_M[0], low, high)
+    low, high, *_ = unit_intervals(value_M, [(without_MU, n_U)], (0, 1), level)
+    return _ends(value_M, low, high)
 
 
 def of_decisions(answers: pl.DataFrame) -> dict[tuple[str, ...], str]:
     """Find, by model, probe and "", whose two answers hold less than half of the probability."""
     both = pl.sum_horizontal(pl.col("favourable", "unfavourable").exp())
-    found: dict[tuple[str, ...], str] = {}
     shares = answers.group_by("model", "probe", maintain_order=True).agg(both.mean())
-    for model, probe, share in shares.iter_rows():
-        if reason := why_not(Showing(held=share, offered="the two answers")):
-            found[model, probe, ""] = reason
-    return found
+    reasons = {
+        (model, probe, ""): why_not(Showing(held=share, offered="the two answers"))
+        for model, probe, share in shares.iter_rows()
+    }
+    return {names: reason for names, reason in reasons.items() if reason}

@@ -10,6 +10,7 @@ source examples, U distinct scores.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -104,20 +105,23 @@ class Versions:
     shape: tuple[int, int]
     """S and G."""
 
+    @property
+    def cell(self) -> Counts:
+        """Which source and group a version is of [N]."""
+        return self.source * self.shape[1] + self.group
+
     def mean(self, values_N: Doubles) -> Doubles:
         """Average over the versions of a group [S, G]; NaN where it has none."""
-        sums = self._sums(values_N * self.copies)
-        return ratio(sums, self._sums(self.copies))
-
-    def _sums(self, values_N: Doubles) -> Doubles:
-        cell = self.source * self.shape[1] + self.group
-        sums = np.bincount(cell, values_N, self.shape[0] * self.shape[1])
-        return np.asarray(sums.reshape(self.shape), np.float64)
+        sums, copies = (
+            np.bincount(self.cell, weights, math.prod(self.shape)).reshape(self.shape)
+            for weights in (values_N * self.copies, self.copies)
+        )
+        return ratio(sums, copies)
 
     def of_pairs(self, apart: Callable[[Doubles, Doubles], Doubles]) -> Doubles:
         """Average a distance [S] of two groups' scores [S, versions] over pairs of groups."""
-        cells, place = self.source * self.shape[1] + self.group, self._ordered
-        starts = np.searchsorted(cells[place], np.arange(np.prod(self.shape) + 1))
+        place = np.lexsort((self.score, self.cell))
+        starts = np.searchsorted(self.cell[place], np.arange(math.prod(self.shape) + 1))
         many_SG = np.diff(starts).reshape(self.shape)
         first_SG = starts[:-1].reshape(self.shape)
         score_N = self.score[place]
@@ -135,10 +139,6 @@ class Versions:
                 total[rows] += apart(*scores)
                 pairs[rows] += 1
         return ratio(total, pairs)
-
-    @property
-    def _ordered(self) -> Counts:
-        return np.lexsort((self.score, self.group, self.source))
 
 
 def sorted_wasserstein(one_SM: Doubles, other_SK: Doubles) -> Doubles:
@@ -203,8 +203,9 @@ class Laid:
         self, parts: Contrast, against: str, runs_BR: Doubles, units_BT: Doubles
     ) -> tuple[Doubles, Doubles]:
         """Compute the values of groups [B, G] and of all [B] by these weights; NaN if undefined."""
-        draws = _Draws(self, runs_BR, units_BT)
-        phi_KBG = np.stack([draws.outcome(one, parts, against) for one in parts.outcomes])
+        phi_KBG = np.stack([
+            self._outcome(one, parts, against, runs_BR, units_BT) for one in parts.outcomes
+        ])  # fmt: skip
         each_BG = phi_KBG[0]
         if parts.reduce is None:
             return each_BG, np.full(len(runs_BR), np.nan)
@@ -283,96 +284,73 @@ class Laid:
     def confusion(self) -> tuple[Doubles, ...]:
         """True positives, false positives, false negatives, true negatives, each [T, R * G]."""
         gold, called = self._gold, self.columns["called"].to_numpy()
-        return tuple(
-            self.counts(mask)
-            for mask in (gold & called, ~gold & called, gold & ~called, ~gold & ~called)
-        )
+        masks = (gold & called, ~gold & called, gold & ~called, ~gold & ~called)
+        return tuple(map(self.counts, masks))
 
-    def examples(self, rows: Counts, units_BT: Doubles) -> Examples:
+    def _examples(self, rows: Counts, units_BT: Doubles) -> Examples:
         """Select rows, with the weights of their units."""
         weights = units_BT[:, self.at["unit"][rows]] * self._copies[rows]
         return Examples(self._gold[rows], self.score[rows], weights)
 
-
-@dataclass(frozen=True)
-class _Draws:
-    laid: Laid
-    runs_BR: Doubles
-    units_BT: Doubles
-
-    def outcome(
-        self, outcome: str | Callable[..., Doubles], parts: Contrast, against: str
-    ) -> Doubles:
+    def _outcome(
+        self, outcome: str | Callable[..., Doubles], parts: Contrast, against: str,
+        runs_BR: Doubles, units_BT: Doubles,
+    ) -> Doubles:  # fmt: skip
         """Compute the outcomes of groups [B, G], or their distances from the background's."""
+
+        def over_runs(values_BRG: Doubles) -> Doubles:
+            weights = np.where(np.isnan(values_BRG), 0, runs_BR[..., None])
+            return ratio((np.nan_to_num(values_BRG) * weights).sum(axis=1), weights.sum(axis=1))
+
         if parts.needs == "counts":
-            of_groups, of_others = self._of_counts(outcome, against)
+            of_groups, of_others = self._of_counts(outcome, against, units_BT)
         elif callable(outcome):
-            of_groups, of_others = self._of_scores(outcome, against, paired=not parts.distance)
-        phi_BG = self._over_runs(of_groups)
-        if parts.distance is not None and of_others is not None:
-            phi_BG = parts.distance(self._over_runs(of_others), phi_BG)
-        if against.startswith("reference:"):
-            phi_BG[:, self._reference(against)] = np.nan
+            paired = parts.distance is None
+            of_groups, of_others = self._of_scores(outcome, against, units_BT, paired=paired)
+        named = [g for g, name in enumerate(self.groups) if against == f"reference:{name}"]
+        if against == "mean_of_groups":
+            mean = mean_of_known(of_groups[..., self.in_mean_G])
+            of_others = np.broadcast_to(mean[..., None], of_groups.shape)
+        elif named:
+            of_others = np.broadcast_to(of_groups[..., named], of_groups.shape)
+        phi_BG = over_runs(of_groups)
+        if parts.distance is not None and against:
+            phi_BG = parts.distance(over_runs(of_others), phi_BG)
+        phi_BG[:, named] = np.nan
         return phi_BG
 
-    def _reference(self, against: str) -> int:
-        return self.laid.groups.index(against.removeprefix("reference:"))
-
-    def _over_runs(self, values_BRG: Doubles) -> Doubles:
-        weights = np.where(np.isnan(values_BRG), 0, self.runs_BR[..., None])
-        return ratio((np.nan_to_num(values_BRG) * weights).sum(axis=1), weights.sum(axis=1))
-
     def _of_counts(
-        self, outcome: str | Callable[..., Doubles], against: str
-    ) -> tuple[Doubles, Doubles | None]:
+        self, outcome: str | Callable[..., Doubles], against: str, units_BT: Doubles
+    ) -> tuple[Doubles, Doubles]:
+        """Compute outcomes [B, R, G] of the groups, and of all groups or all others."""
         if callable(outcome):
-            function, tables = outcome, self.laid.confusion
+            function, tables = outcome, self.confusion
         else:
             function = ratio
-            tables = tuple(self.laid.counts(f"{part} {outcome}") for part in ("holds", "among"))
-        shape = (-1, self.laid.runs, len(self.laid.groups))
-        sums = [(self.units_BT @ table).reshape(shape) for table in tables]
-        values = function(*sums)
-        if against == "mean_of_groups":
-            return values, self._mean_of_groups(values)
-        if against.startswith("reference:"):
-            place = self._reference(against)
-            return values, np.broadcast_to(values[..., [place]], values.shape)
-        if not against:
-            return values, None
+            tables = tuple(self.counts(f"{part} {outcome}") for part in ("holds", "among"))
+        sums = [(units_BT @ table).reshape(-1, self.runs, len(self.groups)) for table in tables]
         own = against == "pooled_others"
         others = [np.broadcast_to(s.sum(axis=-1, keepdims=True), s.shape) - own * s for s in sums]
-        return values, function(*others)
-
-    def _mean_of_groups(self, values: Doubles) -> Doubles:
-        mean = mean_of_known(values[..., self.laid.in_mean_G])
-        return np.broadcast_to(mean[..., None], values.shape)
+        return function(*sums), function(*others)
 
     def _of_scores(
-        self, outcome: Callable[..., Doubles], against: str, *, paired: bool
-    ) -> tuple[Doubles, Doubles | None]:
-        shape = (len(self.units_BT), self.laid.runs, len(self.laid.groups))
-        values, others = np.full(shape, np.nan), np.full(shape, np.nan)
-        for run, rows in enumerate(self.laid.rows):
+        self, outcome: Callable[..., Doubles], against: str, units_BT: Doubles, *, paired: bool
+    ) -> tuple[Doubles, Doubles]:
+        """Compute outcomes [B, R, G] likewise; of the group beside others where it is `paired`."""
+        values, others = np.full((2, len(units_BT), self.runs, len(self.groups)), np.nan)
+        pooled = against.startswith("pooled")
+        for run, rows in enumerate(self.rows):
             for group, own in enumerate(rows):
-                examples = self.laid.examples(own, self.units_BT)
-                if against in ("", "mean_of_groups"):
-                    values[:, run, group] = outcome(examples)
-                    continue
-                if against.startswith("reference:"):
-                    rest = rows[self._reference(against)]
-                else:
-                    others_only = against == "pooled_others"
-                    rest = np.concatenate([r for g, r in enumerate(rows)
-                                           if not (others_only and g == group)])  # fmt: skip
-                beside = self.laid.examples(rest, self.units_BT)
-                if paired:
-                    values[:, run, group] = outcome(examples, beside)
-                else:
-                    values[:, run, group] = outcome(examples)
-                    others[:, run, group] = outcome(beside)
-        if against == "mean_of_groups":
-            others = self._mean_of_groups(values)
+                examples = self._examples(own, units_BT)
+                rest = [
+                    each for name, each in zip(self.groups, rows, strict=True)
+                    if (name != self.groups[group] or against == "pooled" if pooled
+                        else against == f"reference:{name}")
+                ]  # fmt: skip
+                beside = [self._examples(np.concatenate(rest), units_BT)] if rest else []
+                values[:, run, group] = outcome(examples, *(beside if paired else ()))
+                if beside and not paired:
+                    others[:, run, group] = outcome(*beside)
         return values, others
 
 
@@ -382,8 +360,7 @@ def lay_out(
     """Lay examples out as arrays, classifier by classifier and attribute by attribute.
 
     `examples` have TABLE, run_id, group, unit, label, pred and n; score and source where they are
-    known; no extra groups. `outcomes` are the metrics of counts or of a class that contrasts are
-    taken of.
+    known; no extra groups. `outcomes` are the metrics of counts that contrasts are taken of.
     """
     gold, called = (pl.col(name) == Label.POSITIVE for name in ("label", "pred"))
     marked = examples.with_columns(masks(outcomes), gold=gold, called=called.fill_null(False))

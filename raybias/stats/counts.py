@@ -15,6 +15,7 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 
 from raybias import schema
 from raybias.errors import DataError
@@ -32,7 +33,7 @@ _FAMILY: Final = ("probe", "attribute", "template_id", "family")
 
 @dataclass(frozen=True)
 class Counts:
-    """What statistics need of predictions; the texts of cells and term cells are categorical."""
+    """What statistics need of predictions; the texts of cells are categorical."""
 
     cells: pl.DataFrame
     """schema.CELLS."""
@@ -53,11 +54,7 @@ class Counts:
 def read_counts(paths: Sequence[str | Path], *, metrics: Sequence[str] = DEFAULT) -> Counts:
     """Count the predictions in files and folders, with both readings of prompted ones.
 
-    Predictions are kept only for `metrics` that read them. A StatisticsWarning names runs that gave
-    the same predictions.
-
-    Raises DataError: as `sources` and `pieces`; or an item whose label, attribute, group, template
-    or term is not the same in all runs, or runs of one classifier that hold different items.
+    Raises DataError: as `sources`, `pieces` and `checked_runs`; or a prediction given twice.
     """
     where = ", ".join(map(str, paths))
     return count_files(sources(paths), where=where, metrics=metrics, unfinished="refuse")
@@ -70,7 +67,7 @@ def count_files(
     metrics: Sequence[str] = DEFAULT,
     unfinished: Literal["refuse", "count"],
 ) -> Counts:
-    """Count the predictions in files; see `read_counts`.
+    """Count the predictions in files; those themselves are kept only for `metrics` that read them.
 
     Where unfinished runs are to `count`, runs that hold different items give `UnevenRuns`, and
     repeated predictions are counted in `coverage`.
@@ -97,9 +94,9 @@ def count_files(
         *RUN_KEYS, "several", "negated", predictions="answers", unparsed="unread"
     )
     return Counts(
-        seen.summed(seen.cells, pl.Schema(schema.CELLS), left_out),
-        seen.summed(seen.terms, pl.Schema(schema.TERM_CELLS), left_out),
-        seen.summed_words(left_out),
+        seen.summed(seen.cells, schema.CELLS, left_out),
+        seen.summed(seen.terms, schema.TERM_CELLS, left_out),
+        seen.summed(seen.words, schema.WORD_CELLS, left_out),
         answers(asked),
         coverage.drop("answers", "unread", "several", "negated"),
         run_values(kept, metrics, left_out),
@@ -203,46 +200,32 @@ class _Seen:
         return pl.concat([names[table["run"]], table], how="horizontal")
 
     def summed(
-        self, parts: Sequence[pl.DataFrame], types: pl.Schema, left_out: pl.DataFrame
+        self, parts: Sequence[pl.DataFrame], table: pa.Schema, left_out: pl.DataFrame
     ) -> pl.DataFrame:
-        """Join the counts of pieces, run by run, and leave out some runs."""
-        texts = pl.Schema({n: pl.Categorical() if t == pl.String else t for n, t in types.items()})
+        """Join the counts of pieces, run by run, or over a classifier's; leave out some runs."""
+        types = pl.Schema(table)
+        texts = {name: pl.Categorical() if t == pl.String else t for name, t in types.items()}
         if not parts:
             return pl.DataFrame(schema=texts)
         dropped = [self.runs[row] for row in left_out.iter_rows()]
-        table = pl.concat(parts).filter(~pl.col("run").is_in(dropped))
-        if pl.concat(part["run"].unique() for part in parts).is_duplicated().any():
+        counts = pl.concat(parts).filter(~pl.col("run").is_in(dropped))
+        cut = pl.concat(part["run"].unique() for part in parts).is_duplicated().any()
+        if "run_id" not in types:
+            first = {run[: len(schema.KEYS)]: n for run, n in reversed(self.runs.items())}
+            one = pl.Series([first[run[: len(schema.KEYS)]] for run in self.runs], dtype=pl.Int32)
+            counts, cut = counts.with_columns(run=one[counts["run"]]), True
+        if cut:
             # A run that was cut between pieces has some cells twice.
-            by = [name for name in table.columns if name != "n"]
-            table = table.group_by(by, maintain_order=True).agg(pl.col("n").sum())
-
+            by = pl.exclude("n")
+            counts = counts.group_by(by, maintain_order=True).agg(pl.col("n").sum())
         # A second reading stands behind the run that it reads.
-        def first(run: tuple[str, ...]) -> int:
-            model, method, *rest = run
-            return self.runs.get((model, method.removesuffix(LIKELIHOOD), *rest), self.runs[run])
-
-        order = sorted(self.runs, key=first)
-        place = np.empty(len(order), np.int64)
-        place[[self.runs[row] for row in order]] = np.arange(len(order))
-        table = table[np.argsort(place[table["run"].to_numpy()], kind="stable")]
-        return self.named(table).select(texts.names()).cast(texts)
-
-    def summed_words(self, left_out: pl.DataFrame) -> pl.DataFrame:
-        """Add up the counts of words over the runs of each classifier, less some runs."""
-        texts = pl.Schema(schema.WORD_CELLS)
-        if not self.words:
-            return pl.DataFrame(schema=texts)
-        keys = [run[: len(schema.KEYS)] for run in self.runs]
-        numbers = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-        classifier = pl.Series(np.array([numbers[key] for key in keys], np.int32))
-        dropped = [self.runs[row] for row in left_out.iter_rows()]
-        by = [name for name in self.words[0].columns if name not in ("run", "n")]
-        table = pl.concat(self.words).filter(~pl.col("run").is_in(dropped))
-        table = table.with_columns(classifier=classifier[table["run"]])
-        table = table.group_by("classifier", *by, maintain_order=True).agg(pl.col("n").sum())
-        names = pl.DataFrame(list(numbers), dict.fromkeys(schema.KEYS, pl.String), orient="row")
-        whole = pl.concat([names[table["classifier"]], table], how="horizontal")
-        return whole.select(pl.col(name).cast(dtype) for name, dtype in texts.items())
+        place = [
+            2 * self.runs.get((model, method.removesuffix(LIKELIHOOD), *rest), n)
+            + method.endswith(LIKELIHOOD)
+            for (model, method, *rest), n in self.runs.items()
+        ]
+        order = np.argsort(np.array(place)[counts["run"].to_numpy()], kind="stable")
+        return self.named(counts[order]).select(types.names()).cast(texts)
 
 
 def _one_family_each(parts: Sequence[pl.DataFrame], where: str) -> pl.DataFrame:

@@ -10,7 +10,8 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from functools import partial
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -18,7 +19,7 @@ from scipy.special import chdtri, stdtrit
 
 from raybias import config, schema
 from raybias.stats.components import name_of
-from raybias.stats.scopes import SCOPES, GapTable, Scope, WordVariance, by_group
+from raybias.stats.scopes import SCOPES, GapTable, Scope, WordVariance, by_group, chosen_scope
 
 Facet = Literal["runs", "templates", "words"]
 
@@ -30,6 +31,8 @@ TUNING: Final = 25_000.0
 #: As many of each are looked at.
 _MOST: Final[Mapping[Facet, int]] = {"runs": 200, "templates": 10_000, "words": 30}
 _PLACE: Final = ("probe", "attribute", "score")
+#: Under each of SCOPES one more.
+_DRAWN: Final[tuple[Facet, ...]] = get_args(Facet)
 
 
 @dataclass(frozen=True)
@@ -137,21 +140,20 @@ def variance_rows(
         names = {n: text for n, text in table.names.items() if n != "condition"}
         _, runs, templates = table.values_GRT.shape
         levels = {"run": runs, "template": templates}
-        for facets, variance_G in table.components().items():
+        for facets, variance_G in table.squares.components.items() if templates > 1 else ():
             many = " x ".join(str(levels[facet]) for facet in facets)
             sources = {"facets": name_of(facets), "levels": many}
             rows += by_group({**names, **sources}, table.groups, {"variance": variance_G})
-        between = words.get(table.place)
-        if between is not None:
-            for source, many, variance in (
-                ("word", "", between.variance),
-                ("word x template", f" x {templates}", templates * between.noise),
-            ):
-                rows += [
-                    {**names, "group": group, "facets": source, "variance": variance,
-                     "levels": f"{between.words.get(group, 1)}{many}"}
-                    for group in table.groups
-                ]  # fmt: skip
+        if between := words.get(table.place):
+            rows += [
+                {**names, "group": group, "facets": source, "variance": variance,
+                 "levels": f"{between.words.get(group, 1)}{many}"}
+                for source, many, variance in (
+                    ("word", "", between.variance),
+                    ("word x template", f" x {templates}", templates * between.noise),
+                )
+                for group in table.groups
+            ]  # fmt: skip
     return pl.DataFrame(rows, schema=pl.Schema(schema.COMPONENTS))
 
 
@@ -166,27 +168,26 @@ def design(
 ) -> pl.DataFrame:
     """Predict for each attribute and score how narrow more of everything makes the intervals.
 
-    The `components` (schema.COMPONENTS) are means over the groups of the mean and over classifiers;
-    a negative mean counts as 0, and with its sign turned in the upper end of the range (`half_low`
-    to `half_high`, four times of five). `gaps` are those of the same `GapAnalysis`; those without a
-    verdict are left out. `target` is the wanted half width, and `widest` the scope of words where
-    their variance is known, else of sentences.
+    The `components` (schema.COMPONENTS) are averaged over the groups of the mean and classifiers; a
+    negative mean counts as 0, and with its sign turned in the upper end of the range (`half_low` to
+    `half_high`, four times of five). `gaps` are those of the same `GapAnalysis`; those without a
+    verdict are left out. `target` is the wanted half width.
 
-    Gives schema.DESIGN: for each attribute and score the design as it is (`now`); unless that is
-    enough, with more `runs`, `templates` or `words` alone, and the `cheapest` that reaches the
-    target. Where more of one kind alone does not reach it, ten runs more, twice the templates or
-    ten words a group are shown.
+    Gives schema.DESIGN: the design as it is (`now`); unless that is enough, with more `runs`,
+    `templates` or `words` alone (ten runs more, twice the templates or ten words a group where none
+    reaches the target), and the `cheapest` that reaches it.
     """
     rows: list[dict[str, Any]] = []
     for place, sources in _sources(components, gaps):
-        covered = _covered(sources, scope)
+        now, words = sources.now.runs > 1, "word" in sources.parts
+        known = {"runs": now, "sentences": True, "wording": words}
+        covered = chosen_scope([name for name in SCOPES if known[name]], scope)
         if covered is None:
             continue
-
-        def width(tried: Design, of: Sources = sources, over: Scope = covered) -> float:
-            return of.half_width(tried, over, level)
-
-        for plan, tried in _plans(sources, covered, width, target, costs).items():
+        width = partial(sources.half_width, scope=covered, level=level)
+        # One run does not tell how runs vary.
+        drawn = [each for each in _DRAWN[: 1 + SCOPES.index(covered)] if now or each != "runs"]
+        for plan, tried in _plans(sources, drawn, width, target, costs).items():
             row = {**dict(zip(_PLACE, place, strict=True)), "scope": covered, "plan": plan,
                    "reached": False, "unit": costs.unit}  # fmt: skip
             if tried is not None:
@@ -198,17 +199,9 @@ def design(
     return pl.DataFrame(rows, schema=pl.Schema(schema.DESIGN))
 
 
-def _covered(sources: Sources, scope: config.Scope) -> Scope | None:
-    """Return the scope that can be planned for; None where the study tells nothing of it."""
-    known = {"runs": sources.now.runs > 1, "sentences": True, "wording": "word" in sources.parts}
-    if scope == "widest":
-        return [name for name in SCOPES if known[name]][-1]
-    return scope if known[scope] else None
-
-
 def _plans(
     sources: Sources,
-    scope: Scope,
+    drawn: Sequence[Facet],
     width: Callable[[Design], float],
     target: float,
     costs: Costs,
@@ -217,15 +210,9 @@ def _plans(
     plans: dict[str, Design | None] = {"now": now}
     if width(now) <= target:
         return plans
-    steps: dict[Facet, int] = {"runs": now.runs + 10, "templates": 2 * now.templates, "words": 10}
-    # One run does not tell how runs vary.
-    drawn: list[Facet] = ["runs"] if now.runs > 1 else []
-    drawn += ["templates"] if scope != "runs" else []
-    drawn += ["words"] if scope == "wording" else []
+    steps = {"runs": now.runs + 10, "templates": 2 * now.templates, "words": max(10, now.words)}
     for facet in drawn:
-        enough = _enough(now, facet, width, target)
-        most = max(steps[facet], getattr(now, facet))
-        plans[facet] = enough or replace(now, **{facet: most})
+        plans[facet] = _enough(now, facet, width, target) or replace(now, **{facet: steps[facet]})
     plans["cheapest"] = cheapest(sources, drawn, width, target, costs)
     return plans
 
@@ -243,9 +230,9 @@ def cheapest(
     near = min(now.runs + 20, _MOST["runs"])
     runs = [*range(now.runs, near), *range(near, _MOST["runs"] + 1, 5)]
     tried_runs = runs if "runs" in drawn and runs else [now.runs]
-    tried_words = range(now.words, max(_MOST["words"], now.words) + 1)
+    most_words = max(_MOST["words"], now.words) if "words" in drawn else now.words
     best, lowest = None, math.inf
-    for words in tried_words if "words" in drawn else [now.words]:
+    for words in range(now.words, most_words + 1):
         if width(Design(tried_runs[-1], _MOST["templates"], words)) > target:
             continue
         for number in tried_runs:
@@ -285,18 +272,14 @@ def _sources(
     for place, part in table.group_by(_PLACE, maintain_order=True):
         of = {str(facets): rows for (facets,), rows in part.group_by("facets")}
         mean = {facets: float(np.mean(rows["variance"].to_numpy())) for facets, rows in of.items()}
-        levels = {
-            facets: min(rows["levels"].drop_nulls(), default=1) for facets, rows in of.items()
-        }
-        words = of["word"] if "word" in of else part.clear()
+        levels = {facets: rows["levels"].min() for facets, rows in of.items()}
+        words = of.get("word", part.clear())
         counts = dict(words.group_by("group").agg(pl.col("levels").min()).sort("group").iter_rows())
         items = of["template"].group_by(schema.KEYS).agg(pl.col("n").sum())["n"]
         now = Design(levels.get("run", 1), levels["template"], levels.get("word", 1))
-        found, upper = (
-            Sources(now, parts, counts, float(np.mean(items.to_numpy())))
-            for parts in (
-                {facets: max(0.0, value) for facets, value in mean.items()},
-                {facets: abs(value) for facets, value in mean.items()},
-            )
-        )
-        yield tuple(map(str, place)), replace(found, upper=upper)
+        upper = Sources(
+            now, {facets: abs(value) for facets, value in mean.items()}, counts,
+            float(np.mean(items.to_numpy())),
+        )  # fmt: skip
+        parts = {facets: max(0.0, value) for facets, value in mean.items()}
+        yield tuple(map(str, place)), replace(upper, parts=parts, upper=upper)

@@ -1,8 +1,7 @@
 """Read others' predictions: Kohankhaki2024's tab-separated files, and anyone's table.
 
-Kohankhaki2024's format has no template column: templates are found again from the sentences, which
-differ in one run of words, the term. A template is the text around a term; its sentences have one
-label and name every group of the attribute. The term is the shortest span for which that is so.
+Kohankhaki2024's format has no template column: a template is the text around a term, and the term
+the shortest span for which its sentences have one label and name every group of the attribute.
 
 In anyone's table missing columns are filled in: `model` is the file's name, `attribute` is "group",
 an item is named by its place in its run, and `pred` is 1 from a `score` of 0.5 on. Without
@@ -36,7 +35,6 @@ _BLOCKS: Final = 1_000
 #: Between the attributes and the groups of an intersection.
 CROSSED: Final = ", "
 _TYPES: Final = pl.Schema({**pl.Schema(schema.PREDICTIONS), **EXTRA})
-_TEXTS: Final = ("run_id", "method", "dataset", "probe")
 _CALLED: Final = 0.5
 _NAMED: Final = 5
 _CURE: Final = "mend the row or leave it out"
@@ -63,10 +61,7 @@ def plain_predictions(
     """Make schema.PREDICTIONS, and the columns of `EXTRA`, of a table.
 
     It has `label`, `group`, and `pred` or `score`, under the names of `columns`; known columns of
-    both schemas are read too. `name` is that of its file, and `where` its path.
-
-    Raises DataError: a missing column, no rows, a label that is neither a number nor a known word,
-    a score that is no number, or an empty group.
+    both schemas are read too. `name` is that of its file. A DataError names a wrong column or row.
     """
     columns = columns or Columns()
     table = _named(table, columns, where)
@@ -88,15 +83,13 @@ def plain_predictions(
     for column, default in (("model", stem), ("attribute", "group")):
         if column not in there:
             found = found.with_columns(pl.lit(default).alias(column))
-    for column in ("model", "attribute", "group"):
-        text = found[column].cast(pl.String)
-        refuse(text.is_null() | (text.str.strip_chars() == ""), text, "is empty", where, _CURE)
+    _refuse_empty(found, ("model", "attribute", "group"), where)
     filled = [
-        pl.col(name).cast(pl.String).fill_null("") if name in there else pl.lit("").alias(name)
-        for name in _TEXTS
-    ]
-    style = pl.col("style") if "style" in there else pl.lit(None, pl.String)
-    found = found.with_columns(*filled, style=style.fill_null("original"), parsed=pl.lit(True))
+        (pl.col(name).cast(pl.String) if name in there else pl.lit(None, pl.String).alias(name))
+        .fill_null("original" if name == "style" else "")
+        for name in ("run_id", "method", "dataset", "probe", "style")
+    ]  # fmt: skip
+    found = found.with_columns(*filled, parsed=pl.lit(True))
     own = [*schema.KEYS, "attribute"]
     if "item_id" not in there:
         place = pl.int_range(pl.len()).over([*own, "run_id"]).cast(pl.String).str.zfill(9)
@@ -160,10 +153,7 @@ def _numbered(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame
         cure = f"say which of {', '.join(words)} is the class: --positive {words[-1]}"
     coded = []
     for name, text in texts.items():
-        number = text.replace(codes).cast(pl.Float64, strict=False)
-        known = number.is_in([float(label) for label in schema.Label]).fill_null(False)
-        refuse(~known, table[name], "is not 0, 1 or 2", where, cure)
-        coded.append(number.cast(pl.Int8).alias(name))
+        coded.append(_label(text.replace(codes), table[name], where, cure).alias(name))
     if "score" in table.columns:
         given = table["score"]
         score = given.cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
@@ -188,30 +178,29 @@ def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
     """Read one file of Kohankhaki2024's format, gzipped or not, into schema.PREDICTIONS.
 
     `item_id` is the attribute and the row's place within its run; `probe` is told by a file name
-    such as `regard_opt-125m.tsv`, else empty; `method` is "published".
-
-    Raises DataError: not gzip, empty, a missing column, a line with another number of fields, a
-    label that is not 0, 1 or 2, or an empty field.
+    such as `regard_opt-125m.tsv`, else empty; `method` is "published". A DataError names a wrong
+    line or field.
     """
-    table = _numbers(_table(unzipped(data, name, where), where), where)
+    table = _table(unzipped(data, name, where), where)
+    _refuse_empty(table, COLUMNS[2:4] + COLUMNS[5:7], where)
     known = _PROBE_NAME.match(name)
     runs = ("model", "dataset", "run_id", "category")
     attribute = pl.col("category").str.strip_prefix(PREFIX)
     place = pl.int_range(pl.len()).over(runs).cast(pl.String).str.zfill(6)
     frame = table.with_columns(
+        pl.col("dataset", "text").fill_null(""),
         attribute=attribute,
         method=pl.lit("published"),
         probe=pl.lit(known.group(1).lower() if known else ""),
         style=pl.lit("original"),
         item_id=attribute + "." + place,
-        label="y_true",
-        pred="y_pred",
+        label=_label(table["y_true"], table["y_true"], where),
+        pred=_label(table["y_pred"], table["y_pred"], where),
         parsed=pl.lit(True),
     )
     frame = pl.concat([frame, recovered_templates(frame)], how="horizontal")
     continued = pl.when(probe="regard").then(regard_opening("text"))
-    frame = frame.with_columns(family=continued)
-    return conformed(frame, pl.Schema(schema.PREDICTIONS))
+    return conformed(frame.with_columns(family=continued), pl.Schema(schema.PREDICTIONS))
 
 
 def _table(data: bytes, where: str) -> pl.DataFrame:
@@ -241,15 +230,18 @@ def _table(data: bytes, where: str) -> pl.DataFrame:
         ) from error
 
 
-def _numbers(table: pl.DataFrame, where: str) -> pl.DataFrame:
-    for column in COLUMNS[2:4] + COLUMNS[5:7]:
-        empty = table[column].is_null() | (table[column].str.strip_chars() == "")
-        refuse(empty, table[column], "is empty", where, _CURE)
-    numbers = table.with_columns(pl.col("y_true", "y_pred").cast(pl.Float64, strict=False))
-    for column in COLUMNS[:2]:
-        wrong = ~numbers[column].is_in([float(label) for label in schema.Label]).fill_null(False)
-        refuse(wrong, table[column], "is not 0, 1 or 2", where, _CURE)
-    return numbers.with_columns(pl.col("dataset").fill_null(""), pl.col("text").fill_null(""))
+def _refuse_empty(table: pl.DataFrame, columns: Sequence[str], where: str) -> None:
+    for column in columns:
+        text = table[column].cast(pl.String)
+        refuse(text.is_null() | (text.str.strip_chars() == ""), text, "is empty", where, _CURE)
+
+
+def _label(text: pl.Series, column: pl.Series, where: str, cure: str = _CURE) -> pl.Series:
+    """Read labels from texts; refuse a column's value that is not 0, 1 or 2."""
+    number = text.cast(pl.Float64, strict=False)
+    known = number.is_in([float(label) for label in schema.Label]).fill_null(False)
+    refuse(~known, column, "is not 0, 1 or 2", where, cure)
+    return number.cast(pl.Int8)
 
 
 _LONGEST: Final = 6
@@ -269,11 +261,10 @@ def recovered_templates(sentences: pl.DataFrame) -> pl.DataFrame:
     null for attributes that have a sentence without a template, one group or one template.
     """
     columns = ["attribute", "group", "label", "text"]
-    distinct = sentences.select(columns).unique(maintain_order=True)
-    rows = []
-    for (attribute,), part in distinct.group_by(["attribute"], maintain_order=True):
+    rows: list[tuple[object, ...]] = []
+    for (attribute,), part in sentences.select(columns).unique().group_by("attribute"):
         found = _recovered(tuple(part.select(columns[1:]).sort(columns[1:]).iter_rows()))
-        rows += [(attribute, *sentence, *parts) for sentence, parts in found.items()]
+        rows += ((attribute, *sentence, *parts) for sentence, parts in found.items())
     types = {**{name: sentences.schema[name] for name in columns},
              "template_id": pl.String(), "term": pl.String()}  # fmt: skip
     table = pl.DataFrame(rows, types, orient="row")

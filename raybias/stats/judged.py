@@ -27,7 +27,7 @@ from raybias.stats.components import Doubles, MeanEstimate, Places
 from raybias.stats.gaps import GapAnalysis
 from raybias.stats.intervals import columns_of, verdicts
 from raybias.stats.metric import shares
-from raybias.stats.scopes import SCOPES, GapTable, Scope, by_group
+from raybias.stats.scopes import GapTable, Scope, by_group, chosen_scope
 
 _TYPES: Final = pl.Schema(
     {
@@ -74,9 +74,8 @@ class JudgeSample:
     ) -> MeanEstimate:
         """Correct gaps [G] of the judge's verdicts; their variance takes in that of its errors.
 
-        Texts of one prompt are drawn together, and words for a group are taken to differ as much
-        to people as to the judge. A group varies no less than if they differed in a tenth of a
-        text more, so that a few labels without an error are no proof.
+        Words for a group are taken to differ as much to people as to the judge. A group varies no
+        less than if they differed in a tenth of a text more: few labels without error prove little.
         """
         groups = len(in_mean_G)
         n_G = np.bincount(self.group_N, minlength=groups)
@@ -126,8 +125,8 @@ def corrected_gaps(analysis: GapAnalysis, labelled: pl.DataFrame) -> pl.DataFram
         )
         if part.height:
             found = table.estimates(analysis.word_variances.get(table.place))
-            scope: Scope = next((each for each in reversed(SCOPES) if each in found), "runs")
-            scope = scope if rules.scope == "widest" else rules.scope
+            widest = chosen_scope(found, "widest") or "runs"
+            scope = widest if rules.scope == "widest" else rules.scope
             rows += _corrected(table, part, rules, scope, found)
     return verdicts(pl.DataFrame(rows, _TYPES).fill_nan(None), rules)
 
@@ -145,8 +144,16 @@ def _corrected(
     human = part.with_columns(pred=pl.col("human")).select(among=among, human=holds)
     judge = part.select("group", "template_id", among=among, judged=holds)
     texts = judge.with_columns(human["human"]).filter("among").drop("among")
-    follows, known = not judge["among"].equals(human["among"]), scope in judged
-    reason = _reason(table, texts, follows=follows, known=known, scope=scope)
+    known = scope in judged
+    prompts = dict(texts.group_by("group").agg(pl.col("template_id").n_unique()).iter_rows())
+    lacking = [group for group in table.groups if prompts.get(group, 0) < _FEWEST]
+    reason = None
+    if not judge["among"].equals(human["among"]):
+        reason = _FOLLOWS
+    elif not known:
+        reason = f"no interval of scope {scope}"
+    elif lacking:
+        reason = f"{UNLABELLED} {', '.join(lacking)}"
     columns: dict[str, npt.NDArray[np.generic]] = {
         "judged_value": table.values_GRT.mean(axis=(1, 2))
     }
@@ -167,25 +174,12 @@ def _corrected(
         }  # fmt: skip
 
 
-def _reason(
-    table: GapTable, texts: pl.DataFrame, *, follows: bool, known: bool, scope: str
-) -> str | None:
-    if follows:
-        return _FOLLOWS
-    if not known:
-        return f"no interval of scope {scope}"
-    prompts = dict(texts.group_by("group").agg(pl.col("template_id").n_unique()).iter_rows())
-    lacking = [group for group in table.groups if prompts.get(group, 0) < _FEWEST]
-    return f"{UNLABELLED} {', '.join(lacking)}" if lacking else None
-
-
 def _sample(table: GapTable, texts: pl.DataFrame) -> JudgeSample:
     # Sums round by their order, which is not to be that of somebody's sheet.
     known = texts.filter(pl.col("group").is_in(table.groups)).sort(pl.all())
-    units = known["template_id"].unique().sort().to_list()
-    return JudgeSample(
-        judged_N=known["judged"].cast(pl.Float64).to_numpy(),
-        human_N=known["human"].cast(pl.Float64).to_numpy(),
-        group_N=known["group"].cast(pl.Enum(table.groups)).to_physical().cast(pl.Int64).to_numpy(),
-        unit_N=known["template_id"].cast(pl.Enum(units)).to_physical().cast(pl.Int64).to_numpy(),
+    columns = known.select(
+        pl.col("judged", "human").cast(pl.Float64),
+        pl.col("group").cast(pl.Enum(table.groups)).to_physical().cast(pl.Int64),
+        pl.col("template_id").rank("dense").cast(pl.Int64) - 1,
     )
+    return JudgeSample(*(column.to_numpy() for column in columns))

@@ -24,10 +24,11 @@ from raybias import schema
 from raybias.errors import ConfigError
 from raybias.registry import Code, Registry
 from raybias.schema import Label
-from raybias.stats.cells import RUN_KEYS
+from raybias.stats.cells import RUN_KEYS, TABLE
 from raybias.stats.checks import warn
 from raybias.stats.components import Doubles
 from raybias.stats.intervals import MIRROR
+from raybias.table_files import conformed
 
 #: The false positive rates of Tian2023 and Kohankhaki2024.
 DEFAULT: Final = ("negative_fpr", "positive_fpr")
@@ -126,11 +127,10 @@ def metric(
 ) -> Callable[[Code], Code]:
     """Register a function as the metric of its name, whose gaps are differences of groups.
 
-    Of counts, the function takes the columns `label` and `pred` and returns a `Share`; its gaps
-    also come by template and term, with marking effects and bootstrap intervals. Of a class, it
-    takes whether the label and the prediction are that class (`positive` in a study). Of
+    Of counts, the function takes the columns `label` and `pred` and returns a `Share`. Of a class,
+    it takes whether the label and the prediction are that class (`positive` in a study). Of
     predictions, it takes whole runs (schema.PREDICTIONS) and returns a row per run, attribute and
-    group; its gaps have intervals over runs.
+    group; its gaps have intervals over runs alone.
 
     Parameters
     ----------
@@ -286,25 +286,25 @@ def rates(
     tables = [pl.DataFrame(schema=VALUES)]
     for name, share in shares(names).items():
         table = cells.group_by(by).agg(*counted(share), score=pl.lit(name))
-        tables.append(table.with_columns(value=value).select(VALUES.names()).cast(VALUES))
+        tables.append(conformed(table.with_columns(value=value), VALUES))
     if values is not None:
         tables.append(values.filter(pl.col("score").is_in(list(names))).cast(VALUES))
     return pl.concat(tables).sort(*by, "score")
 
 
-def mirrored_rates(cells: pl.DataFrame, rates: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
-    """Find the classifiers of which one metric is what another leaves.
+def mirrored_rates(
+    cells: pl.DataFrame, rates: pl.DataFrame, names: Sequence[str], *, by_papers: bool
+) -> pl.DataFrame:
+    """Find the classifiers of which one metric is what another leaves: TABLE, score and `reason`.
 
     If every sentence of an attribute is neutral and a classifier calls none of them neutral, the
     gaps of the two false positive rates differ in their sign alone. Two metrics mirror each other
-    if they count the same sentences of an attribute and their values add to 1; the first by name
-    (`mirrors`) counts, the second (`score`) has a `reason`.
+    if they count the same sentences of an attribute and their values add to 1; the second by name
+    has a reason, unless `by_papers` both count. A StatisticsWarning names those that do not always.
     """
     place = ["probe", "attribute"]
     kinds = cells.select(*place, "label", "pred").unique().cast({pl.Categorical: pl.String})
-    by = [*schema.KEYS, "attribute"]
-    types = dict.fromkeys((*by, "score", "mirrors", "reason"), pl.String)
-    tables = [pl.DataFrame(schema=types)]
+    tables = [pl.DataFrame(schema=dict.fromkeys((*TABLE, "score", "reason"), pl.String))]
     for (first, one), (second, other) in combinations(sorted(shares(names).items()), 2):
         same = kinds.group_by(place).agg((one.among == other.among).all().alias("same"))
         concerned = rates.filter(pl.col("score").is_in([first, second])).join(
@@ -312,26 +312,24 @@ def mirrored_rates(cells: pl.DataFrame, rates: pl.DataFrame, names: Sequence[str
         )
         together = concerned.group_by(*RUN_KEYS, "attribute", "group").agg(pl.col("value").sum())
         off = (pl.col("value") - 1).abs().max()
-        alike = together.group_by(by).agg(off.alias("off")).filter(pl.col("off") <= _NEITHER)
-        said = {"score": second, "mirrors": first, "reason": MIRROR + first}
-        tables.append(alike.select(*by, **{name: pl.lit(text) for name, text in said.items()}))
+        alike = together.group_by(TABLE).agg(off.alias("off")).filter(pl.col("off") <= _NEITHER)
+        said = {"score": pl.lit(second), "reason": pl.lit(MIRROR + first)}
+        tables.append(alike.select(*TABLE, **said))
     # Of several that a rate mirrors, the first.
-    found = pl.concat(tables).sort(by, maintain_order=True)
-    return found.unique([*by, "score"], keep="first", maintain_order=True)
-
-
-def warn_mirrored(found: pl.DataFrame, *, by_papers: bool) -> None:
-    """Say of which classifiers two metrics are one result, but of those that always are."""
-    always = [name for name, entry in metrics.items() if entry.of == "class"]
-    told = ~(pl.col("score").is_in(always) & pl.col("mirrors").is_in(always))
+    found = pl.concat(tables).sort(TABLE, maintain_order=True)
+    found = found.unique([*TABLE, "score"], keep="first", maintain_order=True)
+    always = {name for name, entry in metrics.items() if entry.of == "class"}
     counted = "counted twice by the papers' rule" if by_papers else "and is counted once"
-    for row in found.filter(told).iter_rows(named=True):
-        name = " ".join(row[key] for key in ("model", "method") if row[key])
-        place = " ".join(row[key] for key in ("probe", "attribute") if row[key])
-        warn(
-            f"{name} on {place}: {row['score']} is (almost) what {row['mirrors']} leaves, one "
-            f"result with two signs, {counted}"
-        )
+    for model, method, _, probe, _, attribute, score, reason in found.iter_rows():
+        if not {score, mirrors := reason.removeprefix(MIRROR)} <= always:
+            name, of = (
+                " ".join(filter(None, each)) for each in ((model, method), (probe, attribute))
+            )
+            warn(
+                f"{name} on {of}: {score} is (almost) what {mirrors} leaves, one result with two "
+                f"signs, {counted}"
+            )
+    return found
 
 
 @dataclass(frozen=True)
@@ -354,34 +352,32 @@ def count_arrays(
 ) -> Iterator[CountArrays]:
     """Yield the counts of every classifier on every attribute, of cells with template ids."""
     chosen = [*shares(names)]
-    by = (*schema.KEYS, "attribute")
-    for keys, frame in cells.partition_by(by, maintain_order=True, as_dict=True).items():
-        numbers, sizes, levels = [], [], {}
-        for column in ("group", "run_id", "template_id"):
-            given = groups if column == "group" else None
-            found = frame[column].unique().cast(pl.String).sort()
-            levels[column] = list(found if given is None else given)
-            numbers.append(frame[column].cast(pl.Enum(levels[column])).to_physical().to_numpy())
-            sizes.append(len(levels[column]))
+    for keys, frame in cells.partition_by(TABLE, maintain_order=True, as_dict=True).items():
+        columns = ("group", "run_id", "template_id")
+        levels = [[*frame[column].unique().cast(pl.String).sort()] for column in columns]
+        levels[0] = levels[0] if groups is None else [*groups]
+        numbers = [
+            frame[column].cast(pl.Enum(names)).to_physical().to_numpy()
+            for column, names in zip(columns, levels, strict=True)
+        ]
+        sizes = [*map(len, levels)]
         cell, n = np.ravel_multi_index(numbers, sizes), frame["n"].to_numpy()
-        held = frame.select(masks(names))
+        held = frame.select(masks(chosen))
         counts = np.zeros((2, len(chosen), *sizes))
         for k, rate in enumerate(chosen):
             for place, kind in enumerate(("among", "holds")):
                 mask_N = held[f"{kind} {rate}"].to_numpy()
                 sums = np.bincount(cell[mask_N], n[mask_N], minlength=math.prod(sizes))
                 counts[place, k] = sums.reshape(sizes)
-        texts = tuple(str(key) for key in keys)
-        places = tuple(levels["group"]), tuple(levels["template_id"])
-        yield CountArrays(texts, tuple(chosen), *places, *counts)
+        texts, group, _, template = (tuple(map(str, each)) for each in (keys, *levels))
+        yield CountArrays(texts, tuple(chosen), group, template, *counts)
 
 
 def linearised(items_GRT: Doubles, hits_GRT: Doubles) -> Doubles:
     """Split the rates of groups into what each template adds to them [G, R, T].
 
     The mean over templates is a run's rate. A template counts by its sentences (the usual
-    linearisation of a ratio), so that groups may have more of them on one than on another. Every
-    group has items in every run.
+    linearisation of a ratio). Every group has items in every run.
     """
     total_GR1 = items_GRT.sum(axis=2, keepdims=True)
     rates_GR1 = hits_GRT.sum(axis=2, keepdims=True) / total_GR1

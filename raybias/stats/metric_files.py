@@ -22,12 +22,13 @@ from raybias import schema
 from raybias.config import Statistics
 from raybias.errors import DataError
 from raybias.schema import ALL, Label
+from raybias.stats.bootstrap import percentile_interval
 from raybias.stats.cells import RUN_KEYS, TABLE, with_likelihood, without_extras
 from raybias.stats.components import Doubles
 from raybias.stats.foreign import BLOCK, unit_of
 from raybias.stats.intervals import from_rows
 from raybias.stats.metric import contrasts, metrics
-from raybias.stats.metric_table import Measured, MetricRules, measure
+from raybias.stats.metric_table import Measured, measure
 from raybias.stats.predictions import Source, pieces
 
 #: Fewer can hardly be ranked otherwise.
@@ -45,8 +46,9 @@ def metrics_of_files(
     cells: pl.DataFrame,
     names: Sequence[str],
     inside: pl.DataFrame,
-    rules: MetricRules,
+    rules: Statistics,
     *,
+    against: str,
     positive: int,
     asked: bool,
 ) -> Iterator[Measured]:
@@ -73,21 +75,17 @@ def metrics_of_files(
         blocks = table["unit"].cast(pl.String).str.starts_with(BLOCK)
         for wide, part in (("sentences", table.filter(~blocks)), ("items", table.filter(blocks))):
             if some and part.height:
-                yield from measure(part, some, inside, rules, wide=wide)
+                yield from measure(part, some, inside, rules, against=against, wide=wide)
 
 
 def metrics_of_cells(
     cells: pl.DataFrame, inside: pl.DataFrame, options: Statistics
 ) -> pl.DataFrame:
     """Compute a study's metrics of all groups, where templates are known: schema.ESTIMATES."""
-    names = contrasts(options.metrics)
     placed = (pl.col("template_id").null_count() == 0).over(TABLE)
     unit = pl.col("template_id")
     examples = without_extras(cells).filter(placed).with_columns(unit=unit, source=unit)
-    rules = MetricRules(
-        level=options.level, draws=options.bootstrap_draws, seed=options.bootstrap_seed
-    )
-    return metric_rows([*measure(examples, names, inside, rules)])
+    return metric_rows([*measure(examples, contrasts(options.metrics), inside, options)])
 
 
 def metric_rows(measured: Sequence[Measured]) -> pl.DataFrame:
@@ -177,8 +175,8 @@ def agreement(measured: Sequence[Measured], *, level: float) -> list[dict[str, A
         of_models[probe, style, attribute].setdefault(each.name, []).append(each)
     rows: list[dict[str, Any]] = []
     for keys, found in of_groups.items():
-        names: dict[str, Any] = {"condition": "groups", "n": len(found[0].laid.groups)}
-        names |= dict(zip((*schema.KEYS, "attribute"), keys, strict=True))
+        names: dict[str, Any] = {"condition": "groups", "n": len(found[0].laid.groups),
+                                 **dict(zip(TABLE, keys, strict=True))}  # fmt: skip
         known = [each for each in found if not np.isnan(each.each[0]).any()]
         values = {each.name: each.each for each in known}
         rows += [{**names, "scope": known[0].scope, **row} for row in _rows(values, level)]
@@ -189,11 +187,10 @@ def agreement(measured: Sequence[Measured], *, level: float) -> list[dict[str, A
             together = np.stack([each.whole[:shared] for each in found], axis=-1)
             if not np.isnan(together[0]).any():
                 values[name] = together
-        names = {"condition": "models", "model": ALL, "probe": probe, "style": style,
-                 "attribute": attribute}  # fmt: skip
         some = next(iter(by_name.values()))
-        more = {"n": len(some), "scope": some[0].scope}
-        rows += [{**names, **more, **row} for row in _rows(values, level)]
+        names = {"condition": "models", "model": ALL, "probe": probe, "style": style,
+                 "attribute": attribute, "n": len(some), "scope": some[0].scope}  # fmt: skip
+        rows += [{**names, **row} for row in _rows(values, level)]
     return rows
 
 
@@ -208,8 +205,7 @@ def _rows(values: dict[str, Doubles], level: float) -> Iterator[dict[str, Any]]:
     for names in [tuple(values), *pairs]:
         w = kendalls_w(np.stack([worse[name][:shared] for name in names], axis=-2))
         drawn = w[1:][~np.isnan(w[1:])]
-        tails = [(1 - level) / 2, (1 + level) / 2]
-        low, high = np.quantile(drawn, tails).tolist() if len(drawn) else (None, None)
+        low, high = percentile_interval(drawn, level) if len(drawn) else (None, None)
         yield {
             "score": "agreement", "statistic": "score",
             "group": ALL if len(names) == len(values) else ", ".join(names),

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from raybias import schema
+from raybias.config import Statistics
 from raybias.schema import ALL
-from raybias.stats.bootstrap import Weights
+from raybias.stats.bootstrap import Weights, percentile_interval
+from raybias.stats.cells import TABLE
 from raybias.stats.components import Doubles
 from raybias.stats.contrasts import Laid, lay_out, ratio
 from raybias.stats.metric import Contrast, CountArrays, Metric, linearised, metrics
@@ -37,17 +38,6 @@ _UNDEFINED: Final = 0.05
 _WEIGHED: Final = 10_000_000
 _LEAST_DRAWS: Final = 400
 _ENTRIES: Final = 1 << 22
-
-
-@dataclass(frozen=True)
-class MetricRules:
-    """How metrics are computed."""
-
-    against: str = ""
-    """Replaces the background of every metric that has one."""
-    level: float = 0.95
-    draws: int = 2_000
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,25 +59,25 @@ def measure(
     examples: pl.DataFrame,
     names: Sequence[str],
     inside: pl.DataFrame,
-    rules: MetricRules,
+    rules: Statistics,
     *,
+    against: str = "",
     wide: str = "sentences",
 ) -> Iterator[Measured]:
     """Compute metrics of counts, of a class, or of contrasts for every classifier and attribute.
 
-    `examples` are as for `contrasts.lay_out`; `wide` is the scope of an interval over runs and
-    units: sentences, or items.
+    `examples` are as for `contrasts.lay_out`; `against` replaces the background of every metric
+    that has one; `wide` is the scope of an interval over runs and units: sentences, or items.
     """
     parts = [metrics[name].contrast or Contrast(outcomes=(name,)) for name in names]
     outcomes = {one for each in parts for one in each.outcomes if isinstance(one, str)}
     for laid in lay_out(examples, sorted(outcomes), inside):
-        drawing = _Drawing(laid, rules, wide)
+        drawing = _Drawing(laid, rules, against, wide)
         for name in names:
             entry = metrics[name]
             lacks = "" if entry.contrast is None else laid.lacks(entry.contrast)
             if lacks:
-                row = drawing.row(entry, ALL, np.nan, "", scope=drawing.scope, reason=lacks)
-                (values, whole), rows = drawing.nothing(), [row]
+                (values, whole), rows = drawing.nothing(), [drawing.row(entry, reason=lacks)]
             elif entry.contrast is None:
                 values, whole, rows = drawing.difference(entry)
             elif entry.contrast.within == "source":
@@ -104,14 +94,15 @@ _Made = tuple[Doubles, Doubles, list[dict[str, Any]]]
 @dataclass(frozen=True)
 class _Drawing:
     laid: Laid
-    rules: MetricRules
+    rules: Statistics
+    against: str
     wide: str
 
     @property
     def draws(self) -> int:
         """As many as asked for, but fewer of many examples."""
         rows = self.laid.columns.height // self.laid.runs
-        return min(self.rules.draws, max(_LEAST_DRAWS, _WEIGHED // max(1, rows)))
+        return min(self.rules.bootstrap_draws, max(_LEAST_DRAWS, _WEIGHED // max(1, rows)))
 
     @property
     def scope(self) -> str:
@@ -120,36 +111,33 @@ class _Drawing:
 
     def difference(self, entry: Metric) -> _Made:
         """Take a group's share less that of the background: crossed intervals."""
-        against = self.rules.against or DEFAULT_BACKGROUND
+        against = self.against or DEFAULT_BACKGROUND
         parts = Contrast(outcomes=(entry.name,), against=against, distance=lambda b, g: g - b)
-        drawn = self._drawn(parts, against)
+        each, whole = self._drawn(parts, against)
         table = difference_table(self.laid, entry.name, against)
         found = self._crossed(table, "not every run has examples of each group that count")
-        rows = [
-            self.row(entry, group, value, against, **found[group])
-            for group, value in zip(self.laid.groups, drawn[0][0], strict=True)
-        ]
-        return *drawn, rows
+        values = zip(self.laid.groups, each[0], strict=True)
+        rows = [self.row(entry, g, value, against, **found[g]) for g, value in values]
+        return each, whole, rows
 
     def _crossed(self, table: GapTable | None, lacks: str) -> dict[str, dict[str, Any]]:
         """Return, by group, the widest scope and its interval; or the reason for none."""
-        reason = _unvaried(self.scope) if table is not None else lacks
-        nothing: dict[str, Any] = {"scope": self.scope, "reason": reason}
-        found = dict.fromkeys((*self.laid.groups, ALL), nothing)
-        if table is None:
-            return found
-        for scope, estimate in table.estimates(None).items():
+        reason = self.unvaried if table is not None else lacks
+        groups = (*self.laid.groups, ALL)
+        found: dict[str, dict[str, Any]] = {group: {"reason": reason} for group in groups}
+        for scope, estimate in table.estimates(None).items() if table is not None else ():
             low_G, high_G = estimate.interval(self.rules.level)
             if not np.isnan(low_G).all():
-                drawn = {"scope": self.wide if scope == "sentences" else scope}
-                ends = zip(table.groups, low_G, high_G, strict=True)
-                found = dict.fromkeys(found, drawn)
-                found |= {group: {**drawn, "low": low, "high": high} for group, low, high in ends}
+                found = {group: {} for group in groups}
+                drawn = self.wide if scope == "sentences" else scope
+                for group, low, high in zip(table.groups, low_G, high_G, strict=True):
+                    if not np.isnan(low):
+                        found[group] = {"scope": drawn, "low": float(low), "high": float(high)}
         return found
 
     def contrast(self, entry: Metric, parts: Contrast) -> _Made:
         """Contrast the outcomes of groups: intervals from draws."""
-        against = (self.rules.against or parts.against) if parts.against else ""
+        against = (self.against or parts.against) if parts.against else ""
         each, whole = self._drawn(parts, against)
         rows = []
         grouped = bool(against) or parts.reduce is None
@@ -176,7 +164,7 @@ class _Drawing:
             table = GapTable(self.laid.keys, entry.name, (ALL,), np.ones(1, bool),
                              linearised(items_RT[None], sums_RT[None]))  # fmt: skip
         found = self._crossed(table, "no source example has versions of two groups")
-        rows = [self.row(entry, ALL, whole[0], "", **found[ALL])]
+        rows = [self.row(entry, value=whole[0], **found[ALL])]
         for some, runs_BR, units_BT in self._weights():
             over = ratio(units_BT[:, kept] @ sums_RT.T, units_BT[:, kept] @ items_RT.T)
             weights = np.where(np.isnan(over), 0, runs_BR[:, there])
@@ -199,13 +187,13 @@ class _Drawing:
 
     def _weights(self) -> Iterator[tuple[slice, Doubles, Doubles]]:
         """Yield draws, so few at a time that those of all examples of a run can be held."""
-        probe, attribute = self.laid.keys[schema.KEYS.index("probe")], self.laid.keys[-1]
-        levels = self.laid.runs, self.laid.units
         if not self.scope:
             return
-        key = (self.rules.seed, probe, attribute)
-        step = max(1, _ENTRIES // max(1, self.laid.columns.height // self.laid.runs))
-        for some, runs_BR, units_BT in Weights(levels, self.draws, key, "sentences").chunks():
+        laid = self.laid
+        key = (self.rules.bootstrap_seed, laid.keys[schema.KEYS.index("probe")], laid.keys[-1])
+        step = max(1, _ENTRIES // max(1, laid.columns.height // laid.runs))
+        weights = Weights((laid.runs, laid.units), self.draws, key, "sentences")
+        for some, runs_BR, units_BT in weights.chunks():
             for start in range(0, len(runs_BR), step):
                 part = slice(start, min(len(runs_BR), start + step))
                 place = slice(some.start + part.start, some.start + part.stop)
@@ -221,38 +209,38 @@ class _Drawing:
         reason = None
         if np.isnan(value):
             reason = "not defined: no examples that count"
-        elif not self.scope:
-            reason = _unvaried(self.scope)
-        elif len(known) < (1 - _UNDEFINED) * len(draws_B):
+        elif self.scope and len(known) < (1 - _UNDEFINED) * len(draws_B):
             reason = f"not defined in {1 - len(known) / len(draws_B):.0%} of draws"
-        elif np.ptp(known) == 0:
-            reason = _unvaried(self.scope)
+        elif not self.scope or np.ptp(known) == 0:
+            reason = self.unvaried
         if reason is not None:
-            return [self.row(entry, group, value, against, scope=self.scope, reason=reason)]
-        tails = [(1 - self.rules.level) / 2, (1 + self.rules.level) / 2]
-        ends = np.quantile(known, tails)
-        low, high = min(ends[0], 2 * value - ends[1]), max(ends[1], 2 * value - ends[0])
+            return [self.row(entry, group, value, against, reason=reason)]
+        first, last = percentile_interval(known, self.rules.level)
+        low, high = min(first, 2 * value - last), max(last, 2 * value - first)
         if bound is None:
-            return [self.row(entry, group, value, against, scope=self.scope, low=low, high=high)]
+            return [self.row(entry, group, value, against, low=low, high=high)]
         clip = max if known.mean() >= bound else min
-        low, high = clip(low, bound), clip(high, bound)
-        row = self.row(entry, group, value, against, scope=self.scope, low=low, high=high)
-        corrected = clip(2 * value - known.mean(), bound)
-        less = self.row(entry, group, corrected, against, scope="")
+        row = self.row(entry, group, value, against, low=clip(low, bound), high=clip(high, bound))
+        less = self.row(entry, group, clip(2 * value - known.mean(), bound), against)
         return [row, {**less, "score": f"{entry.name}{LESS_NOISE}"}]
 
+    @property
+    def unvaried(self) -> str:
+        """Why nothing varies."""
+        varies = "does not vary over what could be drawn"
+        return varies if self.scope else "one run of one item: nothing to draw"
+
     def row(
-        self, entry: Metric, group: str, value: float, against: str, **found: Any
-    ) -> dict[str, Any]:
-        names = dict(zip((*schema.KEYS, "attribute"), self.laid.keys, strict=True))
-        known = {"low": np.nan, "high": np.nan, "reason": None} | found
-        known["scope"] = "" if np.isnan(known["low"]) else known["scope"]
-        known |= {name: float(known[name]) for name in ("low", "high")}
+        self, entry: Metric, group: str = ALL, value: float = np.nan, against: str = "",
+        **found: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Make a row of schema.ESTIMATES, whose scope is that of its interval."""
         statistic = "gap" if entry.contrast is None else "score"
         if entry.contrast is not None and entry.name.endswith("_ratio"):
             statistic = "ratio"
-        return {**names, "score": entry.name, "statistic": statistic, "group": group,
-                "condition": against, "value": float(value), **known}  # fmt: skip
+        return {**dict(zip(TABLE, self.laid.keys, strict=True)), "score": entry.name,
+                "statistic": statistic, "scope": self.scope if "low" in found else "",
+                "group": group, "condition": against, "value": float(value), **found}  # fmt: skip
 
 
 def difference_table(laid: Laid, name: str, against: str) -> GapTable | None:
@@ -276,31 +264,21 @@ def difference_table(laid: Laid, name: str, against: str) -> GapTable | None:
         return None
     others = [table.sum(axis=0, keepdims=True) - own * table for table in (items, hits)]
     values = linearised(items, hits) - linearised(others[0], others[1])
-    everyone: npt.NDArray[np.bool_] = np.ones(len(laid.groups), dtype=bool)
-    return GapTable(laid.keys, name, laid.groups, everyone, values)
-
-
-def _unvaried(scope: str) -> str:
-    varies = "does not vary over what could be drawn"
-    return varies if scope else "one run of one item: nothing to draw"
+    return GapTable(laid.keys, name, laid.groups, np.ones(len(laid.groups), bool), values)
 
 
 def listed_metrics() -> pl.DataFrame:
     """List the metrics: metric, formula, background, needs, interval, source."""
     rows = []
     for name, entry in metrics.items():
-        parts = entry.contrast
-        needs = "counts"
-        if parts is not None:
-            needs = "versions of source examples" if parts.within == "source" else parts.needs
-        rows.append(
-            {
-                "metric": name,
-                "formula": entry.formula or entry.about,
-                "background": DEFAULT_BACKGROUND if parts is None else parts.against,
-                "needs": needs,
-                "interval": "t" if parts is None or parts.within == "source" else "bootstrap",
-                "source": entry.source,
-            }
-        )
+        parts = entry.contrast or Contrast(outcomes=(name,), against=DEFAULT_BACKGROUND)
+        of_sources = parts.within == "source"
+        rows.append({
+            "metric": name,
+            "formula": entry.formula or entry.about,
+            "background": parts.against,
+            "needs": "versions of source examples" if of_sources else parts.needs,
+            "interval": "t" if entry.contrast is None or of_sources else "bootstrap",
+            "source": entry.source,
+        })  # fmt: skip
     return pl.DataFrame(rows)

@@ -24,7 +24,7 @@ from raybias import schema
 from raybias.config import Statistics
 from raybias.schema import ALL
 from raybias.seeding import generator
-from raybias.stats.components import Doubles, MeanEstimate, MeanSquares
+from raybias.stats.components import Doubles, Facets, MeanEstimate, MeanSquares
 from raybias.stats.intervals import from_rows
 from raybias.stats.scopes import SCOPES, GapTable, Scope, WordVariance
 
@@ -58,15 +58,12 @@ def null_check(
     for rule in (each for each in (*SCOPES, _WIDEST) if each in p_values):
         p_SN = np.nan_to_num(np.concatenate(p_values[rule], axis=1), nan=1.0)
         tests = stats.false_discovery_control(p_SN, axis=1) if rules.adjust != "none" else p_SN
-        shares = {
-            "flagged": (p_SN < expected).mean(),
-            "with_survivor": (tests <= expected).any(axis=1).mean(),
-        }
+        survivor_S = (tests <= expected).any(axis=1)
         rows += [
             {"model": ALL, "group": ALL, "score": f"meaningless_{name}", "statistic": "rate",
-             "scope": rule, "value": float(share), "n": p_SN.shape[1], "units": SHUFFLES,
+             "scope": rule, "value": float(found.mean()), "n": p_SN.shape[1], "units": SHUFFLES,
              "reason": f"{round(expected, 3)} expected, by {rules.interval}"}
-            for name, share in shares.items()
+            for name, found in (("flagged", p_SN < expected), ("with_survivor", survivor_S))
         ]  # fmt: skip
     return from_rows(rows)
 
@@ -139,14 +136,9 @@ def _mean_squares(values_GRT: Doubles, sums: Doubles) -> MeanSquares:
     of_runs = templates * ((means_SGR - mean_SG[..., None]) ** 2).sum(axis=2)
     of_templates = runs * (sums[..., -1] - templates * mean_SG**2)
     of_cells = sums[..., -2] - runs * templates * mean_SG**2 - of_runs - of_templates
+    squares: dict[Facets, Doubles] = {("template",): of_templates / (templates - 1)}
     if runs == 1:
-        return MeanSquares(
-            mean_SG, {("template",): of_templates / (templates - 1)}, {"template": templates}
-        )
-    freedom = runs - 1, templates - 1
-    squares = {
-        ("run",): of_runs / freedom[0],
-        ("template",): of_templates / freedom[1],
-        ("run", "template"): np.maximum(of_cells, 0) / (freedom[0] * freedom[1]),
-    }
+        return MeanSquares(mean_SG, squares, {"template": templates})
+    squares["run",] = of_runs / (runs - 1)
+    squares["run", "template"] = np.maximum(of_cells, 0) / ((runs - 1) * (templates - 1))
     return MeanSquares(mean_SG, squares, {"run": runs, "template": templates})

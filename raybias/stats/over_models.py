@@ -12,6 +12,7 @@ Shapes: D draws, G groups, M models, R runs, T templates.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,15 +26,16 @@ from raybias.schema import ALL
 from raybias.seeding import generator
 from raybias.stats.cells import TABLE
 from raybias.stats.checks import warn
-from raybias.stats.components import (
-    Doubles,
-    MeanEstimate,
-    MeanSquares,
-    mean_squares,
-    satterthwaite,
-)
+from raybias.stats.components import Doubles, MeanEstimate, MeanSquares, mean_squares
 from raybias.stats.intervals import ROUNDING, Rules, from_rows, verdicts
-from raybias.stats.scopes import GapTable, Scope, WordVariance, by_group, word_variances
+from raybias.stats.scopes import (
+    GapTable,
+    Scope,
+    WordVariance,
+    by_group,
+    estimates_of_sum,
+    word_variances,
+)
 
 ModelScope = Literal["sentences", "wording", "models"]
 #: How often the extremes of groups whose names are exchanged are counted.
@@ -71,43 +73,14 @@ class ModelTables:
         """Mean squares [G] of models and templates."""
         return mean_squares(self.means_GMT, ("model", "template"))
 
-    @cached_property
-    def run_squares(self) -> list[tuple[int, int, Doubles, Doubles]]:
-        """R, T and the mean squares [G] of runs, and of their cells, of models with two or more."""
-        found = []
-        for table in self.tables:
-            _, runs, templates = table.values_GRT.shape
-            if runs > 1:
-                squares = mean_squares(table.values_GRT, ("run", "template")).squares
-                found.append((runs, templates, squares["run",], squares["run", "template"]))
-        return found
-
     def estimates(self, words: WordVariance | None) -> dict[ModelScope, MeanEstimate]:
         """Estimate the mean gaps over models [G] under every scope that the design allows."""
-        found: dict[ModelScope, MeanEstimate] = {"sentences": self._of_these_models()}
+        of_these = estimates_of_sum([each.values_GRT / len(self.tables) for each in self.tables])
+        found: dict[ModelScope, MeanEstimate] = {"sentences": of_these["sentences"]}
         if words is not None:
             found["wording"] = words.added_to(found["sentences"], self.tables[0])
         found["models"] = self.crossed.estimate()
         return found
-
-    def _of_these_models(self) -> MeanEstimate:
-        """Estimate the means [G] with templates and the runs in each model random, models fixed.
-
-        Runs are pooled over the models; the degrees of freedom are Satterthwaite's over all mean
-        squares.
-        """
-        over_templates = mean_squares(self.means_GMT.mean(axis=1), ("template",)).estimate()
-        templates = (over_templates.variance, over_templates.freedom)
-        runs: list[tuple[Doubles, Doubles | int]] = []
-        cells: list[tuple[Doubles, Doubles | int]] = []
-        for n_runs, n_templates, of_runs, of_cells in self.run_squares:
-            n = n_runs * n_templates * len(self.tables) ** 2
-            runs.append((of_runs / n, n_runs - 1))
-            cells.append((-of_cells / n, (n_runs - 1) * (n_templates - 1)))
-        mean = over_templates.mean
-        found = MeanEstimate(mean, *satterthwaite([templates, *runs, *cells]))
-        found = found.at_least(over_templates)
-        return found.at_least(MeanEstimate(mean, *satterthwaite(runs))) if runs else found
 
     def extremes(self) -> dict[str, dict[str, Doubles]]:
         """Count the models in which each group of the mean is `lowest` and `highest`, and test it.
@@ -131,10 +104,9 @@ class ModelTables:
                 reached[end] += (counts_DG >= observed[end] - ROUNDING).sum(axis=0)
         found: dict[str, dict[str, Doubles]] = {}
         for end, counts_G in observed.items():
-            columns = {"value": counts_G, "p": reached[end] / (1 + _DRAWS)}
-            found[end] = {name: np.full(len(in_mean_G), np.nan) for name in columns}
-            for name, known in columns.items():
-                found[end][name][in_mean_G] = known
+            both_2G = np.full((2, len(in_mean_G)), np.nan)
+            both_2G[:, in_mean_G] = counts_G, reached[end] / (1 + _DRAWS)
+            found[end] = dict(zip(("value", "p"), both_2G, strict=True))
         return found
 
 
@@ -167,9 +139,8 @@ def model_tables(tables: Sequence[GapTable]) -> Iterator[ModelTables]:
 def over_models(together: Sequence[ModelTables], words: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Judge the mean of every gap over models under each scope, and count its extremes.
 
-    Gives columns of schema.ESTIMATES for the model `all`: mean gaps (units are models), which
-    survive with q <= 1 - level over all gaps of their scope, and the scores `NAME_lowest_in_models`
-    and `NAME_highest_in_models` of `ModelTables.extremes`.
+    Gives columns of schema.ESTIMATES for the model `all`: mean gaps (units are models), and the
+    scores `NAME_lowest_in_models` and `NAME_highest_in_models` of `ModelTables.extremes`.
     """
     means: list[dict[str, Any]] = []
     ends: list[dict[str, Any]] = []
@@ -191,12 +162,11 @@ def over_models(together: Sequence[ModelTables], words: pl.DataFrame, rules: Rul
 
 def _word_variance(words: pl.DataFrame, models: ModelTables) -> WordVariance | None:
     keys = pl.DataFrame([table.keys for table in models.tables], TABLE, orient="row")
-    whole = dict(zip(TABLE[:_TUNED], models.keys, strict=False))
-    mine = (
-        words.cast(dict.fromkeys(TABLE, pl.String))
-        .join(keys, on=TABLE, how="semi", nulls_equal=True)
-        .with_columns(pl.lit(value).alias(key) for key, value in whole.items())
+    mine = words.cast(dict.fromkeys(TABLE, pl.String)).join(
+        keys, on=TABLE, how="semi", nulls_equal=True
     )
+    named = zip(TABLE[:_TUNED], models.keys, strict=False)
+    mine = mine.with_columns(pl.lit(value).alias(key) for key, value in named)
     score = models.tables[0].score
     return word_variances(mine, [score]).get((*models.keys, score))
 
@@ -246,15 +216,17 @@ def reliability(
 
 def _of_models(models: ModelTables) -> Iterator[tuple[Scope, Doubles]]:
     """Yield, by scope, how reliably each gap [G] ranks models."""
-    of_runs = models.run_squares
-    if not of_runs:
-        return
     crossed = models.crossed
     templates = crossed.levels["template"]
     between = crossed.squares["model",] / templates
+    several = [each.squares for each in models.tables if each.values_GRT.shape[1] > 1]
+    if not several:
+        return
     # Models with one run are taken to vary over runs as the others do.
-    given = np.mean([runs / (n * t) for n, t, runs, _ in of_runs], axis=0)
-    cells = np.mean([cells / (n * t) for n, t, _, cells in of_runs], axis=0)
+    given, cells = (
+        np.mean([each.squares[names] / math.prod(each.levels.values()) for each in several], axis=0)
+        for names in (("run",), ("run", "template"))
+    )
     anew = np.maximum(given, given - cells + crossed.squares["model", "template"] / templates)
     yield "runs", _reliable(between, given)
     yield "sentences", _reliable(between, anew)

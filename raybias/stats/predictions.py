@@ -80,10 +80,8 @@ def sources(
 
     Paths are of Kohankhaki2024's format (.tsv, .tsv.gz), Parquet files of schema.PREDICTIONS, or
     folders: of Parquet files or TSV, or a study's output. Tables of others (.csv, .csv.gz,
-    .parquet, or in memory) need `label`, `group`, and `pred` or `score`; `columns` say where.
-
-    Raises DataError: a path that is not there, a folder without predictions, a file given twice, or
-    a suffix that is not known.
+    .parquet, or in memory) need `label`, `group`, and `pred` or `score`; `columns` say where. A
+    DataError names a path that is missing, unknown or given twice.
     """
     found = []
     for place, one in enumerate(given, start=1):
@@ -197,12 +195,10 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
             known = {"label", "group"} <= given and {"pred", "score"} & given
             if known and not given.issuperset(_REQUIRED):
                 # A table of others, in which names can be filled in.
-                frame = plain_predictions(
-                    pl.DataFrame(_sound_table(unpacked(pq.ParquetFile(stream), source.uri))),
-                    name=source.name,
-                    where=source.uri,
-                )
-                yield _Part(frame.to_arrow(), columns, source, 0)
+                table = unpacked(pq.ParquetFile(stream), source.uri)
+                table.validate(full=True)
+                plain = plain_predictions(pl.DataFrame(table), name=source.name, where=source.uri)
+                yield _Part(plain.to_arrow(), columns, source, 0)
                 return
             layout = _layout(metadata, source.uri)
             # As dictionaries, texts that repeat are read several times as fast.
@@ -221,11 +217,6 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
                 row += table.num_rows
             if row != metadata.num_rows:
                 raise pa.ArrowInvalid(f"{row} rows, not {metadata.num_rows}")
-
-
-def _sound_table(table: pa.Table) -> pa.Table:
-    table.validate(full=True)
-    return table.replace_schema_metadata(None)
 
 
 def _layout(metadata: pq.FileMetaData, where: str) -> pa.Schema:
@@ -248,7 +239,8 @@ def _joined(parts: Sequence[_Part]) -> pl.DataFrame:
     try:
         with first.store.reading(first.name, "as predictions"):
             table = pa.concat_tables(part.table for part in parts)
-            frame = pl.DataFrame(_sound_table(table).unify_dictionaries())
+            table.validate(full=True)
+            frame = pl.DataFrame(table.replace_schema_metadata(None).unify_dictionaries())
             frame = frame.select(_column(name, frame.schema) for name in parts[0].columns)
     except DataError:
         if len(parts) > 1:

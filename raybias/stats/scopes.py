@@ -8,7 +8,7 @@ Shapes: G groups, R runs, T templates.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal, get_args
@@ -22,7 +22,6 @@ from raybias.config import Statistics
 from raybias.stats.cells import TABLE
 from raybias.stats.components import (
     Doubles,
-    Facets,
     MeanEstimate,
     MeanSquares,
     mean_squares,
@@ -50,7 +49,6 @@ REDRAWN: Final[Mapping[Scope, str]] = {
 }
 
 _GROUP: Final = (*TABLE, "group")
-_FACETS: Final[Facets] = ("run", "template")
 #: What names a mean over runs.
 PLACE: Final = (*_GROUP, "score", "condition")
 _ROWS: Final = pl.Schema(
@@ -90,17 +88,13 @@ class GapTable:
 
     def estimates(self, words: WordVariance | None) -> dict[Scope, MeanEstimate]:
         """Estimate the gaps under every scope that the design allows."""
-        runs, templates = self.values_GRT.shape[1:]
-        varies = runs > 1 and bool((self.values_GRT.std(axis=1) > ROUNDING).any())
+        varies = bool((self.values_GRT.std(axis=1) > ROUNDING).any())
         found: dict[Scope, MeanEstimate] = {}
         if varies:
             found["runs"] = mean_squares(self.values_GRT.mean(axis=2), ("run",)).estimate()
-        if templates > 1:
-            found["sentences"] = (
-                self._crossed.estimate()
-                if varies
-                else mean_squares(self.values_GRT.mean(axis=1), ("template",)).estimate()
-            )
+        if self.values_GRT.shape[2] > 1:
+            over_runs = mean_squares(self.values_GRT.mean(axis=1), ("template",))
+            found["sentences"] = (self.squares if varies else over_runs).estimate()
             if words is not None:
                 found["wording"] = words.added_to(found["sentences"], self)
         return found
@@ -110,18 +104,47 @@ class GapTable:
         mean_RT = self.values_GRT[self.in_mean_G].mean(axis=0)
         return replace(self, values_GRT=self.values_GRT - mean_RT)
 
-    def components(self) -> dict[Facets, Doubles]:
-        """Estimate the variance [G] between runs, between templates, and of their cells."""
-        _, runs, templates = self.values_GRT.shape
-        if templates < 2:
-            return {}
-        if runs < 2:
-            return mean_squares(self.values_GRT[:, 0], ("template",)).components
-        return self._crossed.components
-
     @cached_property
-    def _crossed(self) -> MeanSquares:
-        return mean_squares(self.values_GRT, _FACETS)
+    def squares(self) -> MeanSquares:
+        """Mean squares [G] of runs and templates, two or more; of templates alone in one run."""
+        if self.values_GRT.shape[1] < 2:
+            return mean_squares(self.values_GRT[:, 0], ("template",))
+        return mean_squares(self.values_GRT, ("run", "template"))
+
+
+def chosen_scope(known: Collection[Scope], scope: config.Scope) -> Scope | None:
+    """Return a scope, or the widest, of those that are known; None where it is not."""
+    if scope == "widest":
+        return next((each for each in reversed(SCOPES) if each in known), None)
+    return scope if scope in known else None
+
+
+def estimates_of_sum(parts: Sequence[Doubles], *, noise: bool = True) -> dict[Scope, MeanEstimate]:
+    """Estimate a sum [G] of tables [G, R, T] that have their own runs, and the same templates.
+
+    Runs are random in tables of two or more. The variance over runs and over templates holds the
+    `noise` of their cells twice; it is taken away once, or not.
+    """
+    found: dict[Scope, MeanEstimate] = {}
+    sum_GT = np.asarray(sum(part.mean(axis=1) for part in parts))
+    several = [part for part in parts if part.shape[1] > 1]
+    runs = [mean_squares(part.mean(axis=2), ("run",)).estimate() for part in several]
+    terms: list[tuple[Doubles, Doubles | float]] = [(one.variance, one.freedom) for one in runs]
+    if runs:
+        found["runs"] = MeanEstimate(sum_GT.mean(axis=1), *satterthwaite(terms))
+    if sum_GT.shape[1] > 1:
+        templates = mean_squares(sum_GT, ("template",)).estimate()
+        terms.append((templates.variance, templates.freedom))
+        for part in several if noise else ():
+            both = ("run", "template")
+            n = part.shape[1] * part.shape[2]
+            freedom = (part.shape[1] - 1) * (part.shape[2] - 1)
+            terms.append((-mean_squares(part, both).squares[both] / n, freedom))
+        whole = MeanEstimate(templates.mean, *satterthwaite(terms))
+        # The difference of mean squares can by chance come out smaller than either.
+        whole = whole.at_least(found["runs"]) if runs else whole
+        found["sentences"] = whole.at_least(templates)
+    return found
 
 
 @dataclass(frozen=True)
@@ -141,14 +164,11 @@ class WordVariance:
     def added_to(self, estimate: MeanEstimate, table: GapTable) -> MeanEstimate:
         """Add the variance from the choice of words, of the group and of the groups in the mean.
 
-        The variance between the means of words holds the noise of their sentences and has few
-        degrees of freedom. It is taken whole, as in a t test whose units are words, and what runs
-        and templates vary beyond that noise is added. So nothing counts twice; where words happen
-        to agree more closely than their noise explains, the sum can be smaller than `estimate`. (If
-        it never were, intervals would hold the truth 98 times in 100, not 95, where words hardly
-        differ.)
-
-        The degrees of freedom are Satterthwaite's, but no fewer than the fewest of those added.
+        The variance between the means of words holds the noise of their sentences. It is taken
+        whole, as in a t test whose units are words, and what runs and templates vary beyond that
+        noise is added. Where words agree more closely than their noise explains, the sum can be
+        smaller than `estimate`; else intervals would hold the truth 98 times in 100, not 95. The
+        degrees of freedom are Satterthwaite's, but no fewer than the fewest of those added.
         """
         each_G = 1 / np.array([max(1, self.words.get(group, 1)) for group in table.groups])
         members = max(1, int(table.in_mean_G.sum()))
@@ -250,12 +270,11 @@ def pooled_words(values: pl.DataFrame) -> dict[tuple[str, ...], WordVariance]:
     )
     counts = sized.group_by(TABLE).agg(pl.struct("group", "words").unique().alias("counts"))
     found = {}
-    for row in squares.join(counts, on=TABLE, nulls_equal=True).iter_rows(named=True):
-        variance = row["between"] - row["noise"]
-        sizes = {each["group"]: each["words"] for each in row["counts"]}
-        found[tuple(str(row[key]) for key in TABLE)] = WordVariance(
-            variance, row["noise"], row["freedom"], row["noise_freedom"], sizes
-        )
+    for row in squares.join(counts, on=TABLE, nulls_equal=True).rows():
+        *keys, between, noise, freedom, noise_freedom, sizes = row
+        words = {each["group"]: each["words"] for each in sizes}
+        place = tuple(map(str, keys))
+        found[place] = WordVariance(between - noise, noise, freedom, noise_freedom, words)
     return found
 
 
@@ -263,8 +282,7 @@ def _words_apart(several: pl.DataFrame) -> pl.DataFrame:
     """Compute the variance `between` the means of each group's words, and the `noise` in it.
 
     In a balanced table these are the mean squares of words, and of words x templates, over the
-    number of templates. A word's mean is taken apart by template as rates are (linearised), so
-    lacking other words' sentences is noise too.
+    number of templates. A word's mean is linearised by template as rates are.
     """
     word = [*_GROUP, "word"]
     mean, seen = pl.col("value").mean().over(word), pl.len().over(word)
@@ -303,12 +321,8 @@ def by_group(
     columns: Mapping[str, npt.NDArray[np.generic]],
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for each group of columns [G]."""
-    for g, group in enumerate(groups):
-        yield {
-            **names,
-            "group": group,
-            **{name: column[g].item() for name, column in columns.items()},
-        }
+    for group, *values in zip(groups, *(each.tolist() for each in columns.values()), strict=True):
+        yield {**names, "group": group, **dict(zip(columns, values, strict=True))}
 
 
 def every_scope(

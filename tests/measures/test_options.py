@@ -120,9 +120,8 @@ def test_the_standard_error_of_a_mean_is_that_of_its_units() -> None:
     reach = stats.t.ppf(0.975, 4) * error / (mean * (1 - mean))
     odds = mean / (1 - mean) * np.exp([-reach, reach])
     without = without_each(hits)
-    low, high, reason = unit_intervals(
-        mean[None], (without[:, 0] / without[:, 1])[None], hits[:, 1], (0, 1), 0.95
-    )
+    left_out = (without[:, 0] / without[:, 1])[None], hits[:, 1]
+    low, high, _, reason = unit_intervals(mean[None], [left_out], (0, 1), 0.95)
     assert reason is None
     assert [low[0], high[0]] == pytest.approx(list(odds / (1 + odds)))
 

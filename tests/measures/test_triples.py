@@ -121,7 +121,7 @@ def test_the_interval_of_icat_holds_a_model_that_prefers_neither_side() -> None:
             np.array(icat(Sums(**dict(zip(NAMES, np.moveaxis(sums, -1, 0), strict=True)))))
             for sums in (counts.sum(axis=0), without_each(counts))
         )
-        low, high, _ = unit_intervals(found, without, np.ones(30), (0, 200), 0.95)
+        low, high, *_ = unit_intervals(found, [(without, np.ones(30))], (0, 200), 0.95)
         held += bool(low.min() <= 90 <= high.min())
     assert 0.91 <= held / 300 <= 0.99
 

@@ -16,20 +16,18 @@ import polars as pl
 from scipy import stats
 
 from raybias.measures.kind import Kind, Rules, Table, kind
-from raybias.measures.pair_means import AVERAGES, ORIGINAL, drawn_means, percentiles, style_order
-from raybias.measures.paired import check_styles, paired_rows
-from raybias.schema import ALL, CONDITIONS, COREFERENCE_ANSWERS, ESTIMATES, READINGS
+from raybias.measures.pair_means import drawn_means, percentiles, style_order
+from raybias.measures.paired import EFFECT, OVER_PAIRS, check_styles, paired_rows, paired_tables
+from raybias.schema import ALL, CONDITIONS, COREFERENCE_ANSWERS, READINGS
 from raybias.seeding import generator
 from raybias.stats.components import Doubles, wilson
-from raybias.stats.intervals import ROUNDING
+from raybias.stats.intervals import ROUNDING, from_rows
 
 RULES: Final = ("exact", "contains")
 #: The row over all prompts: the unweighted mean of the prompts' numbers.
 MEAN: Final = "mean"
 _SCORES: Final = ("pro_accuracy", "anti_accuracy", "difference", "absolute_difference")
 _PLACE: Final = ("model", "probe", "attribute")
-_FOUND: Final = (*_PLACE, "method", "style", "group", "score", "scope", "statistic", "value", "low",
-                 "high", "n")  # fmt: skip
 
 
 def coreference_outcomes(answers: pl.DataFrame) -> pl.DataFrame:
@@ -81,9 +79,8 @@ def _by_prompt(answers: pl.DataFrame, rules: Rules) -> pl.DataFrame:
         random = generator(rules.seed, "pairs", *(str(name) for name in names[1:]))
         place = dict(zip(_PLACE, names, strict=True))
         rows += ({**place, **row} for row in _of_place(part, rules, random))
-    order = pl.col("score").cast(pl.Enum(_SCORES)).to_physical()
-    found = pl.DataFrame(rows, {name: pl.Schema(ESTIMATES)[name] for name in _FOUND})
-    return found.fill_nan(None).sort(order, maintain_order=True).drop_nulls("value")
+    order = pl.col("score").cast(pl.Enum(_SCORES))
+    return from_rows(rows).sort(order, maintain_order=True).drop_nulls("value")
 
 
 def _of_place(
@@ -163,10 +160,6 @@ def _readings(answers: pl.DataFrame, accuracies: pl.DataFrame) -> Iterator[pl.Da
         ).drop_nulls("value")  # fmt: skip
 
 
-_AVERAGE: Final = pl.col("attribute").is_in(AVERAGES)
-_SCORE: Final = (pl.col("score") == "pro_less_anti") & (pl.col("statistic") == "score")
-_EFFECT: Final = (pl.col("score") == "pro_less_anti") & (pl.col("statistic") == "difference")
-
 COREFERENCE: Final = kind(
     Kind(
         name="coreference",
@@ -182,20 +175,9 @@ COREFERENCE: Final = kind(
         called={"method": "answer", "attribute": "type", "group": "prompt"},
         about=__doc__.split("\n\n", 1)[1].replace("\n", " "),
         tables=(
-            Table("over all pairs", _SCORE & _AVERAGE & (pl.col("style") != ALL), signed=True,
-                  neutral=0),
-            Table("by type, original style",
-                  _SCORE & ~_AVERAGE & (pl.col("style") == ORIGINAL), signed=True,
-                  neutral=0),
-            Table("mean over styles, over all pairs",
-                  _SCORE & _AVERAGE & (pl.col("style") == ALL), signed=True,
-                  neutral=0),
-            Table("effects of styles over all pairs, in points", _EFFECT & _AVERAGE, signed=True,
-                  neutral=0),
-            Table("styles that move it, and whether its conclusion holds under every style",
-                  (pl.col("score") == "styles_that_move_it") & _AVERAGE, digits=0),
+            *paired_tables("type", neutral=0),
             Table("accuracies, mean over prompts", pl.col("group") == MEAN),
-            Table("effects of styles by type, in points", _EFFECT & ~_AVERAGE, signed=True,
+            Table("effects of styles by type, in points", EFFECT & ~OVER_PAIRS, signed=True,
                   folded=True),
             Table("by prompt", (pl.col("group") != "") & (pl.col("group") != MEAN)
                   & (pl.col("model") != ALL), folded=True),

@@ -1,9 +1,8 @@
 """Decisions about people: how much more favourable they are to a group (Tamkin et al. 2023).
 
 The outcome is logit p(favourable) of the two answers. Within a decision it is averaged over the
-persons of a group and set against the background's: the group that `reference` names, else the
-unweighted mean of the groups. Where every decision is asked about the same persons, the estimate is
-the fixed effect of the paper's mixed model.
+persons of a group, less that of the group that `reference` names, else the unweighted mean of the
+groups. Of the same persons in every decision, it is the fixed effect of the paper's mixed model.
 """
 
 from __future__ import annotations

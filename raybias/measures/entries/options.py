@@ -43,24 +43,16 @@ def _sums(answers: pl.DataFrame) -> pl.DataFrame:
     in a question that is not; the unknown option neither follows nor counters it.
     """
 
-    def known(option: str, *, follows: bool) -> pl.Expr:
-        following = (pl.col(option) == pl.col("target")) == (pl.col("polarity") == "neg")
-        return (pl.col(option) != pl.col("unknown")) & (following == follows)
-
     answered, right = pl.col("pred").is_not_null(), pl.col("pred") == pl.col("label")
-    gold_follows, gold_counters = (answered & known("label", follows=yes) for yes in (True, False))
-    flags = {
-        "items": pl.lit(True),
-        "answered": answered,
-        "unread": ~answered,
-        "right": right,
-        "following": known("pred", follows=True),
-        "countering": known("pred", follows=False),
-        "gold_following": gold_follows,
-        "gold_countering": gold_counters,
-        "right_following": right & gold_follows,
-        "right_countering": right & gold_counters,
-    }
+    flags = {"items": pl.lit(True), "answered": answered, "unread": ~answered, "right": right}
+    for name, follows in (("following", True), ("countering", False)):
+        of_pred, of_gold = (
+            (pl.col(option) != pl.col("unknown"))
+            & (((pl.col(option) == pl.col("target")) == (pl.col("polarity") == "neg")) == follows)
+            for option in ("pred", "label")
+        )
+        gold = answered & of_gold
+        flags |= {name: of_pred, f"gold_{name}": gold, f"right_{name}": right & gold}
     counted = answers.filter(pl.col("target").is_not_null()).select(
         *_BY[:-1],
         attribute="category",
@@ -83,19 +75,16 @@ def _check(answers: pl.DataFrame, where: str) -> None:
             where=where,
             cure="mend the row",
         )
-    without = answers["target"].null_count()
-    if without:
+    if without := answers["target"].null_count():
         warn(f"answers to questions without a target: {without}, which are left out")
     if without == answers.height:
         raise DataError("no question has a target", where=where, cure="give other answers")
 
 
 def _published(items: Items) -> ReadFile:
-    """Read published files.
+    """Read published files; `items` are BBQ's additional_metadata.csv, or for HELM its questions.
 
-    `items` are BBQ's additional_metadata.csv with `target_loc` (by default the option whose
-    `answer_info` names a stereotyped group); or BBQ's questions (schema.OPTION_ITEMS), for HELM's
-    texts.
+    Without metadata the target is the option whose `answer_info` names a stereotyped group.
     """
     targets: Targets | None = None
     if isinstance(items, str) and items.endswith(".csv"):
@@ -215,11 +204,11 @@ def _lines(data: bytes, source: Source, targets: Targets | None) -> list[dict[st
     for text, where in lines_of(data, source.uri):
         if LM_EVAL_KEY in text:
             line, given = lm_eval_options(text, where)
-            said: dict[str, Any] = {"pred": None, "answer": None}
-            if isinstance(given, str):
-                said = {"pred": line.place_of(given), "answer": given}
-            else:
-                said |= {"pred": given.index(max(given)), "scores": given}
+            said: dict[str, Any] = (
+                {"pred": line.place_of(given), "answer": given}
+                if isinstance(given, str)
+                else {"pred": given.index(max(given)), "scores": given}
+            )
             rows.append({"model": model_of(source), **_question(line, targets, where), **said})
             continue
         line = bbq_line(text, where)
@@ -244,10 +233,10 @@ def _log(data: bytes, source: Source, targets: Targets | None) -> list[dict[str,
     model, answered = inspect_log(data, source.uri)
     rows = []
     for line, epoch, letter in answered:
-        where = f"{source.uri}, question {line.example_id}"
-        place = "ABC".find(letter) if len(letter) == 1 else -1
-        said = {"pred": None if place < 0 else place, "answer": letter, "prompt": f"epoch {epoch}"}
-        rows.append({"model": model, **_question(line, targets, where), **said})
+        question = _question(line, targets, f"{source.uri}, question {line.example_id}")
+        place = {"A": 0, "B": 1, "C": 2}.get(letter)
+        said = {"pred": place, "answer": letter, "prompt": f"epoch {epoch}"}
+        rows.append({"model": model, **question, **said})
     return rows
 
 
@@ -277,20 +266,16 @@ def _helm(data: bytes, source: Source, items: Items) -> list[dict[str, Any]]:
 
 
 def _question(line: Line, targets: Targets | None, where: str) -> dict[str, Any]:
-    unknown = line.unknown(where)
-    if targets is None:
-        target: int | None = target_of(line, unknown, where)
-    else:
-        place = (line.category, line.question_index, line.example_id)
-        if place not in targets:
-            raise DataError(
-                f"question {' '.join(place)} is not in the metadata", where=where,
-                cure="give the additional_metadata.csv that these questions came with",
-            )  # fmt: skip
-        target = targets[place]
+    unknown, place = line.unknown(where), (line.category, line.question_index, line.example_id)
+    if targets is not None and place not in targets:
+        raise DataError(
+            f"question {' '.join(place)} is not in the metadata", where=where,
+            cure="give the additional_metadata.csv that these questions came with",
+        )  # fmt: skip
     return {
         "probe": "bbq", "category": line.category, "template_id": line.question_index,
         "item_id": line.example_id, "context": line.context_condition,
         "polarity": line.question_polarity, "label": line.label, "unknown": unknown,
-        "target": target, "scores": None, "method": "", "prompt": "",
+        "target": target_of(line, unknown, where) if targets is None else targets[place],
+        "method": "", "prompt": "",
     }  # fmt: skip

@@ -22,18 +22,22 @@ from raybias.errors import DataError
 from raybias.formats import lines_of
 from raybias.formats.harnesses import LM_EVAL_KEY, lm_eval_pair
 from raybias.measures.kind import Items, Kind, ReadFile, Rules, Table, kind
-from raybias.measures.pair_means import (
-    AVERAGES,
-    ORIGINAL,
-    UNWEIGHTED,
-    WEIGHTED,
-    in_order,
-    style_order,
+from raybias.measures.pair_means import ORIGINAL, UNWEIGHTED, WEIGHTED, in_order, style_order
+from raybias.measures.paired import (
+    EFFECT,
+    MOVED,
+    OVER_PAIRS,
+    SCORE,
+    check_styles,
+    effect_rows,
+    paired_rows,
+    paired_tables,
+    score_rows,
 )
-from raybias.measures.paired import check_styles, effect_rows, paired_rows, score_rows
 from raybias.measures.reading import model_of, typed
 from raybias.schema import ALL, DIRECTIONS, PAIR_SCORES
 from raybias.stats.components import symmetric_sums
+from raybias.stats.intervals import from_rows
 from raybias.stats.predictions import Source
 
 _KEYS: Final = ("model", "method", "probe", "attribute")
@@ -72,8 +76,7 @@ def _counts(scores: pl.DataFrame) -> pl.DataFrame:
     """Give others' counts, and percentages of ties and of preferences that turn.
 
     `of_untied` are preferences without ties, as nyu-mll and Bias-Bench count by direction;
-    `of_scored` are among pairs that the rule can score, as Bias-Bench counts over all; `turned` are
-    preferences that change with the other begin token.
+    `of_scored` are among pairs that the rule can score, as Bias-Bench counts over all.
     """
     tied = pl.col("preference").is_null()
     counts = {
@@ -98,14 +101,12 @@ def _counts(scores: pl.DataFrame) -> pl.DataFrame:
         whole.join(even, on=by).with_columns(attribute=pl.lit(UNWEIGHTED)),
     )
     table = in_order(pl.concat([kinds, *(each.select(kinds.columns) for each in averages)]))
-    values = {
-        **{name: (pl.col(name), n) for name, n in among.items()},
-        **{name: (100 * pl.col(name) / pl.col("n"), pl.col("n")) for name in ("ties", "turned")},
-    }
+    n = pl.col("n")
     return pl.concat(
-        table.select(*by, "attribute", score=pl.lit(name), statistic=pl.lit("rate"), value=value,
-                     n=n).drop_nulls("value")
-        for name, (value, n) in values.items()
+        table.select(*by, "attribute", score=pl.lit(name), statistic=pl.lit("rate"),
+                     value=pl.col(name) if name in among else 100 * pl.col(name) / n,
+                     n=among.get(name, n)).drop_nulls("value")
+        for name in (*among, "ties", "turned")
     )  # fmt: skip
 
 
@@ -121,37 +122,25 @@ def _lists(scores: pl.DataFrame, rules: Rules) -> pl.DataFrame:
         anti=pl.when(stereo).then("score_less").otherwise("score_more"),
     )
     rows: list[dict[str, Any]] = []
+    test: Any = stats.ttest_rel if rules.strict else stats.ttest_ind
     for names, part in sides.sort(_KEYS).group_by(_KEYS, maintain_order=True):
-        styles = [style for style in style_order(scores["style"]) if style in set(part["style"])]
         wide = part.sort("pair_id").pivot("style", index="pair_id", values=list(_SIDES))
-        labels = [(style, side) for style in styles for side in _SIDES]
-        columns = [f"{side}_{style}" for style, side in labels]
-        lists_LN = wide.select(columns).cast(pl.Float64).fill_null(np.nan).to_numpy().T
-        lists_LN = lists_LN[:, ~np.isnan(lists_LN).any(axis=0)]
-        if lists_LN.shape[1] < 2:
+        labels = [(style, side) for style in style_order(part["style"]) for side in _SIDES]
+        whole = wide.select(f"{side}_{style}" for style, side in labels).drop_nulls()
+        if whole.height < 2:
             continue
-        places = np.array([*combinations(range(len(labels)), 2)])
-        # Equal lists have neither a difference nor a spread.
-        with warnings.catch_warnings(), np.errstate(divide="ignore", invalid="ignore"):
-            warnings.simplefilter("ignore", RuntimeWarning)
-            first, second = lists_LN[places.T]
-            test: Any = stats.ttest_rel if rules.strict else stats.ttest_ind
-            t_values, p_values = test(first, second, axis=1)
-        rows += [
-            {
-                **dict(zip(_KEYS, names, strict=True)),
-                "group": " - ".join("_".join(labels[place]) for place in pair),
-                "value": float(t), "p": float(p), "n": lists_LN.shape[1],
-            }
-            for pair, t, p in zip(places, t_values, p_values, strict=True)
-            if np.isfinite(t)
-        ]  # fmt: skip
-    texts = dict.fromkeys((*_KEYS, "group"), pl.String)
-    table = pl.DataFrame(rows, {**texts, "value": pl.Float64, "p": pl.Float64, "n": pl.Int64})
-    return table.with_columns(
-        score=pl.lit("t"), statistic=pl.lit("score"), units="n",
-        significant=pl.col("value").abs() > 1.96,
-    )  # fmt: skip
+        place = dict(zip(_KEYS, names, strict=True))
+        lists = zip(("_".join(label) for label in labels), whole.to_numpy().T, strict=True)
+        for (one, first_N), (other, second_N) in combinations(lists, 2):
+            # Equal lists have neither a difference nor a spread.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                t, p = map(float, test(first_N, second_N))
+            if np.isfinite(t):
+                rows.append({**place, "group": f"{one} - {other}", "score": "t", "value": t, "p": p,
+                             "statistic": "score", "n": whole.height, "units": whole.height,
+                             "significant": abs(t) > 1.96})  # fmt: skip
+    return from_rows(rows)
 
 
 def _spread(scores: pl.DataFrame) -> pl.DataFrame:
@@ -178,14 +167,14 @@ def _spread(scores: pl.DataFrame) -> pl.DataFrame:
     cells = pl.concat([cells.with_columns(attribute=pl.lit(ALL)), cells]).drop_nulls("value")
     several = cells.filter(pl.col(facet).n_unique().over(by) > 1 for facet in ("pair", "style"))
     counts = several.group_by(by).agg(n=pl.col("pair").n_unique().cast(pl.Int64))
-    found = symmetric_sums(several, by, ("pair", "style")).unnest("components")
-    whole = pl.col("attribute") != ALL
-    table = counts.join(found, on=by, how="left").sort(*metric, whole, "attribute", "condition")
-    long = table.unpivot([*_SPREAD], index=[*by, "n"], variable_name="source")
-    return long.select(
-        *by, "n", units="n", value=pl.col("value").clip(lower_bound=0).sqrt(),
-        group=pl.col("source").replace(_SPREAD), score=pl.lit("sd"), statistic=pl.lit("score"),
-        style=pl.lit(ALL),
+    found = symmetric_sums(several, by, ("pair", "style")).rename(_SPREAD)
+    table = counts.join(found, on=by, how="left").sort(
+        *metric, pl.col("attribute") != ALL, "attribute", "condition"
+    )
+    long = table.unpivot([*_SPREAD.values()], index=[*by, "n"], variable_name="group")
+    return long.with_columns(
+        pl.col("value").clip(lower_bound=0).sqrt(), units="n", score=pl.lit("sd"),
+        statistic=pl.lit("score"), style=pl.lit(ALL),
     )  # fmt: skip
 
 
@@ -194,17 +183,16 @@ def _check(scores: pl.DataFrame, where: str) -> None:
     check_styles(scores, ("model", "score", "probe"), ("pair_id",), where)
     called = {"bias_type": "bias types", "direction": "directions", "cluster": "clusters"}
     counts = scores.group_by("probe", "pair_id").agg(pl.col(called).drop_nulls().n_unique())
-    split = counts.filter(pl.any_horizontal(pl.col(called) > 1)).sort("pair_id").head(1)
-    for row in split.iter_rows(named=True):
-        what = next(text for name, text in called.items() if row[name] > 1)
-        raise DataError(
-            f"pair {row['pair_id']!r} has different {what}",
-            where=where,
-            cure="a style changes a pair's wording, not its content: mend the files",
-        )
-    more = pl.when(pl.col("preference") == 1).then("score_more").otherwise("score_less")
-    less = pl.when(pl.col("preference") == 1).then("score_less").otherwise("score_more")
-    wrong = scores.filter(pl.col("preference").is_not_null(), more < less)
+    for name, what in called.items():
+        for pair in counts.filter(pl.col(name) > 1)["pair_id"].sort().head(1):
+            raise DataError(
+                f"pair {pair!r} has different {what}",
+                where=where,
+                cure="a style changes a pair's wording, not its content: mend the files",
+            )
+    higher = pl.when(pl.col("score_more") > pl.col("score_less")).then(1).when(
+        pl.col("score_more") < pl.col("score_less")).then(0)  # fmt: skip
+    wrong = scores.filter(pl.col("preference") != higher)
     for row in wrong.head(1).iter_rows(named=True):
         others = f" ({wrong.height} pairs are such)" if wrong.height > 1 else ""
         raise DataError(
@@ -232,12 +220,7 @@ def _published(_items: Items) -> ReadFile:
     return read
 
 
-_AVERAGE: Final = pl.col("attribute").is_in(AVERAGES)
-_SCORE: Final = (pl.col("score") == "preference") & (pl.col("statistic") == "score")
-_EFFECT: Final = (pl.col("score") == "preference") & (pl.col("statistic") == "difference")
-_OVER: Final = _SCORE & (pl.col("style") == ALL)
-_ONE: Final = _SCORE & (pl.col("style") != ALL)
-_ORIGINAL: Final = pl.col("style") == ORIGINAL
+_ONE: Final = SCORE & (pl.col("style") != ALL)
 _WHOLE: Final = pl.col("condition") == ""
 
 PAIRS: Final = kind(
@@ -256,22 +239,16 @@ PAIRS: Final = kind(
         called={"method": "score by", "attribute": "bias type", "condition": "direction"},
         about=__doc__.split("\n\n", 1)[1].split(" Published", 1)[0].replace("\n", " "),
         tables=(
-            Table("over all pairs", _ONE & _AVERAGE & _WHOLE, neutral=50),
-            Table("by bias type, original style", _ONE & ~_AVERAGE & _ORIGINAL & _WHOLE,
-                  neutral=50),
-            Table("mean over styles, over all pairs", _OVER & _AVERAGE, neutral=50),
-            Table("effects of styles over all pairs, in points", _EFFECT & _AVERAGE & _WHOLE,
-                  signed=True, neutral=0),
-            Table("styles that move it, and whether its conclusion holds under every style",
-                  (pl.col("score") == "styles_that_move_it") & _AVERAGE & _WHOLE, digits=0),
+            *paired_tables("bias type", neutral=50),
             Table("by direction", _ONE & ~_WHOLE, folded=True),
-            Table("by bias type and style", _ONE & ~_AVERAGE & ~_ORIGINAL & _WHOLE, folded=True),
-            Table("effects of styles by bias type, in points", _EFFECT & ~_AVERAGE & _WHOLE,
+            Table("by bias type and style",
+                  _ONE & ~OVER_PAIRS & (pl.col("style") != ORIGINAL) & _WHOLE, folded=True),
+            Table("effects of styles by bias type, in points", EFFECT & ~OVER_PAIRS & _WHOLE,
                   signed=True, neutral=0, folded=True),
-            Table("styles that move it, by bias type",
-                  (pl.col("score") == "styles_that_move_it") & ~_AVERAGE & _WHOLE, digits=0,
+            Table("styles that move it, by bias type", MOVED & ~OVER_PAIRS & _WHOLE, digits=0,
                   folded=True),
-            Table("mean over styles by bias type", _OVER & ~_AVERAGE, folded=True),
+            Table("mean over styles by bias type", SCORE & (pl.col("style") == ALL) & ~OVER_PAIRS,
+                  folded=True),
             Table("as peers count, ties, turns and flips",
                   (pl.col("statistic") == "rate") & _WHOLE, folded=True),
             Table("t tests of lists of sentence scores", pl.col("score") == "t",

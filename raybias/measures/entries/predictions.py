@@ -42,12 +42,14 @@ from raybias.stats.metric_files import (
     metrics_of_cells,
     metrics_of_files,
 )
-from raybias.stats.metric_table import DEFAULT_BACKGROUND, LESS_NOISE, MetricRules
+from raybias.stats.metric_table import DEFAULT_BACKGROUND, LESS_NOISE
 from raybias.stats.predictions import Source, sources
 from raybias.stats.scopes import REDRAWN
 
 #: Default metrics of labels of two classes.
 OF_TWO_CLASSES: Final = ("selection_rate", "tpr", "fpr")
+#: Draws of contrasts, of which files may have many examples.
+_DRAWS: Final = 2_000
 _REDRAWN: Final[dict[str, str]] = {
     **{str(scope): said for scope, said in REDRAWN.items()},
     "items": "seeds and items are redrawn (no templates are known)",
@@ -183,22 +185,17 @@ def _of_contrasts(
     drawn = drawn if several or pooled else contrasts(names)
     if not drawn:
         return
-    groups = without_extras(counts.cells).select("probe", "attribute", "group").unique()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StatisticsWarning)
-        inside = membership(groups.cast(pl.String), asked.rules.of)
-    statistics = asked.rules.statistics
-    how = MetricRules(
-        against=asked.background, level=statistics.level, seed=statistics.bootstrap_seed
-    )
-    listed = bool({*names} & {*asked.metrics})
-    measured = [
-        *metrics_of_files(files, counts.cells, drawn, inside, how, positive=positive, asked=listed)
-    ]
-    shown = [each for each in measured if pooled or each.name in contrasts(names)]
-    yield metric_rows(shown)
+        inside = membership(without_extras(counts.cells), asked.rules.of)
+    rules = asked.rules.statistics.model_copy(update={"bootstrap_draws": _DRAWS})
+    measured = [*metrics_of_files(
+        files, counts.cells, drawn, inside, rules, against=asked.background, positive=positive,
+        asked=bool({*names} & {*asked.metrics}),
+    )]  # fmt: skip
+    yield metric_rows([each for each in measured if pooled or each.name in contrasts(names)])
     if several:
-        yield from_rows(agreement(measured, level=statistics.level))
+        yield from_rows(agreement(measured, level=rules.level))
 
 
 def estimates_of(found: GapAnalysis) -> pl.DataFrame:

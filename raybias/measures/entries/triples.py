@@ -49,8 +49,7 @@ def _sums(scores: pl.DataFrame) -> pl.DataFrame:
     pieces = [named]
     for totals in (["condition"], ["attribute"], ["attribute", "condition"]):
         several = [pl.col(name).n_unique().over("model", "probe") > 1 for name in totals]
-        piece = named.filter(several)
-        pieces.append(piece.with_columns(pl.lit(ALL).alias(name) for name in totals))
+        pieces.append(named.filter(several).with_columns(pl.lit(ALL).alias(n) for n in totals))
     stereotype, anti, unrelated = map(pl.col, ("stereotype", "anti_stereotype", "unrelated"))
     return (
         pl.concat(pieces)
@@ -149,34 +148,28 @@ def _scored(data: bytes, source: Source, items: Sequence[StereoSetTriple]) -> pl
             raise DataError(
                 f"sentence {each.id!r} has two scores", where=source.uri, cure="leave one out"
             )
-    rows, without = [], Counter[tuple[str, str]]()
+    rows, without, scored = [], Counter[str](), Counter[str]()
     for item in items:
         found = [scores[each.id] for each in item.sentences if each.id in scores]
-        if len(found) == len(ROLES):
-            rows.append((item.domain, item.task, item.term, item.item_id, *found))
-        elif found:
+        if found and len(found) < len(ROLES):
             raise DataError(
                 f"triple {item.item_id!r} has {len(found)} scores, not 3",
                 where=source.uri,
                 cure="score all its sentences or none",
             )
-        else:
-            without[item.domain, item.task] += 1
+        (scored if found else without)[f"{item.domain} {item.task}"] += 1
+        if found:
+            rows.append((item.domain, item.task, item.term, item.item_id, *found))
     if not rows:
         raise DataError(
             "scores no sentence of the items", where=source.uri,
             cure="give the items that it scored",
         )  # fmt: skip
-    scored = Counter((str(domain), str(task)) for domain, task, *_ in rows)
-    said = [
-        f"{n} of {n + scored[place]} triples of {' '.join(place)} have no score"
-        for place, n in without.items()
-        if place in scored
-    ]
+    for place, n in without.items():
+        if place in scored:
+            warn(f"{source.uri}: {n} of {n + scored[place]} triples of {place} have no score")
     if 3 * len(rows) < len(scores):
-        said.append("there are scores of sentences that the items do not have")
-    for text in said:
-        warn(f"{source.uri}: {text}")
+        warn(f"{source.uri}: there are scores of sentences that the items do not have")
     # predictions_gpt2_race.json.gz, all of race, is of `gpt2`.
     model = re.sub(r"\.json(\.gz)?$", "", source.name.rpartition("/")[2])
     model, domains = model.removeprefix("predictions_"), {row[0] for row in rows}

@@ -137,76 +137,40 @@ def accuracy(label: pl.Expr, pred: pl.Expr) -> Share:
     return Share(among=label.is_not_null(), holds=pred == label)
 
 
-@metric(
-    of="class",
-    title="wrongly called the class",
+def _rate_of_class(name: str, *, gold: bool | None, called: bool, words: str, **said: str) -> None:
+    """Register the share of examples of the class (`gold`; None: of all) that are `called` so."""
+
+    def share(label: pl.Expr, pred: pl.Expr) -> Share:
+        among = label.is_not_null() if gold is None else label if gold else ~label
+        return Share(among=among, holds=pred if called else ~pred)
+
+    share.__name__ = share.__qualname__ = name
+    above, below = ("benefit", "harm") if called else ("harm", "benefit")
+    metric(of="class", title=words, words=words, above=above, below=below, **said)(share)
+
+
+_rate_of_class(
+    "fpr", gold=False, called=True, words="wrongly called the class",
     about="the share of the group's examples not of the class that are called it",
-    words="wrongly called the class",
-    above="benefit",
-    below="harm",
-    formula="FP / (FP + TN)",
-    source="Hardt2016",
-)
-def fpr(gold: pl.Expr, called: pl.Expr) -> Share:
-    """Count the examples not of the class that are called it."""
-    return Share(among=~gold, holds=called)
-
-
-@metric(
-    of="class",
-    title="missed",
+    formula="FP / (FP + TN)", source="Hardt2016",
+)  # fmt: skip
+_rate_of_class(
+    "fnr", gold=True, called=False, words="missed",
     about="the share of the group's examples of the class that are not called it",
-    words="missed",
-    above="harm",
-    below="benefit",
-    formula="FN / (TP + FN)",
-    source="Hardt2016",
-)
-def fnr(gold: pl.Expr, called: pl.Expr) -> Share:
-    """Count the examples of the class that are not called it."""
-    return Share(among=gold, holds=~called)
-
-
-@metric(
-    of="class",
-    title="rightly called the class",
+    formula="FN / (TP + FN)", source="Hardt2016",
+)  # fmt: skip
+_rate_of_class(
+    "tpr", gold=True, called=True, words="rightly called the class",
     about="the share of the group's examples of the class that are called it",
-    words="rightly called the class",
-    above="benefit",
-    below="harm",
-    formula="TP / (TP + FN)",
-    source="Hardt2016",
-)
-def tpr(gold: pl.Expr, called: pl.Expr) -> Share:
-    """Count the examples of the class that are called it."""
-    return Share(among=gold, holds=called)
-
-
-@metric(
-    of="class",
-    title="rightly not called the class",
+    formula="TP / (TP + FN)", source="Hardt2016",
+)  # fmt: skip
+_rate_of_class(
+    "tnr", gold=False, called=False, words="rightly not called the class",
     about="the share of the group's examples not of the class that are not called it",
-    words="rightly not called the class",
-    above="harm",
-    below="benefit",
-    formula="TN / (TN + FP)",
-    source="Hardt2016",
-)
-def tnr(gold: pl.Expr, called: pl.Expr) -> Share:
-    """Count the examples not of the class that are not called it."""
-    return Share(among=~gold, holds=~called)
-
-
-@metric(
-    of="class",
-    title="called the class",
+    formula="TN / (TN + FP)", source="Hardt2016",
+)  # fmt: skip
+_rate_of_class(
+    "selection_rate", gold=None, called=True, words="called the class",
     about="the share of the group's examples that are called the class",
-    words="called the class",
-    above="benefit",
-    below="harm",
-    formula="(TP + FP) / n",
-    source="Dwork2012",
-)
-def selection_rate(gold: pl.Expr, called: pl.Expr) -> Share:
-    """Count the examples that are called the class."""
-    return Share(among=gold | ~gold, holds=called)
+    formula="(TP + FP) / n", source="Dwork2012",
+)  # fmt: skip

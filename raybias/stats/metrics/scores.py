@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -25,29 +26,9 @@ from raybias.stats.metric import Contrast, contrast
 _BINS = 10
 
 
-def subgroup_auc(group: Examples, others: Examples) -> Doubles:
-    """Rank the group's positive examples against its negative ones."""
-    return auc(group.only(gold=True), group.only(gold=False))
-
-
-def bpsn_auc(group: Examples, others: Examples) -> Doubles:
-    """Rank the others' positive examples against the group's negative ones."""
-    return auc(others.only(gold=True), group.only(gold=False))
-
-
-def bnsp_auc(group: Examples, others: Examples) -> Doubles:
-    """Rank the group's positive examples against the others' negative ones."""
-    return auc(group.only(gold=True), others.only(gold=False))
-
-
-def positive_aeg(group: Examples, others: Examples) -> Doubles:
-    """Compare the scores of positive examples."""
-    return 0.5 - auc(group.only(gold=True), others.only(gold=True))
-
-
-def negative_aeg(group: Examples, others: Examples) -> Doubles:
-    """Compare the scores of negative examples."""
-    return 0.5 - auc(group.only(gold=False), others.only(gold=False))
+def _excess_auc(group: Examples, others: Examples, *, gold: bool) -> Doubles:
+    """Compare the scores of examples of the class, or of others."""
+    return 0.5 - auc(group.only(gold=gold), others.only(gold=gold))
 
 
 def ece(group: Examples) -> Doubles:
@@ -60,26 +41,41 @@ def ece(group: Examples) -> Doubles:
     return ratio(np.asarray(apart), group.weights.sum(axis=1))
 
 
-for function, what in (
-    (subgroup_auc, "the group's positive and negative examples"),
-    (bpsn_auc, "positive examples of other groups and negative ones of the group"),
-    (bnsp_auc, "positive examples of the group and negative ones of other groups"),
+for name, outcome, what in (
+    (
+        "subgroup_auc",
+        lambda group, _: auc(group.only(gold=True), group.only(gold=False)),
+        "the group's positive and negative examples",
+    ),
+    (
+        "bpsn_auc",
+        lambda group, others: auc(others.only(gold=True), group.only(gold=False)),
+        "positive examples of other groups and negative ones of the group",
+    ),
+    (
+        "bnsp_auc",
+        lambda group, others: auc(group.only(gold=True), others.only(gold=False)),
+        "positive examples of the group and negative ones of other groups",
+    ),
 ):
     contrast(
-        function.__name__,
-        Contrast(outcomes=(function,), needs="scores", against="pooled_others"),
+        name,
+        Contrast(outcomes=(outcome,), needs="scores", against="pooled_others"),
         formula=f"AUC of {what}",
         source="Borkan2019",
         above="benefit",
     )
-for function, what in ((positive_aeg, "positive"), (negative_aeg, "negative")):
+for name, gold in (("positive_aeg", True), ("negative_aeg", False)):
     contrast(
-        function.__name__,
-        Contrast(outcomes=(function,), needs="scores", against="pooled_others", reduce=mean),
-        formula=f"1/2 - U/(mn) of the scores of {what} examples of the group and of the others;"
-        " mean over groups",
+        name,
+        Contrast(
+            outcomes=(partial(_excess_auc, gold=gold),), needs="scores", against="pooled_others",
+            reduce=mean,
+        ),
+        formula=f"1/2 - U/(mn) of the scores of {name.removesuffix('_aeg')} examples of the group"
+        " and of the others; mean over groups",
         source="Borkan2019",
-    )
+    )  # fmt: skip
 contrast(
     "average_group_fairness",
     Contrast(outcomes=(wasserstein,), needs="scores", against="pooled", reduce=mean, bound=0.0),
