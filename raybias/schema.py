@@ -80,9 +80,8 @@ OPTION_ANSWERS: Final = _table(
     """
 )
 
-#: One row per triple: a sentence about a target term that holds a stereotype, one that holds its
-#: opposite, and one that says nothing sensible. In the task intersentence they follow `context`; in
-#: intrasentence they are `context` with another word for BLANK, or there is none.
+#: One row per triple of sentences about a target term. In the task intersentence they follow
+#: `context`; in intrasentence they are `context` with another word for BLANK, or there is none.
 TRIPLES: Final = _table("domain task term item_id context stereotype anti_stereotype unrelated")
 
 #: One row per model and triple: the score of each sentence, of which the higher is preferred.
@@ -92,9 +91,9 @@ TRIPLE_SCORES: Final = _table(
     """
 )
 
-#: One row per decision about one person. Persons of one `decision_id` differ in nothing else;
-#: `person` is their groups by attribute (`age=60; gender=female`), `favourable` and `unfavourable`
-#: the two answers, `reference` the groups that others are compared with, as in `person`, or null.
+#: One row per decision about one person, whose groups by attribute `person` is (`age=60;
+#: gender=female`), with the two answers; `reference` are the groups that others are compared with,
+#: as in `person`, or null.
 DECISIONS: Final = _table("decision_id item_id person text favourable unfavourable reference")
 
 #: One row per model, decision, person and prompt: the log-likelihood of each answer.
@@ -115,20 +114,18 @@ SENTENCE_SCORES: Final = _table("model probe item_id axis template_id descriptor
 DIRECTIONS: Final = ("stereo", "antistereo")
 CONDITIONS: Final = ("pro", "anti")
 
-#: One row per pair of sentences under one style. `direction` is "stereo" where sent_more
-#: holds the stereotype and "antistereo" where it holds the anti-stereotype; `kept` is true
-#: where a style has no adequate paraphrase and the original stands; `cluster` is what pairs have in
-#: common that were made together, such as their writer, and null where that is not known.
+#: One row per pair of sentences under one style. `direction` is "stereo" where sent_more holds the
+#: stereotype; `kept` is true where a style has no adequate paraphrase and the original stands;
+#: `cluster` is what pairs that were made together share, such as their writer, or null.
 PAIRS: Final = _table("pair_id bias_type direction style sent_more sent_less kept:bool cluster")
 
 #: Pairs that a model rewrote, with what its judge says of each side that it wrote: null for a
 #: side that was mirrored, and for both where the original stands.
 REWRITTEN_PAIRS: Final = pa.schema([*PAIRS, *_table("adequacy_more:float adequacy_less:float")])
 
-#: One row per pair, style and way of scoring. `preference` is 1 where sent_more scores
-#: higher, 0 where sent_less does, and null for a tie, which stays in the denominator. `turned`
-#: tells whether it is another where sentences begin with the tokenizer's other begin token, and is
-#: null where there is none.
+#: One row per pair, style and way of scoring. `preference` is 1 where sent_more scores higher, 0
+#: where sent_less does, and null for a tie, which stays in the denominator. `turned` tells whether
+#: it changes with the tokenizer's other begin token, and is null where there is none.
 PAIR_SCORES: Final = _table(
     """
     model score probe style pair_id bias_type direction score_more:float score_less:float
@@ -157,12 +154,10 @@ COREFERENCE_ANSWERS: Final = _table(
 #: The columns that identify a classifier on a probe in every derived table.
 KEYS: Final = ("model", "method", "dataset", "probe", "style")
 
-#: One row per tuned seed. `stage` is "sweep" or "final"; `stop_reason` is
-#: "early_stop", "max_steps" or "diverged"; `rank` is the place by validation
-#: accuracy among the finished final runs (1 is best), `tied` says that the
-#: lower seed decided it. `eval_losses` and `eval_accuracies` begin with step 0, whose accuracy is
-#: `untuned_accuracy`: that of the same classifier before it is tuned. What belongs to tuning is
-#: null in a prompted run, and `steps` 0.
+#: One row per tuned seed. `stage` is "sweep" or "final"; `stop_reason` is "early_stop", "max_steps"
+#: or "diverged"; `rank` is the place by validation accuracy among the finished final runs (1 is
+#: best), `tied` says that the lower seed decided it. `eval_losses` and `eval_accuracies` begin with
+#: step 0, before tuning. What belongs to tuning is null in a prompted run, and `steps` 0.
 RUNS: Final = _table(
     """
     run_id model method dataset seed:int64 learning_rate:float weight_decay:float
@@ -173,10 +168,10 @@ RUNS: Final = _table(
     """
 )
 
-#: One row per run x item x style. `scores` are the label logits, of prompted runs the
-#: log-probabilities of the label words before any calibration (null for a published file), of
-#: judged texts the probability of the verdict alone; `parsed` is false when no label could be read
-#: from `answer`, and `unread` says why: it names none, several, or one that is negated.
+#: One row per run x item x style. `scores` are the label logits, of prompted runs the uncalibrated
+#: log-probabilities of the label words, of judged texts the probability of the verdict alone;
+#: `parsed` is false when no label could be read from `answer`, and `unread` says why: it names
+#: none, several, or one that is negated.
 PREDICTIONS: Final = _table(
     """
     model method dataset run_id probe style item_id label:int8 attribute group template_id term
@@ -206,20 +201,15 @@ SCHEDULE_FILE: Final = "schedule.parquet"
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """Where the rows that a method makes from items are stored.
-
-    Attributes
-    ----------
-    folder: of OUT, where its files go.
-    schema: of its files.
-    per_item: rows of a file for each item.
-    items: schema of the pairs or questions that it reads; None for sentences with labels.
-    """
+    """Where the rows that a method makes from items are stored."""
 
     folder: str
+    """Of OUT."""
     schema: pa.Schema
     per_item: int = 1
+    """Rows for each item."""
     items: pa.Schema | None = None
+    """Of the pairs or questions that it reads; None for sentences with labels."""
 
 
 #: Counts of (run, attribute, group, template, gold, predicted).
@@ -251,10 +241,9 @@ COMPONENTS: Final = _table(
     "model attribute score group facets variance:float levels method dataset probe style"
 )
 
-#: One row per attribute, score and plan (`stats.design`): `now`, more `runs`, `templates` or
-#: `words` alone, and the `cheapest`. `words` are those of the group with the fewest (null where no
-#: group has two), `half_width` that of an average gap's interval (four times of five from
-#: `half_low` to `half_high`), `cost` that of what is added.
+#: One row per attribute, score and plan of `stats.design`. `words` are those of the group with the
+#: fewest (null where no group has two), `half_width` that of an average gap's interval (four times
+#: of five from `half_low` to `half_high`), `cost` that of what is added.
 DESIGN: Final = _table(
     """
     probe attribute score scope plan runs:int64 templates:int64 words:int64 half_width:float
@@ -276,10 +265,9 @@ LABELLED: Final = _table(
 
 #: One row per estimate. Text that does not apply is empty. `condition` is the context, task or
 #: background that the score belongs to, `style` the style or prompt (`all`: over several);
-#: `statistic` is what the value is (rate, gap, difference, ratio or score), `scope` what the
-#: interval resamples. `n` are the answers that count, `units` what is resampled of them. `p` is
-#: two-sided, `q` corrected for many tests; `reason` says why there is no interval, or no verdict,
-#: or that the value is smaller than the margin.
+#: `statistic` is a rate, gap, difference, ratio or score, `scope` what the interval resamples. `n`
+#: are the answers that count, `units` what is resampled of them. `p` is two-sided, `q` corrected
+#: for many tests; `reason` says why there is no interval or verdict, or names the margin.
 ESTIMATES: Final = _table(
     """
     kind model method dataset probe style condition attribute group score statistic scope

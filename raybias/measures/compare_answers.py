@@ -117,7 +117,7 @@ def _matched(base: pl.DataFrame, candidate: pl.DataFrame) -> Matched:
         warnings.simplefilter("ignore", StatisticsWarning)
         prints = pl.concat(map(fingerprints, apart)).cast({pl.Categorical: pl.String})
         checked_runs(prints, lambda: apart, where="base and candidate", uneven="refuse")
-    return Matched(tuple(keys), *arms, paired=runs[0] == runs[1])
+    return Matched(tuple(keys), arms[0], arms[1], paired=runs[0] == runs[1])
 
 
 def event_flips(arms: Matched, metrics: Sequence[str]) -> pl.DataFrame:
@@ -196,7 +196,7 @@ def _differ(
 def _over_templates(values_I: Doubles, templates: pl.Series, level: float) -> tuple[float, float]:
     """Interval of a mean over sentences when templates are drawn; NaN where nothing varies."""
     _, place = np.unique(templates.cast(pl.String).to_numpy(), return_inverse=True)
-    sizes_T, sums_T = np.bincount(place).astype(float), np.bincount(place, values_I)
+    sizes_T, sums_T = (np.bincount(place, weights).astype(float) for weights in (None, values_I))
     if len(sizes_T) < 2:
         return np.nan, np.nan
     parts_T = linearised(sizes_T[None, None], sums_T[None, None])[0, 0]

@@ -129,7 +129,8 @@ class Kind:
     sums: Callable[[pl.DataFrame], pl.DataFrame] | None = None
     """Makes of answers a row per `by`, `unit` and, where prompts differ, `style`, with sums."""
     estimate: Callable[[pl.DataFrame, Rules], Iterator[pl.DataFrame]] | None = None
-    """Of paired kinds: estimates straight from answers, instead of sums and scores."""
+    """Of paired kinds: estimates straight from answers, instead of sums and scores. Predictions
+    have neither, since they are counted while they are read."""
     outcomes: Callable[[pl.DataFrame], pl.DataFrame] | None = None
     """Of paired kinds: makes of answers a number per pair and style, which `compare` subtracts."""
     tables: tuple[Table, ...] = (Table("", pl.lit(value=True)),)
@@ -177,7 +178,7 @@ kinds: Final[Registry[Kind]] = Registry("kind of answers", PACKAGE)
 
 def kind(made: Kind) -> Kind:
     """Register a kind."""
-    module = (made.sums or made.estimate).__module__
+    module = (made.sums or made.estimate or made.defined).__module__
     kinds.add(made.name, made, origin=(module, made.name))
     return made
 

@@ -16,7 +16,7 @@ from raybias.probes.registries import styles
 from raybias.schema import CONDITIONS, CONTEXTS, DIRECTIONS, POLARITIES, READINGS
 from raybias.stats.predictions import Source, one_file
 from raybias.storage import Store, split_uri
-from raybias.table_files import columns_of, read_frame, refuse, unzipped
+from raybias.table_files import columns_of, need_columns, read_frame, refuse, unzipped
 
 _MEND: Final = "mend the row or leave it out"
 SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
@@ -102,8 +102,7 @@ def parted(
 def held(given: Given, *, published: bool = True) -> list[str]:
     """Name the kinds in an OUT, a table or file (perhaps `published`), or a folder's first file."""
     if isinstance(given, pl.DataFrame):
-        told = _told(given.columns, kinds)
-        return [told] if told else []
+        return _told(given.columns, kinds)
     store = Store(given)
     if store.exists("study.yaml"):
         return [name for name, each in kinds.items() if store.exists(each.folder)]
@@ -118,12 +117,13 @@ def held(given: Given, *, published: bool = True) -> list[str]:
         if source.name.endswith(_TSV):
             return [PREDICTIONS]
         if source.name.endswith(SUFFIXES):
-            told = _told(columns_of(source.store, source.name), kinds)
-            return [told] if told else []
+            return _told(columns_of(source.store, source.name), kinds)
         for name, each in kinds.items() if published else ():
-            if each.published is None or not source.name.endswith(each.endings):
-                continue
-            if each.published(None)(source, content(source)) is not None:
+            if (
+                each.published is not None
+                and source.name.endswith(each.endings)
+                and each.published(None)(source, content(source)) is not None
+            ):
                 return [name]
     return []
 
@@ -134,11 +134,10 @@ def _endings(wanted: Mapping[str, Kind]) -> tuple[str, ...]:
 
 def _joined(kind: Kind, frames: Sequence[pl.DataFrame], where: str) -> pl.DataFrame:
     answers = pl.concat(frames)
-    keys = ["model", "probe", *kind.item]
-    for row in answers.filter(pl.struct(keys).is_duplicated()).sort(keys).iter_rows(named=True):
-        named = " ".join(str(row[name]) for name in kind.item)
+    keys = answers.select("model", "probe", *kind.item)
+    for model, _, *item in keys.filter(keys.is_duplicated()).sort(pl.all()).iter_rows():
         raise DataError(
-            f"{row['model']!r} answers {named} more than once",
+            f"{model!r} answers {' '.join(map(str, item))} more than once",
             where=where,
             cure="give each answer once",
         )
@@ -156,7 +155,11 @@ def _of_path(
                 yield from _of_path(folder, wanted, published, items)
         return
     apart = Source(*split_uri(items)).uri if isinstance(items, str) else None
-    for source, inside in sources(path, _endings(wanted)):
+    single, store = one_file(path, _endings(wanted), "give such a file"), Store(path)
+    inside = single is None
+    names = store.files(recursive=True) if inside else []
+    files = [Source(store, name) for name in names if name.endswith(_endings(wanted))]
+    for source in files if single is None else [single]:
         if inside and source.uri == apart:
             continue
         if source.name.endswith(SUFFIXES):
@@ -177,34 +180,29 @@ def _of_path(
             )  # fmt: skip
 
 
-def _told(columns: Sequence[str], wanted: Mapping[str, Kind]) -> str | None:
-    """Return the kind of a table by its columns: the one that needs most of them."""
+def _told(columns: Sequence[str], wanted: Mapping[str, Kind]) -> list[str]:
+    """Return the kind of a table by its columns, if any: the one that needs most of them."""
     there = {*columns}
     needed = {name: required(each.answers) for name, each in wanted.items() if name != PREDICTIONS}
     fits = [name for name, names in needed.items() if {*names} <= there]
     label, group, pred = _PREDICTED
     if not fits and PREDICTIONS in wanted and {label, group} <= there and {pred, "score"} & there:
-        return PREDICTIONS
-    return max(fits, key=lambda name: len(needed[name]), default=None)
+        return [PREDICTIONS]
+    return sorted(fits, key=lambda name: -len(needed[name]))[:1]
 
 
 def _of_table(
     frame: pl.DataFrame, wanted: Mapping[str, Kind], where: str
 ) -> tuple[str, pl.DataFrame]:
     told = _told(frame.columns, wanted)
-    if told is None:
-        needed = {name: required(each.answers) for name, each in wanted.items()}
-        if len(wanted) > 1:
-            needed = {PREDICTIONS: [*_PREDICTED], **needed}
-        lacks = {name: [n for n in names if n not in frame.columns]
-                 for name, names in needed.items()}  # fmt: skip
-        near = min(lacks, key=lambda name: len(lacks[name]) / len(needed[name]))
-        raise DataError(
-            f"lacks the column{'s' * (len(lacks[near]) > 1)} {', '.join(lacks[near])}",
-            where=where,
-            cure=f"{near} need {', '.join(needed[near])}",
-        )
-    return told, typed(frame, wanted[told].answers, where)
+    if not told:
+        needed = {PREDICTIONS: [*_PREDICTED]} if len(wanted) > 1 else {}
+        needed |= {name: required(each.answers) for name, each in wanted.items()}
+        missing = {name: len({*names} - {*frame.columns}) for name, names in needed.items()}
+        near = min(needed, key=lambda name: missing[name] / len(needed[name]))
+        cure = f"{near} need {', '.join(needed[near])}"
+        need_columns(needed[near], frame.columns, where, cure)
+    return told[0], typed(frame, wanted[told[0]].answers, where)
 
 
 def file_source(path: str) -> Source:
@@ -225,16 +223,6 @@ def model_of(source: Source) -> str:
     """Return the name of the folder that holds a file, which lm-eval names after the model."""
     folder = source.uri.rpartition("/")[0].rpartition("/")[2]
     return folder or source.name.rpartition("/")[2].split(".")[0]
-
-
-def sources(path: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> list[tuple[Source, bool]]:
-    """List a path's files, and whether they are of a folder; DataError as `one_file`."""
-    single = one_file(str(path), suffixes, "give such a file")
-    if single is not None:
-        return [(single, False)]
-    store = Store(path)
-    names = [name for name in store.files(recursive=True) if name.endswith(suffixes)]
-    return [(Source(store, name), True) for name in names]
 
 
 def required(table: pa.Schema) -> list[str]:

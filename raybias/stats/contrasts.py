@@ -11,11 +11,10 @@ source examples, U distinct scores.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -87,60 +86,6 @@ def wasserstein(one: Examples, other: Examples) -> Doubles:
     return np.where(empty_B, np.nan, apart_B)
 
 
-@dataclass(frozen=True)
-class Versions:
-    """The versions of source examples in which groups are named; a group may have several."""
-
-    source: Counts
-    """Which source example a version is of [N], from 0."""
-    group: Counts
-    """[N]."""
-    gold: Bools
-    called: Counts
-    """The predicted label [N]; -1 where none could be read."""
-    score: Doubles
-    """Of the class [N]."""
-    copies: Doubles
-    """How often each stands there [N]."""
-    shape: tuple[int, int]
-    """S and G."""
-
-    @property
-    def cell(self) -> Counts:
-        """Which source and group a version is of [N]."""
-        return self.source * self.shape[1] + self.group
-
-    def mean(self, values_N: Doubles) -> Doubles:
-        """Average over the versions of a group [S, G]; NaN where it has none."""
-        sums, copies = (
-            np.bincount(self.cell, weights, math.prod(self.shape)).reshape(self.shape)
-            for weights in (values_N * self.copies, self.copies)
-        )
-        return ratio(sums, copies)
-
-    def of_pairs(self, apart: Callable[[Doubles, Doubles], Doubles]) -> Doubles:
-        """Average a distance [S] of two groups' scores [S, versions] over pairs of groups."""
-        place = np.lexsort((self.score, self.cell))
-        starts = np.searchsorted(self.cell[place], np.arange(math.prod(self.shape) + 1))
-        many_SG = np.diff(starts).reshape(self.shape)
-        first_SG = starts[:-1].reshape(self.shape)
-        score_N = self.score[place]
-        total, pairs = np.zeros(self.shape[0]), np.zeros(self.shape[0])
-        for s, t in combinations(range(self.shape[1]), 2):
-            # Sources that have as many versions of either group are computed at once.
-            for sizes in np.unique(many_SG[:, [s, t]], axis=0):
-                if sizes.min() == 0:
-                    continue
-                rows = np.flatnonzero((many_SG[:, [s, t]] == sizes).all(axis=1))
-                scores = [
-                    score_N[first_SG[rows, g][:, None] + np.arange(size)]
-                    for g, size in zip((s, t), sizes, strict=True)
-                ]
-                total[rows] += apart(*scores)
-                pairs[rows] += 1
-        return ratio(total, pairs)
-
-
 def sorted_wasserstein(one_SM: Doubles, other_SK: Doubles) -> Doubles:
     """Compute the distance (W1) between sorted scores [S, M] and [S, K] of each source [S]."""
     sizes = one_SM.shape[1], other_SK.shape[1]
@@ -183,21 +128,32 @@ def deviation(values: Doubles) -> Doubles:
     return np.where(several, np.sqrt(mean_of_known((values - centre[..., None]) ** 2)), np.nan)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Laid:
     """The examples of one classifier on one attribute, as arrays."""
 
     keys: tuple[str, ...]
     """Values of TABLE."""
     groups: tuple[str, ...]
+    in_mean_G: Bools
     runs: int
     units: int
     """Whether units are templates, source examples or items is for the caller to know."""
-    at: Mapping[str, Counts]
-    """Which group, run, unit and source each row is of [N]; the source is counted in each run."""
-    columns: pl.DataFrame
-    """gold, called, pred, n, the masks of shares and, where they are known, score and source."""
-    in_mean_G: Bools
+    run_N: Counts
+    group_N: Counts
+    unit_N: Counts
+    source_N: Counts | None
+    """Which source example a row is a version of, counted in each run; None where not all are."""
+    gold_N: Bools
+    called_N: Bools
+    label_N: Counts
+    """The predicted label; -1 where none could be read."""
+    score_N: Doubles
+    """Of the class; NaN where there is none."""
+    copies_N: Doubles
+    """How often each row stands there."""
+    masks: pl.DataFrame
+    """`among NAME` and `holds NAME` of the shares that contrasts are taken of."""
 
     def drawn(
         self, parts: Contrast, against: str, runs_BR: Doubles, units_BT: Doubles
@@ -219,26 +175,22 @@ class Laid:
         """Say what of a metric's needs is not there; empty where nothing is lacking."""
         if len(self.groups) < 2:
             return "there is one group, and nothing to compare it with"
-        if parts.within == "source" and "source" not in self.at:
+        if parts.within == "source" and self.source_N is None:
             return "not all examples have a source_id or template_id"
-        if parts.needs != "counts" and np.isnan(self.score).any():
+        score_N = self.score_N
+        if parts.needs != "counts" and np.isnan(score_N).any():
             return "not all examples have a score"
-        if parts.needs == "probabilities" and not (0 <= self.score.min() <= self.score.max() <= 1):
+        if parts.needs == "probabilities" and not (0 <= score_N.min() <= score_N.max() <= 1):
             return "scores are not all from 0 to 1, as probabilities are"
         return ""
 
     def of_sources(self, parts: Contrast) -> tuple[Doubles, Doubles]:
         """Count sources in which groups meet, and sum their values, by run and unit [R, T]."""
         (outcome,) = parts.outcomes
-        called = self.columns["pred"].cast(pl.Int64).fill_null(-1).to_numpy()
-        versions = Versions(
-            self.at["source"], self.at["group"], self._gold, called, self.score, self._copies,
-            (int(self.at["source"].max()) + 1, len(self.groups)),
-        )  # fmt: skip
-        value_S = outcome(versions) if callable(outcome) else np.empty(0)
+        value_S = outcome(self) if callable(outcome) else np.empty(0)
         value_S = value_S if parts.reduce is None else parts.reduce(value_S)
-        _, first = np.unique(self.at["source"], return_index=True)
-        cell_S = self.at["run"][first] * self.units + self.at["unit"][first]
+        _, first = np.unique(self._version_N // len(self.groups), return_index=True)
+        cell_S = self.run_N[first] * self.units + self.unit_N[first]
         known, size = ~np.isnan(value_S), self.runs * self.units
         items, sums = (
             np.bincount(cell_S[known], weights, size).reshape(self.runs, self.units).astype(float)
@@ -247,50 +199,68 @@ class Laid:
         return items, sums
 
     @cached_property
-    def rows(self) -> list[list[Counts]]:
-        """Which rows are of each run and group."""
-        return [
-            [
-                np.flatnonzero((self.at["run"] == run) & (self.at["group"] == group))
-                for group in range(len(self.groups))
-            ]
-            for run in range(self.runs)
-        ]
+    def _version_N(self) -> Counts:
+        """Which source and group a row is of [N], numbered through S x G."""
+        sources = np.zeros_like(self.group_N) if self.source_N is None else self.source_N
+        return sources * len(self.groups) + self.group_N
 
-    @cached_property
-    def score(self) -> Doubles:
-        """Scores of the class [N]; NaN where there are none."""
-        if "score" not in self.columns.columns:
-            return np.full(self.columns.height, np.nan)
-        return self.columns["score"].cast(pl.Float64).fill_null(np.nan).to_numpy()
+    def version_means(self, values_N: Doubles | Bools) -> Doubles:
+        """Average over the versions in which a source names a group [S, G]; NaN of none."""
+        size = (int(self._version_N.max()) // len(self.groups) + 1) * len(self.groups)
+        sums, copies = (
+            np.bincount(self._version_N, weights, size).astype(float).reshape(-1, len(self.groups))
+            for weights in (values_N * self.copies_N, self.copies_N)
+        )
+        return ratio(sums, copies)
 
-    @cached_property
-    def _gold(self) -> Bools:
-        return self.columns["gold"].to_numpy()
-
-    @cached_property
-    def _copies(self) -> Doubles:
-        return self.columns["n"].cast(pl.Float64).to_numpy()
+    def over_version_pairs(self, apart: Callable[[Doubles, Doubles], Doubles]) -> Doubles:
+        """Average a distance [S] of two groups' scores [S, versions] over pairs of groups."""
+        place, groups = np.lexsort((self.score_N, self._version_N)), len(self.groups)
+        sources = int(self._version_N.max()) // groups + 1
+        starts = np.searchsorted(self._version_N[place], np.arange(sources * groups + 1))
+        many_SG, first_SG = (each.reshape(-1, groups) for each in (np.diff(starts), starts[:-1]))
+        score_N, total, pairs = self.score_N[place], np.zeros(sources), np.zeros(sources)
+        for s, t in combinations(range(groups), 2):
+            # Sources that have as many versions of either group are computed at once.
+            for sizes in np.unique(many_SG[:, [s, t]], axis=0):
+                if sizes.min() == 0:
+                    continue
+                rows = np.flatnonzero((many_SG[:, [s, t]] == sizes).all(axis=1))
+                total[rows] += apart(*(
+                    score_N[first_SG[rows, g][:, None] + np.arange(size)]
+                    for g, size in zip((s, t), sizes, strict=True)
+                ))  # fmt: skip
+                pairs[rows] += 1
+        return ratio(total, pairs)
 
     def counts(self, mask: str | Bools) -> Doubles:
         """Count the rows of a mask by unit, run and group [T, R * G]."""
-        held = self.columns[mask].to_numpy() if isinstance(mask, str) else mask
+        held = self.masks[mask].to_numpy() if isinstance(mask, str) else mask
         shape = (self.units, self.runs, len(self.groups))
-        cell = np.ravel_multi_index([self.at[name] for name in ("unit", "run", "group")], shape)
-        sums = np.bincount(cell[held], self._copies[held], int(np.prod(shape)))
+        cell = np.ravel_multi_index((self.unit_N, self.run_N, self.group_N), shape)
+        sums = np.bincount(cell[held], self.copies_N[held], math.prod(shape))
         return np.asarray(sums.reshape(self.units, -1), np.float64)
 
     @cached_property
     def confusion(self) -> tuple[Doubles, ...]:
         """True positives, false positives, false negatives, true negatives, each [T, R * G]."""
-        gold, called = self._gold, self.columns["called"].to_numpy()
+        gold, called = self.gold_N, self.called_N
         masks = (gold & called, ~gold & called, gold & ~called, ~gold & ~called)
         return tuple(map(self.counts, masks))
 
+    @cached_property
+    def _rows(self) -> list[list[Counts]]:
+        """Which rows are of each run and group."""
+        return [
+            [np.flatnonzero((self.run_N == r) & (self.group_N == g))
+             for g in range(len(self.groups))]
+            for r in range(self.runs)
+        ]  # fmt: skip
+
     def _examples(self, rows: Counts, units_BT: Doubles) -> Examples:
         """Select rows, with the weights of their units."""
-        weights = units_BT[:, self.at["unit"][rows]] * self._copies[rows]
-        return Examples(self._gold[rows], self.score[rows], weights)
+        weights = units_BT[:, self.unit_N[rows]] * self.copies_N[rows]
+        return Examples(self.gold_N[rows], self.score_N[rows], weights)
 
     def _outcome(
         self, outcome: str | Callable[..., Doubles], parts: Contrast, against: str,
@@ -339,7 +309,7 @@ class Laid:
         """Compute outcomes [B, R, G] likewise; of the group beside others where it is `paired`."""
         values, others = np.full((2, len(units_BT), self.runs, len(self.groups)), np.nan)
         pooled = against.startswith("pooled")
-        for run, rows in enumerate(self.rows):
+        for run, rows in enumerate(self._rows):
             for group, own in enumerate(rows):
                 examples = self._examples(own, units_BT)
                 rest = [
@@ -362,23 +332,29 @@ def lay_out(
     `examples` have TABLE, run_id, group, unit, label, pred and n; score and source where they are
     known; no extra groups. `outcomes` are the metrics of counts that contrasts are taken of.
     """
-    gold, called = (pl.col(name) == Label.POSITIVE for name in ("label", "pred"))
-    marked = examples.with_columns(masks(outcomes), gold=gold, called=called.fill_null(False))
     known = {row[:3]: row[3] for row in inside.iter_rows()}
-    parts = marked.cast({pl.Categorical: pl.String}).partition_by(TABLE, as_dict=True)
+    parts = examples.cast({pl.Categorical: pl.String}).partition_by(TABLE, as_dict=True)
     for keys, part in sorted(parts.items(), key=lambda item: tuple(map(str, item[0]))):
-        names: dict[str, Any] = {}
-        at: dict[str, Counts] = {}
-        for column, level in (("group", "group"), ("run_id", "run"), ("unit", "unit")):
-            names[level], at[level] = np.unique(part[column].to_numpy(), return_inverse=True)
-        if "source" in part.columns and not part["source"].null_count():
-            source = pl.struct("run_id", "source").rank("dense").cast(pl.Int64) - 1
-            at["source"] = part.select(source).to_series().to_numpy()
         place = dict(zip(TABLE, map(str, keys), strict=True))
-        in_mean = [
-            known.get((place["probe"], place["attribute"], g), False) for g in names["group"]
-        ]
+        (groups, group_N), (runs, run_N), (units, unit_N) = (
+            np.unique(part[name].to_numpy(), return_inverse=True)
+            for name in ("group", "run_id", "unit")
+        )
+        gold_N, called_N = (
+            (part[name] == Label.POSITIVE).fill_null(False).to_numpy() for name in ("label", "pred")
+        )
+        score = part["score"] if "score" in part.columns else pl.Series([None] * part.height)
+        sources = None
+        if "source" in part.columns and not part["source"].null_count():
+            ranked = part.select(pl.struct("run_id", "source").rank("dense").cast(pl.Int64) - 1)
+            sources = ranked.to_series().to_numpy()
         yield Laid(
-            tuple(place.values()), tuple(map(str, names["group"])), len(names["run"]),
-            len(names["unit"]), at, part, np.array(in_mean, bool),
+            keys=tuple(place.values()), groups=tuple(map(str, groups)),
+            in_mean_G=np.array([known.get((place["probe"], place["attribute"], group), False)
+                                for group in groups], bool),
+            runs=len(runs), units=len(units), run_N=run_N, group_N=group_N, unit_N=unit_N,
+            source_N=sources, gold_N=gold_N, called_N=called_N,
+            label_N=part["pred"].cast(pl.Int64).fill_null(-1).to_numpy(),
+            score_N=score.cast(pl.Float64).fill_null(np.nan).to_numpy(),
+            copies_N=part["n"].cast(pl.Float64).to_numpy(), masks=part.select(masks(outcomes)),
         )  # fmt: skip

@@ -204,7 +204,7 @@ class _Seen:
     ) -> pl.DataFrame:
         """Join the counts of pieces, run by run, or over a classifier's; leave out some runs."""
         types = pl.Schema(table)
-        texts = {name: pl.Categorical() if t == pl.String else t for name, t in types.items()}
+        texts = pl.Schema({n: pl.Categorical() if t == pl.String else t for n, t in types.items()})
         if not parts:
             return pl.DataFrame(schema=texts)
         dropped = [self.runs[row] for row in left_out.iter_rows()]

@@ -272,7 +272,8 @@ def _sources(
     for place, part in table.group_by(_PLACE, maintain_order=True):
         of = {str(facets): rows for (facets,), rows in part.group_by("facets")}
         mean = {facets: float(np.mean(rows["variance"].to_numpy())) for facets, rows in of.items()}
-        levels = {facets: rows["levels"].min() for facets, rows in of.items()}
+        levels = {facets: min(rows["levels"].drop_nulls(), default=1)
+                  for facets, rows in of.items()}  # fmt: skip
         words = of.get("word", part.clear())
         counts = dict(words.group_by("group").agg(pl.col("levels").min()).sort("group").iter_rows())
         items = of["template"].group_by(schema.KEYS).agg(pl.col("n").sum())["n"]

@@ -72,7 +72,7 @@ class Contrast:
     """The name of a metric of counts or a class, or a function. Of counts, it takes true positives,
     false positives, false negatives and true negatives, and returns an array of their shape. Of
     scores, it takes the `stats.contrasts.Examples` of a group, and those of the background if there
-    is no `distance`, and returns [B]. Within a source, it takes `stats.contrasts.Versions` and
+    is no `distance`, and returns [B]. Within a source, it takes `stats.contrasts.Laid` and
     returns [S, G], or [S] if there is no `reduce`."""
     needs: Needs = "counts"
     within: Literal["group", "source"] = "group"

@@ -101,7 +101,7 @@ class _Drawing:
     @property
     def draws(self) -> int:
         """As many as asked for, but fewer of many examples."""
-        rows = self.laid.columns.height // self.laid.runs
+        rows = len(self.laid.run_N) // self.laid.runs
         return min(self.rules.bootstrap_draws, max(_LEAST_DRAWS, _WEIGHED // max(1, rows)))
 
     @property
@@ -125,7 +125,9 @@ class _Drawing:
         reason = self.unvaried if table is not None else lacks
         groups = (*self.laid.groups, ALL)
         found: dict[str, dict[str, Any]] = {group: {"reason": reason} for group in groups}
-        for scope, estimate in table.estimates(None).items() if table is not None else ():
+        if table is None:
+            return found
+        for scope, estimate in table.estimates(None).items():
             low_G, high_G = estimate.interval(self.rules.level)
             if not np.isnan(low_G).all():
                 found = {group: {} for group in groups}
@@ -191,7 +193,7 @@ class _Drawing:
             return
         laid = self.laid
         key = (self.rules.bootstrap_seed, laid.keys[schema.KEYS.index("probe")], laid.keys[-1])
-        step = max(1, _ENTRIES // max(1, laid.columns.height // laid.runs))
+        step = max(1, _ENTRIES // max(1, len(laid.run_N) // laid.runs))
         weights = Weights((laid.runs, laid.units), self.draws, key, "sentences")
         for some, runs_BR, units_BT in weights.chunks():
             for start in range(0, len(runs_BR), step):

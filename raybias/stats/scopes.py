@@ -271,10 +271,10 @@ def pooled_words(values: pl.DataFrame) -> dict[tuple[str, ...], WordVariance]:
     counts = sized.group_by(TABLE).agg(pl.struct("group", "words").unique().alias("counts"))
     found = {}
     for row in squares.join(counts, on=TABLE, nulls_equal=True).rows():
-        *keys, between, noise, freedom, noise_freedom, sizes = row
-        words = {each["group"]: each["words"] for each in sizes}
+        *keys, between, noise, freedom, noise_freedom, several = row
+        sizes = {each["group"]: each["words"] for each in several}
         place = tuple(map(str, keys))
-        found[place] = WordVariance(between - noise, noise, freedom, noise_freedom, words)
+        found[place] = WordVariance(between - noise, noise, freedom, noise_freedom, sizes)
     return found
 
 

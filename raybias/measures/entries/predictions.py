@@ -14,9 +14,8 @@ from typing import Final
 import polars as pl
 
 from raybias import schema
-from raybias.config import Statistics
 from raybias.errors import ConfigError
-from raybias.measures.kind import Kind, Rules, Table, kind
+from raybias.measures.kind import Kind, Table, kind
 from raybias.measures.prediction_rows import (
     BY,
     KIND,
@@ -43,7 +42,7 @@ from raybias.stats.metric_files import (
     metrics_of_files,
 )
 from raybias.stats.metric_table import DEFAULT_BACKGROUND, LESS_NOISE
-from raybias.stats.predictions import Source, sources
+from raybias.stats.predictions import Source
 from raybias.stats.scopes import REDRAWN
 
 #: Default metrics of labels of two classes.
@@ -91,8 +90,7 @@ def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
     where = ", ".join(source.uri for source in files)
     of_all = [name for name in asked_for if metrics[name].values is not None]
     counts = count_files(files, where=where, metrics=of_all, unfinished="refuse")
-    labels = pl.concat(counts.cells[name].cast(pl.Int64) for name in ("label", "pred"))
-    last = max(1, int(labels.drop_nulls().to_numpy().max()))
+    last = max(1, counts.cells.select(pl.max_horizontal(pl.col("label", "pred").max())).item())
     two = last == 1 and not asked.sentiment
     usual = 1 if two else int(schema.Label.POSITIVE)
     positive = usual if asked.positive is None else asked.positive
@@ -107,10 +105,10 @@ def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
         words=as_class(counts.words, positive),
     )  # fmt: skip
     # Groups of columns that a user names are compared with one another, not by the papers' lists.
-    own = {name for source in files if source.columns for name in source.columns.by}
+    own = [name for source in files if source.columns for name in source.columns.by]
     groups = counts.cells.select("attribute", "group").unique().cast(pl.String).sort("group")
-    known = groups.filter(pl.col("attribute").is_in(sorted(own)))
-    chosen = dict(known.group_by("attribute").agg("group").iter_rows())
+    by = groups.filter(pl.col("attribute").is_in(own)).group_by("attribute")
+    chosen = dict(by.agg("group").iter_rows())
     rules = replace(asked.rules, everywhere={**chosen, **asked.rules.everywhere})
     if two:
         # Rightly so, a rare class is predicted less well than by always naming the other.
@@ -166,14 +164,12 @@ def _against(background: str, rules: GapRules, cells: pl.DataFrame) -> GapRules:
         )
     if not colon:
         return rules
-    known = cells["group"].cast(pl.String).unique().sort().to_list()
-    if group not in known:
-        raise ConfigError(
-            f"no group {group!r} to be the background", cure=f"groups are {', '.join(known)}"
-        )
-    has = cells.filter(pl.col("group").cast(pl.String) == group)["attribute"].cast(pl.String)
-    chosen = {**rules.everywhere, **dict.fromkeys(has.unique().to_list(), (group,))}
-    return replace(rules, everywhere=chosen)
+    known = cells.select(pl.col("attribute", "group").cast(pl.String)).unique()
+    has = known.filter(group=group)["attribute"].to_list()
+    if not has:
+        groups = ", ".join(known["group"].unique().sort())
+        raise ConfigError(f"no group {group!r} to be the background", cure=f"groups are {groups}")
+    return replace(rules, everywhere={**rules.everywhere, **dict.fromkeys(has, (group,))})
 
 
 def _of_contrasts(
@@ -204,24 +200,13 @@ def estimates_of(found: GapAnalysis) -> pl.DataFrame:
     parts = [*of_gaps(found), accuracy_rows(counts, found.options), unread_rows(counts)]
     if contrasts(found.options.metrics):
         measured = metrics_of_cells(counts.cells, found.inside, found.options)
-        parts.append(_without_verdict(measured, found.excluded))
+        # Classifiers that cannot do their task have the reason in place of intervals.
+        for frame in (frame for frame in found.excluded if "score" not in frame.columns):
+            why = reasons_of(measured, frame)
+            ends = pl.when(why.is_null()).then(pl.col("low", "high"))
+            measured = measured.with_columns(ends, reason=pl.coalesce(why, "reason"))
+        parts.append(measured)
     return with_items(_joined(parts), counts.cells)
-
-
-def _without_verdict(measured: pl.DataFrame, excluded: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Replace the intervals of classifiers that cannot do their task by the reason."""
-    for frame in (frame for frame in excluded if "score" not in frame.columns):
-        why = reasons_of(measured, frame)
-        ends = [pl.when(why.is_null()).then(end).alias(end) for end in ("low", "high")]
-        measured = measured.with_columns(*ends, reason=pl.coalesce(why, "reason"))
-    return measured
-
-
-def _estimate(answers: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
-    statistics = Statistics.under("strict" if rules.strict else "paper")
-    own = {"level": rules.level, "adjust": rules.adjust}
-    asked = Asked(rules=GapRules(statistics.model_copy(update=own)))
-    yield measure_predictions(sources([answers]), asked)
 
 
 def _defined(scores: list[str]) -> Iterator[str]:
@@ -257,7 +242,6 @@ PREDICTIONS: Final = kind(
         name=KIND,
         answers=PREDICTION_TABLE,
         item=("run_id", "item_id"),
-        estimate=_estimate,
         units="items",
         title="How groups are labelled",
         redrawn=_REDRAWN,

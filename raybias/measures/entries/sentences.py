@@ -37,9 +37,12 @@ def _pairs(scores: pl.DataFrame) -> tuple[int, int]:
     sizes: dict[tuple[int, int], list[tuple[Doubles, Doubles]]] = defaultdict(list)
     for one, other in combinations(sorted(samples, key=len), 2):
         sizes[len(one), len(other)].append((one, other))
-    stacked = [map(np.stack, zip(*together, strict=True)) for together in sizes.values()]
-    p_values = [np.atleast_1d(stats.mannwhitneyu(*each, axis=1).pvalue) for each in stacked]
-    return sum(int((p < LEVEL).sum()) for p in p_values), sum(map(len, p_values))
+    different, pairs = 0, 0
+    for together in sizes.values():
+        ones, others = (np.stack(each) for each in zip(*together, strict=True))
+        p_values = np.atleast_1d(stats.mannwhitneyu(ones, others, axis=1).pvalue)
+        different, pairs = different + int((p_values < LEVEL).sum()), pairs + len(p_values)
+    return different, pairs
 
 
 SENTENCES: Final = kind(

@@ -10,7 +10,7 @@ import numpy as np
 from raybias.stats.components import Doubles
 from raybias.stats.contrasts import (
     Examples,
-    Versions,
+    Laid,
     auc,
     deviation,
     mean,
@@ -96,23 +96,23 @@ contrast(
 )
 
 
-def gold_probability(versions: Versions) -> Doubles:
+def gold_probability(laid: Laid) -> Doubles:
     """Average the probability of what the label says: the class, or another."""
-    return versions.mean(np.where(versions.gold, versions.score, 1 - versions.score))
+    return laid.version_means(np.where(laid.gold_N, laid.score_N, 1 - laid.score_N))
 
 
-def fairness(versions: Versions) -> Doubles:
+def fairness(laid: Laid) -> Doubles:
     """Average the distance (W1) between the scores of two groups' versions."""
-    return versions.of_pairs(sorted_wasserstein)
+    return laid.over_version_pairs(sorted_wasserstein)
 
 
-def flips(versions: Versions) -> Doubles:
+def flips(laid: Laid) -> Doubles:
     """Count the pairs of two groups' versions that are labelled otherwise."""
-    labels = np.unique(versions.called)
-    share_SGC = np.stack([versions.mean(versions.called == label) for label in labels], axis=-1)
+    labels = np.unique(laid.label_N)
+    share_SGC = np.stack([laid.version_means(laid.label_N == label) for label in labels], axis=-1)
     pairs = [
         1 - (share_SGC[:, s] * share_SGC[:, t]).sum(axis=-1)
-        for s, t in combinations(range(versions.shape[1]), 2)
+        for s, t in combinations(range(share_SGC.shape[1]), 2)
     ]
     return mean_of_known(np.stack(pairs, axis=-1))
 
