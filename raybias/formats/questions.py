@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -148,7 +148,7 @@ def plain_answer(text: str) -> str:
     return text.strip().casefold().removesuffix(".").rstrip()
 
 
-#: Of the sentences of a triple, in the order of `StereoSetTriple.sentences`.
+#: Of the sentences of a triple, in the order of a triple's.
 ROLES: Final = ("stereotype", "anti-stereotype", "unrelated")
 _OF_STEREOSET: Final = "give it as StereoSet's authors published it"
 
@@ -161,7 +161,9 @@ class StereoSetSentence(BaseModel):
     sentence: str = ""
 
 
-class _Triple(BaseModel):
+class StereoSetTriple(BaseModel):
+    """A triple of one domain (`race`), about a target term."""
+
     id: Text
     target: Text
     bias_type: Text
@@ -170,37 +172,26 @@ class _Triple(BaseModel):
 
 
 class _Items(BaseModel):
-    data: dict[str, list[_Triple]]
-
-
-class StereoSetTriple(NamedTuple):
-    """A triple of one domain (`race`) and task (`intrasentence`), about a target term."""
-
-    domain: str
-    task: str
-    term: str
-    item_id: str
-    context: str
-    sentences: tuple[StereoSetSentence, ...]
-    """In the order of `ROLES`."""
+    data: dict[str, list[StereoSetTriple]]
 
 
 _ITEMS: Final = TypeAdapter(_Items)
 
 
-def stereoset_triples(text: bytes, where: str) -> list[StereoSetTriple]:
-    """Parse a dev.json or a part of it; `DataError` for a triple with two of one gold_label."""
-    triples = []
-    for task, each in parsed(_ITEMS, text, where, _OF_STEREOSET).data.items():
-        for triple in each:
-            by_role = {sentence.gold_label: sentence for sentence in triple.sentences}
-            if len(by_role) < len(ROLES):
+def stereoset_triples(text: bytes, where: str) -> list[tuple[str, StereoSetTriple]]:
+    """Parse a dev.json or a part of it into triples with their task (`intrasentence`).
+
+    Their sentences are in the order of `ROLES`; two of one gold_label are a `DataError`.
+    """
+    found = []
+    for task, triples in parsed(_ITEMS, text, where, _OF_STEREOSET).data.items():
+        for triple in triples:
+            triple.sentences.sort(key=lambda sentence: ROLES.index(sentence.gold_label))
+            if len({sentence.gold_label for sentence in triple.sentences}) < len(ROLES):
                 raise DataError(
                     f"triple {triple.id!r} has two sentences of one gold_label",
                     where=where,
                     cure="mend it or leave it out",
                 )
-            sentences = tuple(by_role[role] for role in ROLES)
-            named = (triple.bias_type, task, triple.target, triple.id, triple.context)
-            triples.append(StereoSetTriple(*named, sentences))
-    return triples
+            found.append((task, triple))
+    return found

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import polars as pl
 from pydantic import TypeAdapter
@@ -179,28 +178,18 @@ def download_data(
     for part, path, file in entry.files():
         url = f"{mirror.rstrip('/')}/{path}" if mirror else f"{part.base}{file.origin or path}"
         if not store.exists(path) or sha256(store.read_bytes(path)).hexdigest() != file.sha256:
-            store.write_bytes(path, _fetched(url, f"sha256:{file.sha256}"))
+            store.write_bytes(path, _fetched(url, file.sha256))
         if on_file:
             on_file(path)
 
 
-def _fetched(url: str, known_hash: str) -> bytes:
-    import pooch
+def _fetched(url: str, known_hash: str | None) -> bytes:
     import requests
 
-    pooch.get_logger().setLevel("ERROR")
-    # Streamed, a refused answer would keep its connection open until it is collected.
-    whole = pooch.HTTPDownloader(stream=False)
     try:
-        with TemporaryDirectory() as folder:
-            return Path(pooch.retrieve(url, known_hash, path=folder, downloader=whole)).read_bytes()
-    except ValueError as error:
-        raise WorkFailed(
-            "is not the published file (its sha256 differs)",
-            where=url,
-            cure="nothing was written for it; try again or use another mirror",
-        ) from error
-    except (OSError, requests.RequestException) as error:
+        answer = requests.get(url, timeout=30)
+        answer.raise_for_status()
+    except requests.RequestException as error:
         said = str(error)[:80]
         if isinstance(error, requests.HTTPError) and error.response is not None:
             said = f"{error.response.status_code} {error.response.reason}"
@@ -210,6 +199,13 @@ def _fetched(url: str, known_hash: str) -> bytes:
             said = "no connection to the server"
         cure = "check the network, or give a mirror"
         raise WorkFailed(f"cannot fetch ({said})", where=url, cure=cure) from error
+    if sha256(answer.content).hexdigest() != known_hash:
+        raise WorkFailed(
+            "is not the published file (its sha256 differs)",
+            where=url,
+            cure="nothing was written for it; try again or use another mirror",
+        )
+    return answer.content
 
 
 def _locate(store: Store, part: Part, path: str) -> str | None:

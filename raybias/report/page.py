@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import polars as pl
 
@@ -36,10 +36,6 @@ from raybias.stats.scopes import REDRAWN, SCOPES
 from raybias.storage import Store, drafted
 from raybias.study_record import Record, read_record, read_runs
 from raybias.table_files import csv_text
-
-_NO_STUDY: Final[Mapping[str, Any]] = {
-    "study": None, "gaps": False, "judge": None, "cards": (), "cautions": (),
-}  # fmt: skip
 
 
 def write_report(store: Store, study: Study) -> pl.DataFrame:
@@ -127,7 +123,6 @@ def write_estimate_page(
     named = found.filter(~pl.col("model").is_in(["", schema.ALL]))["model"]
     names = named.unique(maintain_order=True).to_list()
     context = {
-        **_NO_STUDY,
         "name": wording.listed(names) if len(names) < 4 else f"{len(names)} models",
         "profile": "strict" if strict else "paper",
         "asked": _drawn(store, parts_of(found, level=level, scope=scope)),
@@ -159,7 +154,6 @@ def _measured_on(
     drawn = run_figures(runs, study.methods)
     context: dict[str, Any] = {
         "runs": [*drawn],
-        "schedule": (),
         "options": described.options(study),
         "measured_on": [
             one

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,12 +66,7 @@ class TextTable:
 
     def __str__(self) -> str:
         """Return the table as plain text below its title; in a terminal, within its width."""
-        try:
-            terminal = sys.stdout.fileno() if sys.stdout.isatty() else None
-            width = None if terminal is None else os.get_terminal_size(terminal).columns
-        except (OSError, ValueError):
-            width = None
-        text = self.within(width)
+        text = self.within(shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
         return f"{self.title}\n{text}" if self.title else text
 
     def within(self, width: int | None) -> str:

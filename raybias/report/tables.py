@@ -32,11 +32,8 @@ _RUN_TABLE: Final = (
 def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     """Compute a study's tables from its predictions, and write OUT/tables but for `estimates`.
 
-    Gives `estimates` (schema.ESTIMATES, of predictions); of `raybias.stats`: `components`,
-    `composition`, `answers`, `markedness`, `by_term`, `by_template` and `cells` (both Parquet
-    only), `design` (schema.DESIGN); and `runs` (one row per seed), `judged` (of
-    `stats.corrected_gaps`) where a judge labelled texts, `coverage` (predictions asked for and
-    found per run) and `notes` (the warnings of the statistics, and whether each is `urgent`).
+    `judged` is there where a judge labelled texts; `coverage` counts predictions asked for and
+    found per run, and `notes` has the warnings of the statistics, and whether each is `urgent`.
 
     Raises
     ------

@@ -141,7 +141,9 @@ def icat(sums: Sums) -> Least:
     return Least((likely * stereotype / 50, likely * (100 - stereotype) / 50))
 
 
-def _scored(data: bytes, source: Source, items: Sequence[StereoSetTriple]) -> pl.DataFrame:
+def _scored(
+    data: bytes, source: Source, items: Sequence[tuple[str, StereoSetTriple]]
+) -> pl.DataFrame:
     scores: dict[str, float] = {}
     for each in chain(*parsed(_SCORES, data, source.uri, _CURE).values()):
         if scores.setdefault(each.id, each.score) != each.score:
@@ -149,17 +151,17 @@ def _scored(data: bytes, source: Source, items: Sequence[StereoSetTriple]) -> pl
                 f"sentence {each.id!r} has two scores", where=source.uri, cure="leave one out"
             )
     rows, without, scored = [], Counter[str](), Counter[str]()
-    for item in items:
+    for task, item in items:
         found = [scores[each.id] for each in item.sentences if each.id in scores]
         if found and len(found) < len(ROLES):
             raise DataError(
-                f"triple {item.item_id!r} has {len(found)} scores, not 3",
+                f"triple {item.id!r} has {len(found)} scores, not 3",
                 where=source.uri,
                 cure="score all its sentences or none",
             )
-        (scored if found else without)[f"{item.domain} {item.task}"] += 1
+        (scored if found else without)[f"{item.bias_type} {task}"] += 1
         if found:
-            rows.append((item.domain, item.task, item.term, item.item_id, *found))
+            rows.append((item.bias_type, task, item.target, item.id, *found))
     if not rows:
         raise DataError(
             "scores no sentence of the items", where=source.uri,

@@ -274,7 +274,9 @@ def _samples(
 ) -> Iterator[tuple[tuple[object, ...], Template | None]]:
     """Yield the item of each published sample with the template it is mapped to."""
     store, name = split_uri(data)
-    phrases = races(store)[_SLOT]
+    words: dict[str, list[str]] = {}
+    for phrase in sorted(races(store)[_SLOT], key=lambda each: len(each.text), reverse=True):
+        words.setdefault(phrase.group, []).append(re.escape(phrase.text))
     # Where the templates lie beside the samples, clusters have the templates' own names.
     listed = read_templates(store, path) if store.exists(path) else []
     known = {each.text.strip(): each.id for each in listed}
@@ -285,25 +287,17 @@ def _samples(
         if known_as not in map(str, range(len(LABELS))):
             raise DataError(f"label is {known_as!r}, not 0, 1 or 2", where=where)
         label = int(known_as)
-        text, term = _led_back(said, [each.text for each in phrases if each.group == group])
         item_id = f"{probe}/{ATTRIBUTE}/{number:05d}"
-        template = None
-        if term:
-            template = Template(known.setdefault(text, f"{stem}-{number:05d}"), text, label, _SLOT)
-        cluster = template.id if template else item_id
-        yield (item_id, label, ATTRIBUTE, group, said, cluster, term), template
+        term = re.search(rf"\b(?:{'|'.join(words.get(group, ['(?!)']))})\b", said)
+        if term is None:
+            yield (item_id, label, ATTRIBUTE, group, said, item_id, None), None
+            continue
+        # The first of the group's words becomes a slot.
+        text = f"{said[: term.start()]}{{{_SLOT}}}{said[term.end() :]}"
+        template = Template(known.setdefault(text, f"{stem}-{number:05d}"), text, label, _SLOT)
+        yield (item_id, label, ATTRIBUTE, group, said, template.id, term[0]), template
     if number < 0:
         raise DataError("holds no rows", where=data)
-
-
-def _led_back(text: str, words: Sequence[str]) -> tuple[str, str | None]:
-    """Turn the first of some words in a text into a slot; return the text and the word, or None."""
-    # re keeps what it compiled, so the handful of groups costs nothing per row.
-    any_word = "|".join(map(re.escape, sorted(words, key=len, reverse=True))) or r"(?!)"
-    match = re.search(rf"\b(?:{any_word})\b", text)
-    if match is None:
-        return text, None
-    return f"{text[: match.start()]}{{{_SLOT}}}{text[match.end() :]}", match[0]
 
 
 _register(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import polars as pl
+from pydantic import Field, TypeAdapter
+from pydantic.dataclasses import dataclass
 
 from raybias.config import TrainingSet
 from raybias.probes.registries import Splits, probe, training_set
@@ -23,23 +23,16 @@ class Plant:
     attribute: str
     group: str
     rate: str
-    truth: Mapping[str, Mapping[str, float]]
+    truth: Mapping[str, Mapping[str, Annotated[float, Field(ge=-1, le=1)]]]
     """By rate and group: the gap over all sentences, words for the groups and seeds."""
+
+    def __post_init__(self) -> None:
+        _ = self.size
 
     @classmethod
     def read(cls, text: str) -> Plant:
-        """Read a file of planted.json's kind; KeyError, ValueError or the like if it is none."""
-        content = json.loads(text)
-        truth = {
-            str(rate): {str(group): float(gap) for group, gap in of_groups.items()}
-            for rate, of_groups in content["truth"].items()
-        }
-        attribute, group, rate = (str(content[key]) for key in ("attribute", "group", "rate"))
-        if group not in truth[rate]:
-            raise KeyError(group)
-        if wrong := [gap for gaps in truth.values() for gap in gaps.values() if not -1 <= gap <= 1]:
-            raise ValueError(f"a gap of {wrong[0]}")
-        return cls(attribute, group, rate, truth)
+        """Read a file of planted.json's kind; KeyError or ValueError if it is none."""
+        return TypeAdapter(cls).validate_json(text)
 
     @property
     def size(self) -> float:

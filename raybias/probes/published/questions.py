@@ -87,13 +87,11 @@ def stereoset(data: str) -> pl.DataFrame:
     store, name = split_uri(data)
     text = unzipped(store.read_bytes(name), name, data)
     rows = []
-    for triple in stereoset_triples(text, data):
+    for task, triple in stereoset_triples(text, data):
         said = [sentence.sentence for sentence in triple.sentences]
         if not all(map(str.strip, said)):
-            raise DataError(f"triple {triple.item_id!r} has a sentence without text", where=data)
-        rows.append(
-            (triple.domain, triple.task, triple.term, triple.item_id, triple.context, *said)
-        )
+            raise DataError(f"triple {triple.id!r} has a sentence without text", where=data)
+        rows.append((triple.bias_type, task, triple.target, triple.id, triple.context, *said))
     return pl.DataFrame(rows, pl.Schema(TRIPLES), orient="row")
 
 

@@ -86,16 +86,12 @@ def _read(line: str, number: int, where: str) -> tuple[str, str, str]:
     plain = _MENTION.sub(lambda mention: mention[1].strip(), sentence)
     # Numbers keep their commas ("2,000"): only a mark at a word's end is a token of its own.
     text = re.sub(r"(?<=\S)([.,])(?=\s|$)", r" \1", plain)
-    return text, _referent(sentence, mentions[0]), mentions[1][1]
-
-
-def _referent(sentence: str, mention: re.Match[str]) -> str:
-    """Return the first mention; two lines leave its determiner outside the brackets."""
-    referent = mention[1].strip()
-    before = sentence[: mention.start()].split()
-    if referent.split()[0].lower() in _DETERMINERS or not before:
-        return referent
-    return f"{before[-1]} {referent}" if before[-1].lower() in _DETERMINERS else referent
+    referent, before = mentions[0][1].strip(), sentence[: mentions[0].start()].split()
+    determined = referent.split()[0].lower() in _DETERMINERS
+    # Two lines leave the determiner outside the brackets.
+    if not determined and before and before[-1].lower() in _DETERMINERS:
+        referent = f"{before[-1]} {referent}"
+    return text, referent, mentions[1][1]
 
 
 @probe(
