@@ -20,8 +20,8 @@ from openai import AsyncOpenAI
 from workload import timed
 
 from raybias.methods import ZeroShot
-from raybias.methods.base import Shard, shard_of
-from raybias.methods.prompted_reader import PromptedReader, PromptedRun
+from raybias.methods.base import Run, Shard, shard_of
+from raybias.methods.label_prompts import PromptedReader
 from raybias.providers.openai import OpenAI
 from raybias.schema import LABELS, PREDICTIONS
 from raybias.storage import Store
@@ -84,7 +84,7 @@ def shard(reader: PromptedReader, texts: list[str]) -> None:
     columns = dict.fromkeys(("attribute", "group", "template_id", "term"), ["a"] * len(texts))
     names = [str(number) for number in range(len(texts))]
     items = pa.table({"item_id": names, "text": texts, "label": [1] * len(texts), **columns})
-    work = shard_of(reader, PromptedRun("run", 1), _SHARD, items, PREDICTIONS)
+    work = shard_of(reader, Run("run", seed=1), _SHARD, items, PREDICTIONS)
     table = work().table
     if table.num_rows != len(texts):
         raise SystemExit("rows are missing")

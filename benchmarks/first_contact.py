@@ -22,9 +22,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from raybias.config import Backbone, TrainingSet
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
-from raybias.methods import ChainOfThought, FewShot, Prompted, ZeroShot, prompts
-from raybias.methods.base import text_items
-from raybias.methods.prompted_reader import PromptedRun
+from raybias.methods import ChainOfThought, FewShot, Prompted, ZeroShot
+from raybias.methods.base import Run, text_items
+from raybias.methods.prompted import draw_texts
 from raybias.probes import training_sentences
 from raybias.schema import LABELS
 from raybias.storage import Store
@@ -172,11 +172,11 @@ def main() -> None:
     for way in options.ways.split(","):
         kind, form = way.split("/")
         shots = tuple(
-            prompts.draw_shots(train, seed=7, shots_per_label=3, order="shuffled", where="")
+            FewShot(shot_order="shuffled").draw_shots({"": {"train": train}}, "", 7)
             if kind == "few_shot"
             else ()
         )
-        calibration = prompts.draw_texts(train, options.means, seed=7)
+        calibration = draw_texts(train, options.means, seed=7)
         last = plain.last(kind, form, texts, shots)
         answers, scores_NL = plain.write(last, MOST[form][0], form), plain.scores(last, form)
         mean_L = plain.scores(plain.last(kind, form, calibration, shots), form).mean(axis=0)
@@ -187,7 +187,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 who = method.reader(context, Store(folder))
                 texts_of = tuple(calibration) if read == "calibrated" else ()
-                run = PromptedRun("run", 7, shots, texts_of)
+                run = Run("run", seed=7, recipe={"shots": shots, "calibration": texts_of})
                 found = who.prepare(run, text_items(texts, texts))().table
             if read == "answer":
                 expected: Sequence[int | None] = [*map(plain.label, answers)]

@@ -39,16 +39,13 @@ from workload import DTYPES, plain
 from raybias.config import Backbone
 from raybias.engine import context, packing
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
-from raybias.engine.answering import TextGenerator
+from raybias.engine.answering import EngineAnswers
 from raybias.engine.attention import takes_groups
-from raybias.engine.backbone import ModelContext, empty_model
+from raybias.engine.backbone import ModelContext, empty_model, shape_of
 from raybias.engine.context import Execution
 from raybias.engine.encoder import load_tokenizer, verbalizer_ids
-from raybias.engine.keyed_draws import kept, keys
+from raybias.engine.keyed_draws import Sampling, kept, keys
 from raybias.engine.memory import total
-from raybias.engine.model_shape import shape_of
-from raybias.engine.sampling import Sampling
-from raybias.engine.scoring.causal import LabelScorer
 from raybias.methods import FewShot, Lora, SoftPrompt
 from raybias.methods.base import Inputs
 from raybias.methods.work import TokenCounts
@@ -194,7 +191,7 @@ class Bench:
         data = tuning.Data(rows, ids)
         for seeds in (1, 4, 15):
             tuner = tuning.packed(self.folder, data, seeds, dtype=self.dtype, device=self.device)
-            model = tuner.trainer.scorer.backbone.model  # type: ignore[attr-defined]
+            model = tuner.trainer.backbone.model  # type: ignore[attr-defined]
             tokens = seeds * tuning.needed_tokens(data, seeds, range(3))
             flops = workload.model_flops(model, tokens, backward=True)
             fact = self.measured(f"soft prompts, {seeds} seeds", tuner.advance, flops)
@@ -220,10 +217,11 @@ class Bench:
         """Label logits of 2,048 items."""
         backbone = workload.load(self.folder, dtype=self.dtype, device=self.device)
         rows = backbone.encoder.encode(workload.items(None, 64 if self.small else 2048))
-        scorer = LabelScorer(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
+        labeller = workload.labeller(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
         distinct = workload.distinct_tokens(rows)
         flops = workload.model_flops(backbone.model, distinct, backward=False)
-        yield self.measured(f"{len(rows)} rows scored", lambda: scorer.score(rows), flops)
+        score = partial(workload.label_logits, labeller, rows)
+        yield self.measured(f"{len(rows)} rows scored", score, flops)
 
     def repeat(self) -> Iterator[Fact]:
         """Take steps of 4 seeds and read 2,048 items, with and without `deterministic`.
@@ -246,13 +244,14 @@ class Bench:
                 ("LoRA, dropout 0.1", lora.packed(self.folder, rows, 4, **given)),
             ):
                 yield self.measured(f"{name}, 4 seeds, {how}", tuner.advance)
-            scorer = LabelScorer(workload.load(self.folder, **given), ids)
-            yield self.measured(f"{len(texts)} rows scored, {how}", partial(scorer.score, texts))
+            labeller = workload.labeller(workload.load(self.folder, **given), ids)
+            score = partial(workload.label_logits, labeller, texts)
+            yield self.measured(f"{len(texts)} rows scored, {how}", score)
 
     def prompts(self) -> Iterator[Fact]:
         """Nine shots and 3 tokens, and 64 tokens, beside transformers' generate at batch 16."""
         backbone = workload.load(self.folder, dtype=self.dtype, device=self.device)
-        generator, texts = TextGenerator(backbone), workload.items(None, 8 if self.small else 64)
+        generator, texts = EngineAnswers(backbone), workload.items(None, 8 if self.small else 64)
         shown = [(text, n % 3) for n, text in enumerate(workload.sentences(None, 9)[0])]
         drawn = Sampling(0.8, 50, 1.0, 0.0, 1.0, ())
         for what, new, written in (

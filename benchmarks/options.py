@@ -24,8 +24,8 @@ from scoring import harness_model, log_likelihoods
 
 from raybias.config import QuestionProbe
 from raybias.engine.packing import Row
-from raybias.engine.scoring.causal import TokenScorer
-from raybias.engine.scoring.continuations import added_up, continuation_rows
+from raybias.engine.sentence_scores import continuation_rows
+from raybias.engine.token_scores import TokenScorer
 from raybias.methods import OptionLikelihood
 from raybias.probes import question_items
 
@@ -101,4 +101,4 @@ def _harness(lm: Any, asked: list[Requests], turn: int) -> torch.Tensor:
 def _ours(
     scorer: TokenScorer, rows: Sequence[Sequence[tuple[Row, int]]], turn: int
 ) -> torch.Tensor:
-    return torch.tensor(added_up(scorer.prepare(rows[turn])()))
+    return torch.tensor([each.sum() for each in scorer.prepare(rows[turn])()])

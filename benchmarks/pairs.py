@@ -33,8 +33,8 @@ from tokenizers import processors
 from raybias.config import Backbone
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.context import Execution
-from raybias.engine.scoring.masked import MaskedScorer, load_masked
-from raybias.engine.scoring.pair_scores import PairScorer, align
+from raybias.engine.sentence_scores import PairScorer, align
+from raybias.engine.token_scores import MaskedScorer, load_masked
 from raybias.probes.published.crows_pairs import SIDES, crows_pairs
 from raybias.probes.registries import styles
 from raybias.probes.styles.rules import styled

@@ -32,9 +32,9 @@ from ray.util import ActorPool
 
 from raybias.config import Backbone
 from raybias.config.parts import Verbalizer
-from raybias.engine.adapters.soft_prompt import load_soft_prompt, save_soft_prompt
+from raybias.engine.adapters import base
+from raybias.engine.adapters.base import SoftPromptTrainer
 from raybias.engine.encoder import verbalizer_ids
-from raybias.engine.scoring.causal import LabelScorer
 from raybias.methods import SoftPrompt
 from raybias.methods.base import PARTS, Shard
 from raybias.planning.machine import Layout, ResourceRequest
@@ -53,9 +53,7 @@ from raybias.storage import Store
 PROMPT = 8
 
 
-def fill(
-    store: Store, spec: Backbone, *, texts: list[str], runs: int, width: int, rows: int
-) -> list[Shard]:
+def fill(store: Store, *, texts: list[str], runs: int, width: int, rows: int) -> list[Shard]:
     """Write the items and as many random adapters as there are runs; gives back the shards."""
     count = len(texts)
     names = [f"{n:06d}" for n in range(count)]
@@ -66,20 +64,23 @@ def fill(
     listed = []
     for run in range(runs):
         prompt_PD = torch.randn(PROMPT, width, generator=torch.Generator().manual_seed(run)) * 0.02
-        save_soft_prompt(store, f"adapters/r{run}", prompt_PD, spec=spec, record={})
+        tensors = {base.PROMPT: prompt_PD}
+        base.write_folder(
+            store, f"adapters/r{run}", tensors, file=base.ADAPTER, parts=[], record={}
+        )
         listed.append({"run_id": f"r{run}", "model": "m", "method": "soft_prompt", "dataset": "d"})
     return shards_of(listed, {"probe": count}, rows, OutputSpec("predictions", PREDICTIONS))
 
 
-def bare_loop(store: Store, scorer: LabelScorer, shards: list[Shard]) -> None:
+def bare_loop(store: Store, labeller: SoftPromptTrainer, shards: list[Shard]) -> None:
     """Measure what the same work costs in one process, without files."""
     items = store.read_table("items/probe.parquet")
     for shard in shards:
         texts = items["text"].slice(shard.first_row, shard.rows).to_pylist()
-        prompt_PD = load_soft_prompt(
-            store, f"adapters/{shard.run_id}", width=scorer.backbone.width, length=PROMPT
-        )
-        scorer.score(scorer.backbone.encoder.encode(texts), prompt_PD)
+        shapes = {base.PROMPT: (PROMPT, labeller.backbone.width)}
+        folder = f"adapters/{shard.run_id}"
+        prompt_PD = base.read_tensors(store, folder, shapes, file=base.ADAPTER)[base.PROMPT]
+        workload.label_logits(labeller, labeller.encoder.encode(texts), prompt_PD)
 
 
 def granted(slots: int) -> Grant:
@@ -132,14 +133,14 @@ def rounds_of(
     )
     spec = Backbone.model_validate({"id": str(folder), "dtype": dtype})
     backbone = workload.load(folder, dtype=dtype, device="cpu")
-    scorer = LabelScorer(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
+    labeller = workload.labeller(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
     store = Store(place / "out")
     texts = workload.items(None, items)
-    shards = fill(store, spec, texts=texts, runs=runs, width=backbone.width, rows=rows)
+    shards = fill(store, texts=texts, runs=runs, width=backbone.width, rows=rows)
     plan = ScorePlan(
         backbone="m", method="soft_prompt", replicas_min=1, replicas_max=threads,
         need=ResourceRequest(cpus=1, gpus=0), replica_cpus=0.75, data_cpus=0.5,
-        layout=Layout(scorer.batcher.tokens_per_batch), rows_per_shard=rows,
+        layout=Layout(labeller.batcher.tokens_per_batch), rows_per_shard=rows,
         items={}, runs=0, shards=len(shards), memory=(), device_memory=0,
     )  # fmt: skip
     reading = Reading(
@@ -163,7 +164,7 @@ def rounds_of(
 
     with connected():
         for turn in range(rounds + 1):
-            bare = workload.timed(lambda: bare_loop(store, scorer, shards), "cpu")
+            bare = workload.timed(lambda: bare_loop(store, labeller, shards), "cpu")
             actors = workload.timed(lambda: plain_actors(reading, threads), "cpu")
             theirs = taken(store)
             replicas = Replicas(f"bench-{turn}", reading)

@@ -23,11 +23,9 @@ import typer
 import workload
 
 from raybias.config import Backbone
-from raybias.engine.adapters.base import TrainingBatch
-from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
+from raybias.engine.adapters.base import SoftPromptTrainer, TrainingBatch
 from raybias.engine.backbone import LoadedBackbone, blocks, layer_split, load_backbone
 from raybias.engine.context import Execution
-from raybias.engine.scoring.causal import LabelScorer
 from raybias.methods import SoftPrompt
 
 PEER, OURS = "one after another", "side by side"
@@ -74,20 +72,20 @@ def main(
     texts = workload.items(None, items, attributes=("race",))
     rows = loaded.encoder.encode([str(text) for text in texts])
     method, labels = SoftPrompt(), [n % 3 for n in range(16)]
-    sides: dict[str, tuple[LabelScorer, SoftPromptTrainer]] = {}
+    sides: dict[str, SoftPromptTrainer] = {}
     for name, passes in ((PEER, 1), (OURS, devices)):
         execution = Execution(budget, device, devices=devices, passes=passes)
-        scorer = LabelScorer(LoadedBackbone(loaded.encoder, loaded.model, execution), LABEL_IDS)
-        sides[name] = scorer, SoftPromptTrainer(scorer, method)
+        model = LoadedBackbone(loaded.encoder, loaded.model, execution)
+        sides[name] = SoftPromptTrainer(model, LABEL_IDS, method)
 
     def read(name: str) -> torch.Tensor:
         with ExitStack() as stack:
             if device == "cpu":
                 stack.enter_context(taking_turns(loaded.model, devices))
-            return sides[name][0].score(rows)
+            return workload.label_logits(sides[name], rows)
 
     def tune(name: str) -> Any:
-        trainer = sides[name][1]
+        trainer = sides[name]
         return trainer.gradients(
             [
                 TrainingBatch(

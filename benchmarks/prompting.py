@@ -32,11 +32,11 @@ from scoring import harness, harness_model, same
 from tokenizers.decoders import ByteLevel
 from workload import plain
 
-from raybias.engine.answering import TextGenerator
+from raybias.engine.adapters.base import SoftPromptTrainer
+from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.encoder import verbalizer_ids
-from raybias.engine.sampling import Sampling
-from raybias.engine.scoring.causal import LabelScorer
+from raybias.engine.keyed_draws import Sampling
 from raybias.methods import ChainOfThought, FewShot, ZeroShot
 from raybias.probes.published.winobias import coreference_prompts
 from raybias.probes.published.winobias import winobias as read_winobias
@@ -60,7 +60,7 @@ class Ours:
 
     def __init__(self, backbone: LoadedBackbone, temperature: float = TEMPERATURE) -> None:
         self.backbone = backbone
-        self.generator = TextGenerator(backbone)
+        self.generator = EngineAnswers(backbone)
         self.sampling = Sampling.of(backbone.model, temperature=temperature)
 
     def __call__(self, prompts: Sequence[str], new: int) -> list[str]:
@@ -208,13 +208,17 @@ def write_words(models: Sequence[Any], tokenizers: Sequence[Any]) -> None:
 
 
 def likelihood(
-    lm: Any, peer: str, scorers: dict[str, LabelScorer], backbone: LoadedBackbone, texts: list[str]
+    lm: Any,
+    peer: str,
+    scorers: dict[str, SoftPromptTrainer],
+    backbone: LoadedBackbone,
+    texts: list[str],
 ) -> workload.Part:
     """Three label words after each zero-shot prompt."""
     prompts = [plain(ZeroShot()).first(text, LABELS) for text in texts]
 
-    def score(scorer: LabelScorer) -> Callable[[int], torch.Tensor]:
-        return lambda _turn: scorer.score(backbone.encoder.encode(prompts))
+    def score(scorer: SoftPromptTrainer) -> Callable[[int], torch.Tensor]:
+        return lambda _turn: workload.label_logits(scorer, backbone.encoder.encode(prompts))
 
     sides: dict[str, Callable[[int], torch.Tensor]] = {peer: lambda _turn: harness(lm, prompts)}
     sides |= {name: score(scorer) for name, scorer in scorers.items()}
@@ -291,6 +295,6 @@ def comparisons(size: Size) -> Iterator[Comparison]:
     yield from workload.measured(cot(writers, checks, backbone, fewer), size)
     lm = harness_model(model, backbone.tokenizer, add_bos_token=True)
     ids = verbalizer_ids(backbone.tokenizer, LABELS)
-    scorers = {name: LabelScorer(each, ids) for name, each in ours.items()}
+    scorers = {name: workload.labeller(each, ids) for name, each in ours.items()}
     part = likelihood(lm, f"HFLM {dtype}, batch 32", scorers, backbone, texts)
     yield from workload.measured(part, size)

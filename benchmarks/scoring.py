@@ -24,8 +24,8 @@ from comparison import Comparison, Size
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
+from raybias.engine.adapters.base import SoftPromptTrainer
 from raybias.engine.encoder import verbalizer_ids
-from raybias.engine.scoring.causal import LabelScorer
 from raybias.schema import LABELS
 
 
@@ -110,7 +110,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
     }
     by_harness = f"HFLM {first}, batch 32"
     ours = {
-        f"ours {name}": partial(_ours, LabelScorer(each, ids), rows)
+        f"ours {name}": partial(_ours, workload.labeller(each, ids), rows)
         for name, each in backbones.items()
     }
     theirs_NL = harness(lm, requests[0])
@@ -132,5 +132,5 @@ def _hugging_face(
     return hugging_face(model, rows[turn], ids, batch=batch)
 
 
-def _ours(scorer: LabelScorer, rows: list[list[list[int]]], turn: int) -> torch.Tensor:
-    return scorer.score(rows[turn])
+def _ours(labeller: SoftPromptTrainer, rows: list[list[list[int]]], turn: int) -> torch.Tensor:
+    return workload.label_logits(labeller, rows[turn])

@@ -30,7 +30,7 @@ import typer
 import workload
 
 from raybias.config import Backbone, Probe, Study, TrainingSet
-from raybias.engine.adapters.soft_prompt import save_soft_prompt
+from raybias.engine.adapters import base
 from raybias.methods import SoftPrompt
 from raybias.runtime.serve.app import TOKEN_VARIABLE
 from raybias.runtime.serve.http import Limits
@@ -123,7 +123,10 @@ def fill(store: Store, folder: Path, dtype: str, width: int) -> None:
     rows: list[dict[str, Any]] = []
     for seed, run_id in enumerate(RUN_IDS):
         prompt_PD = torch.randn(PROMPT, width, generator=torch.Generator().manual_seed(seed)) * 0.02
-        save_soft_prompt(store, f"adapters/{run_id}", prompt_PD, spec=spec, record={})
+        tensors = {base.PROMPT: prompt_PD}
+        base.write_folder(
+            store, f"adapters/{run_id}", tensors, file=base.ADAPTER, parts=[], record={}
+        )
         row = (
             dict.fromkeys(RUNS.names)
             | DONE

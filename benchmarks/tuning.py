@@ -25,12 +25,11 @@ from comparison import Comparison, Size
 from peft import PromptTuningConfig, get_peft_model
 from torch.nn.functional import cross_entropy
 
+from raybias.engine.adapters.base import SoftPromptTrainer
 from raybias.engine.adapters.options import batch_of_step
-from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.engine.encoder import verbalizer_ids
 from raybias.engine.packing import pack
-from raybias.engine.scoring.causal import LabelScorer
 from raybias.methods import SoftPrompt
 from raybias.schema import LABELS
 
@@ -56,8 +55,7 @@ def packed(
     units = [Trial(f"s{seed}", seed, RATE, "final", 1e-2, 5) for seed in method.seeds]
     shortest = min(data.rows.rows, key=len)
     one = TokenSet((shortest,), (0,))
-    scorer = LabelScorer(backbone, data.label_ids)
-    trainer = SoftPromptTrainer(scorer, method)
+    trainer = SoftPromptTrainer(backbone, data.label_ids, method)
     return PackedTuner(trainer, method.recipe, units, train=data.rows, validation=one)
 
 

@@ -20,7 +20,7 @@ from raybias.engine.answers import Key, Writing
 from raybias.engine.backbone import empty_model
 from raybias.engine.context import Execution
 from raybias.engine.encoder import load_tokenizer
-from raybias.engine.sampling import Sampling
+from raybias.engine.keyed_draws import Sampling
 from raybias.providers.vllm import (
     ENVIRONMENT,
     VLLM,

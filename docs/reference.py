@@ -134,7 +134,12 @@ def _section(
     rows = ["| field | type | default | meaning |", "| --- | --- | --- | --- |"]
     for name, field in section["properties"].items():
         default = _default(name, field, values) if name not in required else "required"
-        cells = (f"`{name}`", _type(field, schema), default, " ".join(field["description"].split()))
+        cells = (
+            f"`{name}`",
+            _type(field, schema),
+            default,
+            " ".join(field.get("description", "Names the kind of method.").split()),
+        )
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     yield "\n".join(rows)
     for name, field in section["properties"].items():

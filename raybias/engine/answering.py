@@ -12,27 +12,26 @@ Shapes: N rows, T tokens, V vocabulary, H heads, E width of a head.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice, takewhile
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, GenerationConfig, LogitsProcessorList
 from transformers.cache_utils import DynamicLayer
 
 from raybias.engine.answers import Answers, Key, Writing, Written
-from raybias.engine.attention import attention_window
+from raybias.engine.attention import attention_window, fastest, sample_tokens
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.context import Way
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import check_lengths, summed
+from raybias.engine.keyed_draws import KeyedDraw, Sampling, only
 from raybias.engine.packing import FULL, Batch, PackedSequence, Row, common_length, pack
-from raybias.engine.sampling import KeyedDraw, Sampler, Sampling, only
-from raybias.engine.scoring.causal import TokenScorer
-from raybias.engine.scoring.continuations import added_up, continuation_rows
-from raybias.engine.self_check import fastest, sample_tokens
+from raybias.engine.sentence_scores import continuation_rows
+from raybias.engine.token_scores import TokenScorer
 
 #: Keys and values [N, H, T, E] of one layer.
 KeysValues = tuple[Tensor, Tensor]
@@ -43,29 +42,75 @@ BLOCK: Final = 64
 STEP: Final = 32
 
 
-@dataclass(frozen=True)
-class Generated:
+class Generated(NamedTuple):
     """Tokens written after a prompt, but for the one that ends it; natural label log-probs."""
 
     tokens: tuple[int, ...]
     label_log_probs: tuple[float, ...]
 
 
-class TextGenerator:
-    """Generate text after prompts with one backbone.
+class EngineAnswers(Answers):
+    """Answers of one loaded backbone; see `Answers`.
 
     The token budget bounds the rests of the prompts in a batch; keys and values of the opening and
-    of new tokens come on top (`methods.work.Work.held_tokens`). `shares`: whether padded rows share
-    an opening.
+    of new tokens come on top (`methods.work.Work.held_tokens`).
     """
 
     def __init__(self, backbone: LoadedBackbone) -> None:
         self.backbone = backbone
+        self.encoder = backbone.encoder
         self.batcher = backbone.batcher()
         self.opening = Opening(backbone)
-        self.shares = fastest([True], False, partial(_sample, backbone), dtype=backbone.model.dtype)
-        how = "padded rows behind one opening" if self.shares else "rows of one length"
-        backbone.execution.ways["generation"] = Way(how, self.shares)
+
+    @cached_property
+    def shares(self) -> bool:
+        """Whether padded rows share an opening."""
+        model = self.backbone.model
+        shares = fastest([True], False, partial(_sample, self.backbone), dtype=model.dtype)
+        how = "padded rows behind one opening" if shares else "rows of one length"
+        self.backbone.execution.ways["generation"] = Way(how, shares)
+        return shares
+
+    @cached_property
+    def _scorer(self) -> TokenScorer:
+        return TokenScorer(self.backbone)
+
+    def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
+        return self.begin_write(prompts, keys, how)()
+
+    def begin_write(
+        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing
+    ) -> Callable[[], list[Written]]:
+        rows = (self.encoder.for_chat if how.chat else self.encoder).encode(prompts)
+        sampling = Sampling.of(self.backbone.model, temperature=how.temperature)
+        ids, decode = how.label_ids, self.backbone.tokenizer.decode
+
+        def write() -> list[Written]:
+            made = self.generate(
+                rows, keys, sampling=sampling, max_new_tokens=how.most, label_ids=ids
+            )
+            return [
+                Written(
+                    str(decode([*each.tokens], skip_special_tokens=True)),
+                    summed(each.label_log_probs, how.labels),
+                    len(row) + len(each.tokens),
+                )
+                for row, each in zip(rows, made, strict=True)
+            ]
+
+        return write
+
+    def likelihoods(
+        self, texts: Sequence[tuple[str, str]], *, chat: bool = False
+    ) -> tuple[list[float], int]:
+        return self.begin_likelihoods(texts, chat=chat)()
+
+    def begin_likelihoods(
+        self, texts: Sequence[tuple[str, str]], *, chat: bool = False
+    ) -> Callable[[], tuple[list[float], int]]:
+        rows = continuation_rows(self.encoder.for_chat if chat else self.encoder, texts)
+        read, tokens = self._scorer.prepare(rows), sum(len(row) for row, _ in rows)
+        return lambda: ([float(np.sum(each, dtype=np.float64)) for each in read()], tokens)
 
     def generate(
         self,
@@ -92,7 +137,7 @@ class TextGenerator:
         )
         if not rows:
             return []
-        new, sampler, device = max(1, max_new_tokens), Sampler(sampling), self.backbone.device
+        new, device = max(1, max_new_tokens), self.backbone.device
         lengths = [len(row) for row in rows]
         # Padding would take the place of tokens in a sliding window.
         window = attention_window(self.backbone.model.config)
@@ -105,7 +150,7 @@ class TextGenerator:
         def work(batch: Batch) -> list[Generated]:
             numbers = [n for _, n in batch.rows]
             chosen = [rows[n] for n in numbers]
-            draw = KeyedDraw(sampler, [keys[n] for n in numbers], new, device, label_ids)
+            draw = KeyedDraw(sampling, [keys[n] for n in numbers], new, device, label_ids)
             cache = None
             if shares:
                 cache = self.opening.cache(len(chosen), max(map(len, chosen)) + new)
@@ -135,63 +180,6 @@ class TextGenerator:
             for group in groups.values():
                 found |= self.batcher.by_row(work, group, full=full, even=True)
         return [found[n] for n in range(len(rows))]
-
-
-class EngineAnswers(Answers):
-    """Answers of one loaded backbone; see `Answers`."""
-
-    def __init__(self, backbone: LoadedBackbone) -> None:
-        self.backbone = backbone
-        self.encoder = backbone.encoder
-
-    @cached_property
-    def _writer(self) -> TextGenerator:
-        return TextGenerator(self.backbone)
-
-    @cached_property
-    def _scorer(self) -> TokenScorer:
-        return TokenScorer(self.backbone)
-
-    def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
-        return self.begin_write(prompts, keys, how)()
-
-    def begin_write(
-        self, prompts: Sequence[str], keys: Sequence[Key], how: Writing
-    ) -> Callable[[], list[Written]]:
-        rows = (self.encoder.for_chat if how.chat else self.encoder).encode(prompts)
-        sampling = Sampling.of(self.backbone.model, temperature=how.temperature)
-
-        def write() -> list[Written]:
-            made = self._writer.generate(
-                rows,
-                keys,
-                sampling=sampling,
-                max_new_tokens=how.most,
-                label_ids=how.label_ids,
-            )
-            decode = self.backbone.tokenizer.decode
-            return [
-                Written(
-                    str(decode([*each.tokens], skip_special_tokens=True)),
-                    summed(each.label_log_probs, how.labels),
-                    len(row) + len(each.tokens),
-                )
-                for row, each in zip(rows, made, strict=True)
-            ]
-
-        return write
-
-    def likelihoods(
-        self, texts: Sequence[tuple[str, str]], *, chat: bool = False
-    ) -> tuple[list[float], int]:
-        return self.begin_likelihoods(texts, chat=chat)()
-
-    def begin_likelihoods(
-        self, texts: Sequence[tuple[str, str]], *, chat: bool = False
-    ) -> Callable[[], tuple[list[float], int]]:
-        rows = continuation_rows(self.encoder.for_chat if chat else self.encoder, texts)
-        read, tokens = self._scorer.prepare(rows), sum(len(row) for row, _ in rows)
-        return lambda: (added_up(read()), tokens)
 
 
 class Opening:
@@ -230,10 +218,7 @@ class Opening:
 
 
 class BufferLayer(DynamicLayer):  # type: ignore[misc]
-    """Keys and values of one layer, written in place; its base copies them at every token.
-
-    `count`, `capacity`: rows, and tokens of each; `opening`: the beginning of every row.
-    """
+    """Keys and values of one layer, written in place; its base copies them at every token."""
 
     def __init__(self, count: int, capacity: int, opening: KeysValues | None = None) -> None:
         super().__init__()
@@ -274,10 +259,7 @@ def _write(
     shared: int = 0,
     eos_ids: Sequence[int] = (),
 ) -> list[list[int]]:
-    """Write up to `new` tokens after rows, whose first `shared` tokens are in the cache.
-
-    `choose`: leaves one token of the logits [N, V] after the tokens [N, T] so far.
-    """
+    """Write up to `new` tokens, each left by `choose`, after rows with `shared` in the cache."""
     model, width = backbone.model, max(map(len, rows))
     gaps = [width - len(row) for row in rows]
     # Pad with a row's first token: a repetition penalty acts once on a token.

@@ -1,17 +1,19 @@
-"""Replace attention: a fast gradient on CPUs, and no repeated keys on GPUs; build masks of batches.
+"""Call a model: fast attention, hidden states at places, and whether short cuts keep its values.
 
 On a CPU with gradients the plain product takes a half (264 tokens) to a sixth (72 tokens) of the
 time of torch's fused kernel in bfloat16. On a GPU transformers repeats the keys and values of
 grouped heads under any mask, as packed rows have, though a fused kernel may take them as they are.
+Short cuts (packed rows under a tree mask, the LM head on a few places only) are tried on a few
+tokens of each model and compared with its own forward pass, not listed by architecture.
 Shapes: R sequences, N places, H heads, T tokens, E width of a head, P prompt vectors, V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,10 +24,13 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import sdpa_mask
 
 from raybias.engine.devices import to_device
-from raybias.engine.packing import Batch, tree_mask
+from raybias.engine.packing import Batch, Placed, pack, stack, tree_mask
 
 _NAME: Final = "raybias"
 _GROUPED: Final = "raybias_grouped"
+#: How far a short cut may be from the model's own values, relative to their size.
+TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+Way = TypeVar("Way")
 
 
 def use_fast_attention(model: PreTrainedModel) -> None:
@@ -49,24 +54,6 @@ def attention_window(config: Any) -> float:
     return min((size for size in sizes if size is not None), default=math.inf)
 
 
-def attention_inputs(
-    batch: Batch, *, packs: bool, prompt_length: int, device: torch.device
-) -> dict[str, Tensor]:
-    """Build a batch's mask, and positions where rows share sequences (`packs`) after a prompt."""
-    count, width = batch.tokens_RT.shape
-    total = prompt_length + width
-    place_T = torch.arange(total, device=device)
-    if not packs:
-        lengths_R = to_device(batch.at_T, device) + 1 + prompt_length
-        return {"attention_mask": (place_T < lengths_R[:, None]).long()}
-    ends_RT = torch.nn.functional.pad(
-        to_device(batch.ends_RT, device) + prompt_length, (prompt_length, 0), value=total
-    )
-    depths_RT = place_T.expand(count, total).clone()
-    depths_RT[:, prompt_length:] = to_device(batch.depths_RT, device) + prompt_length
-    return {"attention_mask": tree_mask(ends_RT)[:, None], "position_ids": depths_RT}
-
-
 def states_at(
     model: PreTrainedModel,
     batch: Batch,
@@ -78,13 +65,24 @@ def states_at(
 ) -> Tensor:
     """Compute the last hidden states [N, width] of a batch at places.
 
-    `at`: each place's sequence [N] and its place there [N]; `part`: False computes the whole
-    model's logits [N, V] instead; `given`: `input_ids` [R, T], or `inputs_embeds` [R, P + T,
-    width].
+    `at`: each place's sequence [N] and its place there [N]; `packs`: whether rows share sequences;
+    `part`: False computes the whole model's logits [N, V] instead; `given`: `input_ids` [R, T], or
+    `inputs_embeds` [R, P + T, width].
     """
     (inputs,) = given.values()
-    device, length = inputs.device, inputs.shape[1] - batch.tokens_RT.shape[1]
-    given |= attention_inputs(batch, packs=packs, prompt_length=length, device=device)
+    device, (count, total) = inputs.device, inputs.shape[:2]
+    length = total - batch.tokens_RT.shape[1]
+    place_T = torch.arange(total, device=device)
+    if packs:
+        ends_RT = torch.nn.functional.pad(
+            to_device(batch.ends_RT, device) + length, (length, 0), value=total
+        )
+        depths_RT = place_T.expand(count, total).clone()
+        depths_RT[:, length:] = to_device(batch.depths_RT, device) + length
+        given |= {"attention_mask": tree_mask(ends_RT)[:, None], "position_ids": depths_RT}
+    else:
+        lengths_R = to_device(batch.at_T, device) + 1 + length
+        given["attention_mask"] = (place_T < lengths_R[:, None]).long()
     where = to_device(at[0], device), to_device(at[1], device) + length
     if not part:
         logits_NV: Tensor = model(**given, use_cache=False).logits[where]
@@ -174,3 +172,53 @@ def product_attention(
     if mixed_RHTE.requires_grad:
         mixed_RHTE.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
     return mixed_RHTE
+
+
+def sample_tokens(model: Any, count: int) -> list[int]:
+    """Return token ids from all over a model's vocabulary."""
+    return [(7919 * n) % model.config.vocab_size for n in range(1, count + 1)]
+
+
+def read_samples(
+    read: Callable[[Batch], Tensor], model: Any, *, packs: bool, alone: bool
+) -> Tensor:
+    """Compute the values [N, ...] of a few rows, two of which share tokens, in their order.
+
+    `packs`: whether rows share sequences; `alone`: otherwise, whether they are computed one by one.
+    """
+    token = sample_tokens(model, 11)
+    rows = [token[:5], token[:3] + token[6:9], token[9:11]]
+    placed = [Placed(0, each) for each in pack(rows, max_tokens=sum(map(len, rows)) * packs)]
+    batches = [stack([each]) for each in placed] if alone and not packs else [stack(placed)]
+    values = torch.cat([read(batch) for batch in batches])
+    numbers = torch.tensor([row for batch in batches for _, row in batch.rows])
+    return values[to_device(numbers.argsort(), values.device)]
+
+
+def distance(values: Tensor, expected: Tensor) -> float:
+    """Return the largest absolute difference, relative to the expected values' size or to 1."""
+    gap = float((values.float() - expected.float()).abs().max())
+    return gap / max(1.0, float(expected.abs().max()))
+
+
+def agrees(fast: Callable[[], Tensor], expected: Tensor, *, tolerance: float) -> bool:
+    """Check whether a fast way gives the expected values."""
+    try:
+        with torch.no_grad():
+            values = fast()
+    except (RuntimeError, ValueError, TypeError, AttributeError, LookupError):
+        # The architecture takes other inputs, or keeps its hidden states elsewhere.
+        return False
+    return values.shape == expected.shape and distance(values, expected) <= tolerance
+
+
+def fastest(
+    ways: Iterable[Way], plain: Way, sample: Callable[[Way], Tensor], *, dtype: torch.dtype
+) -> Way:
+    """Return the first of `ways` whose `sample` agrees with the plain way's, or the plain way."""
+    with torch.no_grad():
+        expected = sample(plain)
+    for way in ways:
+        if agrees(partial(sample, way), expected, tolerance=TOLERANCE[dtype]):
+            return way
+    return plain

@@ -1,19 +1,31 @@
-"""Load frozen models with their tokenizers by hub id or path: only safetensors, no remote code."""
+"""Load frozen models with their tokenizers by hub id or path: only safetensors, no remote code.
+
+The sizes of a model are found from its config alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 
 from raybias.config import Backbone
-from raybias.engine.checkpoint import reading_model, revision_of, source_of
-from raybias.engine.context import ON_CPU, Batcher, Execution, Sharding
+from raybias.engine.checkpoint import (
+    dtype_of,
+    quantisation,
+    read_config,
+    read_generation,
+    reading_model,
+    revision_of,
+    source_of,
+)
+from raybias.engine.context import ON_CPU, Batcher, Execution
 from raybias.engine.encoder import TextEncoder, load_tokenizer
-from raybias.engine.model_files import dtype_of, read_config, read_generation
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
@@ -110,7 +122,8 @@ def load_pretrained(
     if there is not None:
         options["device_map"] = there
     try:
-        with reading_model(spec, "weights"), execution.loading():
+        sharding = execution.sharding
+        with reading_model(spec, "weights"), sharding.loading() if sharding else nullcontext():
             model, loading = kind.from_pretrained(
                 source_of(spec, weights=True),
                 revision=revision_of(spec),
@@ -131,7 +144,12 @@ def load_pretrained(
     )  # fmt: skip
     if lacking:
         total = len({*missing, *(name for name, _ in model.named_parameters())})
-        problem = _lacking(lacking, total, _KINDS[kind.__name__], loading["unexpected_keys"])
+        first = ", ".join([*lacking[:_NAMED], *["..."] * (len(lacking) > _NAMED)])
+        what = f"{len(lacking)} of the {total} weights that {_KINDS[kind.__name__]} needs"
+        # The weight may be there by another name.
+        similar = get_close_matches(lacking[0], sorted(loading["unexpected_keys"]), n=1)
+        renamed = f", and holds {similar[0]}, which is not read" if similar else ""
+        problem = f"lacks {first} ({what}){renamed}"
     if problem:
         raise ModelError(f"its checkpoint {problem}", where=spec.id, cure=cure)
     model.requires_grad_(False).eval()
@@ -157,10 +175,9 @@ def check_causal(spec: Backbone, method: str = "this method") -> None:
 
 
 def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
-    """Build a model on torch's meta device, from its config alone.
+    """Build a model on torch's meta device from its config alone, by default the backbone's kind.
 
-    `kind`: an auto class; by default a causal language model or an encoder.
-    Raises ModelError: no readable config, or not a model of this kind.
+    `kind`: an auto class. Raises ModelError: no readable config, or not a model of this kind.
     """
     from transformers import AutoModel, AutoModelForCausalLM
 
@@ -200,12 +217,110 @@ def blocks(model: PreTrainedModel) -> Iterator[torch.nn.Module]:
     return iter(next((each for each in lists if len(each) == wanted), ()))
 
 
-def _lacking(names: Sequence[str], total: int, kind: str, unread: Iterable[str]) -> str:
-    """Name the first weights that a checkpoint lacks, and the one it may hold the first by."""
-    first = ", ".join([*names[:_NAMED], *["..."] * (len(names) > _NAMED)])
-    similar = get_close_matches(names[0], sorted(unread), n=1)
-    renamed = f", and holds {similar[0]}, which is not read" if similar else ""
-    return f"lacks {first} ({len(names)} of the {total} weights that {kind} needs){renamed}"
+#: Values that autograd keeps per token, layer and unit of feed-forward width when the weights
+#: are frozen, by activation: relu keeps its output, others their input, written-out ones more;
+#: a gated block also keeps both factors of its product.
+_KEPT: Final = {"relu": 1, "gelu": 2, "silu": 3, "gelu_pytorch_tanh": 3}
+_KEPT_BY_OTHERS: Final = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """Sizes of a backbone.
+
+    parameters, weight_bytes: of all weights, shared ones once.
+    layers, hidden: blocks, and the width between them.
+    width, vocabulary: of the input embeddings.
+    feed_forward: the widest layer inside a block.
+    kept: values per token and unit of `feed_forward` that a backward pass needs.
+    keys: width of one layer's keys (as of its values).
+    linear_widths: sum of the inputs and outputs of all linear layers of the blocks.
+    block_parameters: weights of all blocks; the others are embeddings, norms and heads.
+    context: longest input in tokens; None without a limit.
+    encoder: whether it reads in both directions.
+    quantised: the kind of quantisation, or nothing.
+    """
+
+    parameters: int
+    weight_bytes: int
+    layers: int
+    hidden: int
+    width: int
+    vocabulary: int
+    feed_forward: int
+    kept: int
+    keys: int
+    heads: int
+    linear_widths: int
+    block_parameters: int
+    context: int | None
+    encoder: bool = False
+    quantised: str = ""
+
+    @property
+    def item(self) -> int:
+        """Bytes of one weight, rounded up where they differ."""
+        return -(-self.weight_bytes // self.parameters)
+
+    def part(self, devices: int) -> ModelShape:
+        """Return the largest part of one of `devices` that split the layers."""
+        inside = -(-self.block_parameters // devices)
+        left_out = self.block_parameters - inside
+        return replace(
+            self,
+            parameters=self.parameters - left_out,
+            weight_bytes=self.weight_bytes - left_out * self.item,
+            layers=-(-self.layers // devices),
+            linear_widths=-(-self.linear_widths // devices),
+            block_parameters=inside,
+        )
+
+
+@lru_cache(maxsize=64)
+def model_shape(spec: Backbone) -> ModelShape:
+    """Find a backbone's sizes on torch's meta device; ModelError: no causal model or encoder."""
+    model = empty_model(spec)
+    with reading_model(spec, "config.json"):
+        return shape_of(model, spec)
+
+
+def shape_of(model: PreTrainedModel, spec: Backbone) -> ModelShape:
+    """Find the sizes of a model that `empty_model` built from `spec`."""
+    config = model.config.get_text_config()
+    tensors = {id(p): p for p in model.parameters()}.values()
+    inside = list(blocks(model))
+    weights = (
+        getattr(layer, "weight", None)
+        for block in inside
+        for layer in block.modules()
+        if not list(layer.children())
+    )
+    widths = [sorted(each.shape) for each in weights if each is not None and each.ndim == 2]
+    how = quantisation(spec)
+    # Without the files, the bytes of unquantised weights.
+    stored = how.stored if how is not None else None
+    names = ("activation_function", "hidden_act", "hidden_activation")
+    given = (getattr(config, name, None) for name in names)
+    activation = next((each for each in given if isinstance(each, str)), "")
+    hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
+    key_heads = getattr(config, "num_key_value_heads", None) or heads
+    return ModelShape(
+        parameters=sum(p.numel() for p in tensors),
+        weight_bytes=stored or sum(p.numel() * p.element_size() for p in tensors),
+        layers=int(config.num_hidden_layers),
+        hidden=hidden,
+        width=int(model.get_input_embeddings().embedding_dim),
+        vocabulary=int(model.get_input_embeddings().num_embeddings),
+        feed_forward=max((width[-1] for width in widths), default=hidden),
+        kept=_KEPT.get(activation, _KEPT_BY_OTHERS),
+        keys=key_heads * int(getattr(config, "head_dim", None) or hidden // heads),
+        heads=heads,
+        linear_widths=sum(map(sum, widths)),
+        block_parameters=sum(p.numel() for block in inside for p in block.parameters()),
+        context=getattr(config, "max_position_embeddings", None),
+        encoder=is_encoder(spec),
+        quantised=how.method if how is not None else "",
+    )
 
 
 @dataclass(frozen=True)
@@ -222,12 +337,10 @@ class ModelContext:
     memory: str = ""
     _loaded: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def here(
-        self, device: torch.device | None = None, sharding: Sharding | None = None
-    ) -> ModelContext:
+    def here(self, device: torch.device | None = None, sharding: Any = None) -> ModelContext:
         """Set this process's torch; return the process's context."""
-        self.execution.set_torch()
         execution = self.execution
+        execution.set_torch()
         there = replace(execution, device=device or execution.device, sharding=sharding)
         return replace(self, execution=there)
 

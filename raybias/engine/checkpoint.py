@@ -1,9 +1,10 @@
-"""Find the weights that a model's id names, and bring them to this machine; loads no torch.
+"""Find the files that a model's id names, bring them to this machine and read its configuration.
 
 An id names a folder or a hub model, whose commit one short request finds, so that without a network
 it fails in seconds. RAYBIAS_MODELS may name a mirror, a folder or bucket in the form of the hub's
 cache, as `hf download ID` and `aws s3 sync ~/.cache/huggingface/hub s3://BUCKET/models` make one;
-it replaces the hub.
+it replaces the hub. Quantised checkpoints, loaded with their package (torchao and its like),
+compute in the dtype that they were saved for.
 """
 
 from __future__ import annotations
@@ -13,18 +14,23 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyarrow import fs
 
 from raybias.config import Backbone
 from raybias.errors import ModelError, RaybiasError, of_library
 from raybias.storage import Store
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import GenerationConfig, PretrainedConfig
 
 #: The environment variable that names the mirror of the hub, on every node.
 MIRROR: Final = "RAYBIAS_MODELS"
@@ -137,33 +143,31 @@ def locate(name: str, revision: str | None) -> Located:
     Raises ModelError: no such model or revision, no access, or neither network nor cache.
     """
     from huggingface_hub import errors as hub
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url, is_offline_mode
+    from huggingface_hub import (
+        get_hf_file_metadata,
+        hf_hub_url,
+        is_offline_mode,
+        try_to_load_from_cache,
+    )
 
     where = name if revision is None else f"{name}@{revision}"
     if (held := mirror()) is not None:
         return _mirrored(held, name, revision, weights=False)
+    why = "HF_HUB_OFFLINE is set"
     try:
-        if is_offline_mode():
-            return _cached(name, revision, where, "HF_HUB_OFFLINE is set")
         url = hf_hub_url(name, CONFIG, revision=revision)
-        metadata = get_hf_file_metadata(url, timeout=_TIMEOUT_S)
-    except ModelError:
-        raise
+        if not is_offline_mode():
+            commit = get_hf_file_metadata(url, timeout=_TIMEOUT_S).commit_hash
+            if commit is not None:
+                return Located(commit)
+            why = f"no hub is at {url}"
+    # Any error: those of the hub's HTTP client change with its version.
     except Exception as error:
         for kind, (problem, cure) in _REFUSALS.items():
             if isinstance(error, getattr(hub, kind)):
                 raise ModelError(problem, where=where, cure=cure) from error
-        # Any error: those of the hub's HTTP client change with its version.
         said = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        return _cached(name, revision, where, f"the hub does not answer ({said})")
-    if metadata.commit_hash is None:
-        return _cached(name, revision, where, f"no hub is at {url}")
-    return Located(metadata.commit_hash)
-
-
-def _cached(name: str, revision: str | None, where: str, why: str) -> Located:
-    from huggingface_hub import try_to_load_from_cache
-
+        why = f"the hub does not answer ({said})"
     path = try_to_load_from_cache(name, CONFIG, revision=revision)
     if not isinstance(path, str):
         raise ModelError(
@@ -240,10 +244,7 @@ def revision_of(spec: Backbone) -> str | None:
 
 
 def fetched(spec: Backbone) -> str:
-    """Bring a model of the hub into this machine's cache; return its folder there.
-
-    Raises ModelError: not cached and the hub does not answer, or no safetensors.
-    """
+    """Bring a hub model's weights to this machine; return their folder. ModelError: none there."""
     if (held := mirror()) is not None:
         return str(_mirrored(held, spec.id, spec.revision, weights=True).snapshot)
     folder = downloaded(spec, DECIDING, _AGAIN)
@@ -282,7 +283,12 @@ def file_hashes(folder: Path) -> dict[str, str]:
         names = sorted(path.relative_to(folder).as_posix() for path in _files(folder))
         deciding = filter_repo_objects(names, allow_patterns=[*DECIDING])
         files = {name: (folder / name).resolve() for name in deciding}
-        marks = {str(path): _mark(path) for path in files.values()}
+        # A program can set the first time back, but not the second.
+        status = {str(path): path.stat() for path in files.values()}
+        marks = {
+            path: [each.st_size, each.st_mtime_ns, each.st_ctime_ns]
+            for path, each in status.items()
+        }
         new = [path for path, mark in marks.items() if known.get(path, {}).get("mark") != mark]
         with ThreadPoolExecutor() as pool:
             fresh = dict(zip(new, pool.map(file_digest, new), strict=True))
@@ -333,7 +339,95 @@ def file_digest(path: str | Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _mark(path: Path) -> list[int]:
-    """Size and times of change; a program can set the first time back, but not the second."""
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+_LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+#: Names of sizes in the configurations of transformers.
+_SIZES: Final = (
+    *("hidden_size", "n_embd", "d_model", "dim", "word_embed_proj_dim", "head_dim", "vocab_size"),
+    *("intermediate_size", "ffn_dim", "d_ff", "n_inner", "max_position_embeddings", "n_positions"),
+    *("num_attention_heads", "n_head", "n_heads", "num_heads", "num_key_value_heads"),
+)
+_MOST: Final = {**dict.fromkeys(_SIZES, 1 << 31), **dict.fromkeys(_LAYERS, 10_000)}
+
+
+def read_config(spec: Backbone) -> PretrainedConfig:
+    """Load a model's config.json; ModelError: missing, an unknown type, or a wrong value."""
+    from transformers import AutoConfig, PretrainedConfig
+
+    place: Any = {"revision": revision_of(spec)}
+    folder = folder_of(spec.id)
+    with reading_model(spec, CONFIG):
+        if folder is not None and not (folder / CONFIG).is_file():
+            raise ModelError(f"the folder has no {CONFIG}", where=spec.id, cure=MODEL_CURE)
+        # Before transformers makes a million layers.
+        _check_sizes(PretrainedConfig.get_config_dict(source_of(spec), **place)[0])
+        config: PretrainedConfig = AutoConfig.from_pretrained(
+            source_of(spec), trust_remote_code=False, **place
+        )
+    return config
+
+
+def read_generation(spec: Backbone) -> GenerationConfig | None:
+    """Load a model's generation_config.json, None without one; ModelError for a wrong value."""
+    from transformers import GenerationConfig
+
+    with reading_model(spec, "generation_config.json"), suppress(OSError):
+        own: GenerationConfig = GenerationConfig.from_pretrained(
+            source_of(spec), revision=revision_of(spec)
+        )
+        return own
+    return None
+
+
+def _check_sizes(content: Mapping[str, Any]) -> None:
+    for name, value in content.items():
+        # Quantisation has sizes of its own, such as the axis -1.
+        if isinstance(value, dict) and name != "quantization_config":
+            _check_sizes(value)
+        most = _MOST.get(name)
+        if most is None or value is None:
+            continue
+        if type(value) is not int or not 1 <= value <= most:
+            raise ValueError(f"{name} is {value!r}, not a whole number from 1 to {most}")
+
+
+@dataclass(frozen=True)
+class Quantisation:
+    """How a checkpoint is quantised.
+
+    `method`: transformers' name, with the kinds of its weights; `dtype`: of other weights and of
+    activations; `stored`: bytes of all weights; None where they are not on this machine.
+    """
+
+    method: str
+    dtype: str
+    stored: int | None
+
+
+def quantisation(spec: Backbone) -> Quantisation | None:
+    """Find how a checkpoint is quantised, if at all; ModelError for a dtype that it cannot have."""
+    config = read_config(spec)
+    found: dict[str, Any] | None = getattr(config, "quantization_config", None)
+    if not found:
+        return None
+    dtype = str(config.dtype or "float32").removeprefix("torch.")
+    kinds = found.get("quant_type") or {}
+    named = [each["_type"] for each in kinds.values()] if isinstance(kinds, dict) else [kinds]
+    method = " ".join([str(found.get("quant_method", "unknown")), *map(str, named)])
+    if spec.dtype not in ("auto", dtype):
+        raise ModelError(
+            f"is quantised ({method}) and computes in {dtype}, not in {spec.dtype}",
+            where=spec.id,
+            cure="leave its dtype to auto",
+        )
+    files = [*Path(source_of(spec)).glob("*.safetensors")]
+    return Quantisation(method, dtype, sum(file.stat().st_size for file in files) or None)
+
+
+def dtype_of(spec: Backbone, name: str | None = None) -> torch.dtype:
+    """Return torch's dtype of a name or of the backbone; `auto` is float32 outside a study."""
+    import torch
+
+    how = quantisation(spec)
+    chosen = how.dtype if how is not None else name or spec.dtype
+    dtype: torch.dtype = torch.float32 if chosen == "auto" else getattr(torch, chosen)
+    return dtype

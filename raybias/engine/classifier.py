@@ -9,29 +9,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+)
 
 from raybias.config import Backbone
 from raybias.engine.adapters.options import ClassifierOptions
-from raybias.engine.backbone import empty_model, load_pretrained
+from raybias.engine.attention import (
+    TOLERANCE,
+    distance,
+    fastest,
+    sample_tokens,
+    states_at,
+    use_fast_attention,
+)
+from raybias.engine.backbone import ModelShape, empty_model, is_encoder, load_pretrained, shape_of
 from raybias.engine.context import ON_CPU, Batcher, Execution
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder, load_tokenizer, verbalizer_ids
-from raybias.engine.model_shape import ModelShape, shape_of
-from raybias.engine.packing import BLOCK, Batch, pack
-from raybias.engine.self_check import TOLERANCE, agrees, distance, sample_tokens
+from raybias.engine.packing import BLOCK, Batch
 from raybias.errors import ModelError
 from raybias.schema import LABELS
 from raybias.seeding import generator
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _CURE: Final = "give a classifier with one label a text, saved with its config.json"
 #: Standard deviation of a new head where a model's config names none.
@@ -69,7 +77,8 @@ class Classifier(torch.nn.Module):
         caches = "use_cache" in signature(model.forward).parameters
         self._no_cache = {"use_cache": False} if caches or label_ids else {}
         self.pads_left = False
-        self.short = bool(label_ids) and self._short_cut_holds()
+        # Whether the LM head on the last token alone gives the model's own logits.
+        self.short = bool(label_ids) and fastest([True], False, self._sample, dtype=model.dtype)
         self.pads_left = self._reads_right_padding()
         if label_ids:
             execution.note("classifier", packs=False, part=self.short, fastest=self.short)
@@ -109,8 +118,6 @@ class Classifier(torch.nn.Module):
 
     def hidden(self, batch: Batch) -> Tensor:
         """Compute the hidden state [N, H] of each row's last token in packed sequences."""
-        from raybias.engine.attention import states_at
-
         tokens_RT = to_device(batch.tokens_RT, self.device)
         at = batch.at_R, batch.at_T
         return states_at(self.model, batch, at, packs=True, input_ids=tokens_RT)
@@ -137,14 +144,10 @@ class Classifier(torch.nn.Module):
         right, left = changes
         return right > TOLERANCE[self.model.dtype] and left < right
 
-    def _short_cut_holds(self) -> bool:
-        """Check whether the LM head on the last token alone gives the model's own logits."""
-        inputs = self._padded(*self._example())
-        self.short = False
-        with torch.no_grad():
-            expected_RL = self(*inputs)
-        self.short = True
-        return agrees(lambda: self(*inputs), expected_RL, tolerance=TOLERANCE[self.model.dtype])
+    def _sample(self, short: bool) -> Tensor:
+        self.short = short
+        logits_RL: Tensor = self(*self._padded(*self._example()))
+        return logits_RL
 
     def _example(self) -> tuple[Tensor, Tensor]:
         return torch.tensor([sample_tokens(self.model, 8)]), torch.tensor([7])
@@ -161,12 +164,8 @@ def load_classifier(
     `words`: the study's label words, where the method has none of its own.
     Raises ModelError: as `load_pretrained` says, or a head that the model cannot have.
     """
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
-
-    from raybias.engine.attention import use_fast_attention
-
-    check_head(spec, options)
     encoder = load_tokenizer(spec)
+    check_classifier(encoder, options, words)
     if options.head == "label_tokens":
         label_ids = verbalizer_ids(encoder.tokenizer, options.label_words or words)
         model, _ = load_pretrained(AutoModelForCausalLM, spec, execution, dtype=options.loads_as)
@@ -198,18 +197,6 @@ def load_classifier(
     return Classifier(encoder, model, execution, head=head, label_ids=label_ids)
 
 
-def check_head(spec: Backbone, options: ClassifierOptions) -> None:
-    """Refuse label tokens on an encoder, by a ModelError that names the method."""
-    from raybias.engine.backbone import is_encoder
-
-    if options.head == "label_tokens" and is_encoder(spec):
-        raise ModelError(
-            f"is an encoder, and method {options.name} reads label tokens from a causal model",
-            where=spec.id,
-            cure="set the method's head to classification",
-        )
-
-
 def check_classifier(
     encoder: TextEncoder, options: ClassifierOptions, words: Sequence[str]
 ) -> None:
@@ -218,14 +205,17 @@ def check_classifier(
     Raises ModelError: no classifier of the backbone's kind, no token to pad with, label tokens on
     an encoder, or label words that begin alike.
     """
-    from transformers import AutoModelForSequenceClassification
-
-    check_head(encoder.spec, options)
     _pad_token(encoder)
-    if options.head == "label_tokens":
-        verbalizer_ids(encoder.tokenizer, options.label_words or words)
-    else:
+    if options.head == "classification":
         empty_model(encoder.spec, AutoModelForSequenceClassification)
+        return
+    if is_encoder(encoder.spec):
+        raise ModelError(
+            f"is an encoder, and method {options.name} reads label tokens from a causal model",
+            where=encoder.spec.id,
+            cure="set the method's head to classification",
+        )
+    verbalizer_ids(encoder.tokenizer, options.label_words or words)
 
 
 def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:
@@ -244,8 +234,6 @@ class TextJudge:
     """A classifier as published; `classes`: their names, `context`: its longest text in tokens."""
 
     def __init__(self, spec: Backbone, execution: Execution = ON_CPU) -> None:
-        from transformers import AutoModelForSequenceClassification
-
         encoder = load_tokenizer(spec)
         model, _ = load_pretrained(AutoModelForSequenceClassification, spec, execution, cure=_CURE)
         self.classes = class_names(model.config, spec)
@@ -261,10 +249,7 @@ class TextJudge:
             logits_RC: Tensor = self._classifier(*self._classifier.read(batch))
             return logits_RC.double().softmax(-1)
 
-        with torch.inference_mode():
-            found = self._batcher.by_row(read, pack(rows, max_tokens=0))
-            probability_NC = torch.stack([found[n] for n in range(len(rows))])
-        probabilities: npt.NDArray[np.float64] = probability_NC.cpu().numpy()
+        probabilities: npt.NDArray[np.float64] = self._batcher.stacked(read, rows).numpy()
         return probabilities
 
 
@@ -279,8 +264,6 @@ def class_names(config: Any, spec: Backbone) -> list[str]:
 
 def check_judge(spec: Backbone) -> tuple[ModelShape, list[str]]:
     """Return a classifier's shape and classes, without weights; ModelError as of `class_names`."""
-    from transformers import AutoModelForSequenceClassification
-
     load_tokenizer(spec)
     model = empty_model(spec, AutoModelForSequenceClassification)
     return shape_of(model, spec), class_names(model.config, spec)

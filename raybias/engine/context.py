@@ -13,11 +13,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate, takewhile
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
@@ -30,11 +30,14 @@ from raybias.engine.packing import (
     Batch,
     PackedSequence,
     Placed,
+    Row,
     fitting,
+    pack,
     shared_width,
     stack,
 )
 from raybias.errors import WorkFailed
+from raybias.schema import LABELS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -44,30 +47,6 @@ Result = TypeVar("Result")
 #: What torch's allocator reads before a process first uses a GPU, under its two names.
 _ALLOCATOR: Final = "PYTORCH_ALLOC_CONF"
 _OLD_ALLOCATOR: Final = "PYTORCH_CUDA_ALLOC_CONF"
-
-
-class Collective(Protocol):
-    """Ranks that hold one backbone together and therefore walk in step."""
-
-    rank: int
-    world: int
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        """Sum a tensor over the ranks, the same result on each of them."""
-
-
-class Sharding(Protocol):
-    """Shard models over the ranks of a group."""
-
-    @property
-    def group(self) -> Collective | None:
-        """The ranks, where they share every batch."""
-
-    def loading(self) -> Any:
-        """Return a context that shards a model while it is loaded."""
-
-    def begin(self, model: PreTrainedModel, *, whole: bool) -> None:
-        """Have a loaded model gather its weights; `whole` where its own forward is called."""
 
 
 class Way(NamedTuple):
@@ -148,6 +127,9 @@ class Execution:
     tokens_per_batch: token budget of a forward pass, prompt vectors counted; running out of memory
         halves it.
     device: of the model; of several devices the first, with embeddings and head.
+    sharding: how ranks share the model (`runtime.worker_group.Zero3`): `loading()` is the context
+        to load it in, `begin(model, whole=)` has it gather its weights, `whole` where its own
+        forward is called, and `group` are the ranks where they share every batch.
     devices: number of devices, from `device` on, that the layers are split over.
     passes: batches computed at a time, where the layers are split (see `Pipeline`).
     ways: by purpose, the computation chosen by the self-check.
@@ -157,7 +139,7 @@ class Execution:
     tokens_per_batch: int = 4096
     device: str | torch.device = "cpu"
     threads: int = 1
-    sharding: Sharding | None = None
+    sharding: Any = None
     devices: int = 1
     passes: int = 1
     deterministic: bool = False
@@ -177,12 +159,8 @@ class Execution:
         first = torch.device(self.device)
         return [torch.device(first.type, (first.index or 0) + n) for n in range(self.devices)]
 
-    def loading(self) -> Any:
-        """Return a context to load the model in."""
-        return nullcontext() if self.sharding is None else self.sharding.loading()
-
     def begin(self, model: PreTrainedModel, *, whole: bool = False) -> None:
-        """Have a sharded model gather its weights; see `Sharding.begin`."""
+        """Have a sharded model gather its weights."""
         if self.sharding is not None:
             self.sharding.begin(model, whole=whole)
 
@@ -248,9 +226,6 @@ class Batcher:
         `even`: make batches of about equally many sequences, as where each takes many passes.
         Raises WorkFailed: a single sequence does not fit the device's memory.
         """
-        if self.group is not None:
-            yield from self._share(self.group, work, placed)
-            return
         waiting = sorted(placed, key=lambda each: -len(each.sequence.tokens))
         most = len(waiting)
         if even and waiting:
@@ -262,7 +237,7 @@ class Batcher:
             count = min(most, fitting(waiting, self.tokens_per_batch, full=full))
             return stack(waiting[:count]), count
 
-        yield from self._walk(work, waiting, cut)
+        return self._walk(work, waiting, cut)
 
     def each_adapter(
         self,
@@ -276,16 +251,14 @@ class Batcher:
         Part and width of an adapter in a batch do not depend on the others, so it keeps its bits on
         a CPU (`AdapterTrainer.shares_passes`); on a GPU batches must be `apart`.
         """
-        if self.group is not None:
-            yield from self._share(self.group, work, placed, prompt_length)
-            return
 
         def width(each: Placed) -> int:
             length = prompt_length + len(each.sequence.tokens)
             return max(length, min(shared_width(length), self.context or sys.maxsize))
 
         in_order = sorted(placed, key=lambda each: (-width(each), each.adapter))
-        apart = sorted({each.adapter for each in placed}) if self.apart else [None]
+        alone = self.apart and self.group is None
+        apart = sorted({each.adapter for each in placed}) if alone else [None]
         for adapter in apart:
             waiting = [each for each in in_order if adapter in (None, each.adapter)]
 
@@ -301,7 +274,7 @@ class Batcher:
                 count = whole[-1] if whole else count
                 return stack(waiting[:count], widest - prompt_length), count
 
-            yield from self._walk(work, waiting, cut)
+            yield from self._walk(work, waiting, cut, prompt_length)
 
     def by_row(
         self,
@@ -319,18 +292,22 @@ class Batcher:
             for (_, row), result in zip(batch.rows, results, strict=True)
         }
 
+    def stacked(self, read: Callable[[Batch], Tensor], rows: Sequence[Row]) -> Tensor:
+        """Compute a value of each row by itself, by `read`; return them in order, on the CPU."""
+        with torch.inference_mode():
+            found = self.by_row(read, pack(rows, max_tokens=0))
+            return torch.stack([found[n] for n in range(len(rows))]).cpu()
+
     def logits(
         self,
         read: Callable[[Batch], Tensor],
         sequences: Sequence[Sequence[PackedSequence]],
-        *,
-        labels: int,
         prompt_length: int = 0,
     ) -> list[Tensor]:
-        """Compute logits [N, `labels`] float32 on the CPU, per adapter in row order, by `read`."""
+        """Compute label logits [N, L] float32 on the CPU, per adapter in row order, by `read`."""
         counts = [sum(len(each.members) for each in rows) for rows in sequences]
         starts = list(accumulate(counts, initial=0))
-        logits_ML = torch.zeros(starts[-1], labels, device=self.device)
+        logits_ML = torch.zeros(starts[-1], len(LABELS), device=self.device)
         placed = [Placed(s, each) for s, rows in enumerate(sequences) for each in rows]
 
         def work(batch: Batch) -> Tensor:
@@ -352,8 +329,12 @@ class Batcher:
         work: Callable[[Batch], Result],
         waiting: list[Placed],
         cut: Callable[[Sequence[Placed]], tuple[Batch, int]],
+        prompt_length: int = 0,
     ) -> Iterator[tuple[Batch, Result]]:
         """Yield the result of `work` on each batch; `cut` returns the first one and its size."""
+        if self.group is not None:
+            yield from self._share(self.group, work, waiting, prompt_length)
+            return
         depth = self.pipeline.depth
         begun: deque[tuple[list[Placed], Batch, Callable[[], Result]]] = deque()
         try:
@@ -371,10 +352,19 @@ class Batcher:
                     self.pipeline.drain()
                     begun.clear()
                     waiting = before
-                    if depth > 1 and len(batch.tokens_RT) == 1:
+                    count, width = batch.tokens_RT.shape
+                    if depth > 1 and count == 1:
                         depth = 1
-                    else:
-                        self._halve(batch, error)
+                        continue
+                    if count == 1:
+                        raise WorkFailed(
+                            f"a sequence of {width} tokens does not fit the memory of"
+                            f" {self.device}",
+                            where=self.where,
+                            cure="use a device with more memory, or shard the backbone",
+                        ) from error
+                    self.tokens_per_batch //= 2
+                    clear_device_cache(garbage_collection=True)
                 else:
                     yield batch, found
         finally:
@@ -382,7 +372,7 @@ class Batcher:
 
     def _share(
         self,
-        group: Collective,
+        group: Any,
         work: Callable[[Batch], Result],
         placed: Sequence[Placed],
         prompt_length: int = 0,
@@ -403,14 +393,3 @@ class Batcher:
             result = work(batch)
             if mine < len(stacks):
                 yield batch, result
-
-    def _halve(self, batch: Batch, error: RuntimeError) -> None:
-        count, width = batch.tokens_RT.shape
-        if count == 1:
-            raise WorkFailed(
-                f"a sequence of {width} tokens does not fit the memory of {self.device}",
-                where=self.where,
-                cure="use a device with more memory, or shard the backbone",
-            ) from error
-        self.tokens_per_batch //= 2
-        clear_device_cache(garbage_collection=True)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 import zipfile
 from collections import Counter
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -38,10 +39,7 @@ from raybias.errors import ModelError, OutputError
 
 @dataclass(frozen=True)
 class Converted:
-    """A converted checkpoint; `tensors` is their number.
-
-    `quantisation`: of a GGUF file, such as Q4_1, the end of the backbone's default name.
-    """
+    """A converted checkpoint: its number of tensors, and a GGUF file's quantisation (Q4_1)."""
 
     folder: str
     tensors: int
@@ -58,18 +56,15 @@ def convert(model: str, out: str | Path, *, revision: str | None = None) -> Conv
         raise ModelError("a file has no revision", where=model, cure="leave --revision out")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        staged = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
-    except OSError as error:
-        raise OutputError(f"cannot be written ({error})", where=str(out)) from error
-    try:
-        record = write_gguf(model, staged) if is_gguf else write_pickled(model, revision, staged)
-        (staged / CONVERTED).write_text(json.dumps(record, indent=1))
-        staged.chmod(0o755)
-        staged.rename(place)
+        with TemporaryDirectory(prefix=f".{place.name}.", dir=place.parent) as folder:
+            staged = Path(folder, "model")
+            staged.mkdir()
+            write = write_gguf if is_gguf else partial(write_pickled, revision=revision)
+            record = write(model, staged)
+            (staged / CONVERTED).write_text(json.dumps(record, indent=1))
+            staged.rename(place)
     except (OSError, SafetensorError) as error:
         raise OutputError(f"cannot be written ({error})", where=str(out)) from error
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
     return Converted(str(place), record["tensors"], record.get("quantisation", ""))
 
 
@@ -129,7 +124,7 @@ def _quantisation(reader: Any) -> str:
     return str(types.most_common(1)[0][0])
 
 
-def write_pickled(model: str, revision: str | None, out: Path) -> dict[str, Any]:
+def write_pickled(model: str, out: Path, revision: str | None) -> dict[str, Any]:
     """Write a checkpoint with pickled weights into a folder; return the record of it.
 
     `model`: a hub id or a folder, with pytorch_model.bin, whole or in parts.

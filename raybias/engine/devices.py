@@ -81,7 +81,6 @@ class SumsOnCpu(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Compute a running sum here, and anything else as torch does."""
         given = kwargs or {}
         if func in (torch.cumsum, Tensor.cumsum):
             summed: Tensor = func(args[0].cpu(), *args[1:], **given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raybias.config import Backbone
-from raybias.engine.checkpoint import reading_model, revision_of, source_of
-from raybias.engine.model_files import read_config
+from raybias.engine.checkpoint import read_config, reading_model, revision_of, source_of
 from raybias.errors import ModelError
 from raybias.schema import LABELS
 
@@ -47,12 +46,7 @@ class TextEncoder:
 
     @property
     def prompt_token_id(self) -> int:
-        """Id of the token that begins sentences and soft prompts (Tian2023 section 3).
-
-        The token that `bos` names; else BOS, or EOS without one; or the token that separates
-        documents, if BOS marks the turns of a chat and so never precedes plain text.
-        Raises ModelError: the tokenizer has neither BOS nor EOS.
-        """
+        """Id of the token that begins sentences and soft prompts, the first of `begin_ids`."""
         return self.begin_ids[0]
 
     @property
@@ -62,7 +56,11 @@ class TextEncoder:
 
     @cached_property
     def begin_ids(self) -> tuple[int, ...]:
-        """Ids of the token that begins sentences, and of the other candidate, if there is one."""
+        """Ids of the token that begins sentences (Tian2023 section 3), and of the other candidate.
+
+        The token that `bos` names; else BOS, or EOS without one; or the token that separates
+        documents, if BOS marks the turns of a chat. Raises ModelError: neither BOS nor EOS.
+        """
         given = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
         own = next((int(token_id) for token_id in given if token_id is not None), None)
         vocabulary: dict[str, int] = self.tokenizer.get_vocab()
@@ -71,21 +69,14 @@ class TextEncoder:
             if named is None:
                 raise ModelError("the tokenizer has neither BOS nor EOS", where=self.spec.id)
             return (named,)
-        separator = own
-        if self._marks_turns(self.tokenizer.decode([own])):
-            there = (vocabulary[name] for name in _SEPARATORS if name in vocabulary)
-            separator = next(there, own)
-        return tuple(dict.fromkeys([separator if named is None else named, separator, own]))[:2]
-
-    def _marks_turns(self, token: str) -> bool:
-        """Check whether the chat template writes a token in every turn, of user and model."""
-        if not self.has_chat_template:
-            return False
+        separator, token = own, self.tokenizer.decode([own])
         turns = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
         # A template that refuses these turns leaves the question open.
         with suppress(ModelError):
-            return self.chat(turns).count(token) >= len(turns)
-        return False
+            if self.has_chat_template and self.chat(turns).count(token) >= len(turns):
+                there = (vocabulary[name] for name in _SEPARATORS if name in vocabulary)
+                separator = next(there, own)
+        return tuple(dict.fromkeys([separator if named is None else named, separator, own]))[:2]
 
     #: Whether tokens are known, and so the begin of the model's turn can be written.
     knows_tokens: ClassVar[bool] = True
@@ -158,7 +149,6 @@ class RoughEncoder(TextEncoder):
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the model answers to chats."""
         return "chat" in self.spec.abilities
 
     @property
@@ -167,7 +157,6 @@ class RoughEncoder(TextEncoder):
         return self
 
     def chat(self, messages: Sequence[Mapping[str, object]]) -> str:
-        """Write messages as JSON."""
         return json.dumps([dict(each) for each in messages], ensure_ascii=False)
 
     def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
@@ -251,24 +240,6 @@ def first_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> list[
         return int(ids[0]) if ids and ids[0] != tokenizer.unk_token_id else None
 
     return [first_id(word) for word in words]
-
-
-def first_token_groups(
-    ids_of: Callable[[Sequence[str]], list[int | None]], words: Sequence[str], *, tokenizer: str
-) -> tuple[tuple[int, ...], ...]:
-    """Return the tokens that each label word may begin with: in its own case and in the other.
-
-    The other case is left out for all words where it would give two labels one token. `ids_of`:
-    returns the first token of each word where the answer stands; None where it is unknown.
-    Raises ModelError: a word that is unknown, or two that begin with the same token.
-    """
-    own = distinct(ids_of(words), words, tokenizer=tokenizer)
-    other = ids_of([word[:1].swapcase() + word[1:] for word in words])
-    groups = [
-        (one,) if two in (None, one) else (one, two) for one, two in zip(own, other, strict=True)
-    ]
-    tokens = [token for group in groups for token in group]
-    return tuple(groups) if len({*tokens}) == len(tokens) else tuple((one,) for one in own)
 
 
 def summed(log_probs: Sequence[float], groups: Sequence[Sequence[object]]) -> tuple[float, ...]:

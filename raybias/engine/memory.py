@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from raybias.engine.model_shape import ModelShape
+    from raybias.engine.backbone import ModelShape
 
 # Values that autograd keeps per token, layer and unit of width with frozen weights, without
 # feed-forward and attention weights: 6.4 measured. CPUs add fragmentation and the plain product.
@@ -149,10 +149,7 @@ def inference_weights(shape: ModelShape, partitions: int) -> tuple[MemoryTerm, .
 def training_activations(
     shape: ModelShape, tokens: int, item: int, device: str, *, frozen: bool = True
 ) -> tuple[MemoryTerm, MemoryTerm]:
-    """Count the values that a pass with gradients over `tokens` keeps in every layer, and in one.
-
-    `item`: bytes of one value; weights that are not `frozen` take a gradient.
-    """
+    """Count the values that a pass with gradients over `tokens` keeps in all layers, and in one."""
     beside, inside = _KEPT_BESIDE[device], shape.kept
     if not frozen:
         # Every linear layer keeps its input for the gradient of its weight.

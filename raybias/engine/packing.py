@@ -85,7 +85,8 @@ def pack(
     tree, piece = _Tree(share=share), 0
     for n, start, end in zip(order, starts, starts[1:], strict=False):
         target = min(pieces - 1, (start + end) * pieces // max(1, 2 * starts[-1]))
-        if tree.members and (target != piece or tree.size_with(rows[n]) > max_tokens):
+        size = len(tree.tokens) + len(rows[n]) - tree.shared(rows[n])
+        if tree.members and (target != piece or size > max_tokens):
             sequences.append(tree.sequence())
             tree = _Tree(share=share)
         tree.add(n, rows[n])
@@ -97,9 +98,8 @@ def pack(
 
 def common_length(rows: Sequence[Row]) -> int:
     """Count the tokens that all rows begin with."""
-    first, last = min(map(tuple, rows)), max(map(tuple, rows))
-    pairs = enumerate(zip(first, last, strict=False))
-    return next((n for n, (one, other) in pairs if one != other), min(len(first), len(last)))
+    pairs = zip(min(map(tuple, rows)), max(map(tuple, rows)), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 class _Tree:
@@ -114,11 +114,8 @@ class _Tree:
         self.lasts: list[int] = []
         self.path: list[int] = []
 
-    def size_with(self, row: Row) -> int:
-        return len(self.tokens) + len(row) - self._shared(row)
-
     def add(self, n: int, row: Row) -> None:
-        shared = self._shared(row)
+        shared = self.shared(row)
         for place in self.path[shared:]:
             self.ends[place] = len(self.tokens)
         del self.path[shared:]
@@ -141,15 +138,10 @@ class _Tree:
             tuple(self.lasts),
         )
 
-    def _shared(self, row: Row) -> int:
-        shared = 0
-        if not self.share:
-            return shared
-        for place, token in zip(self.path, row, strict=False):
-            if self.tokens[place] != token:
-                break
-            shared += 1
-        return shared
+    def shared(self, row: Row) -> int:
+        """Count the tokens that a row has in common with the newest one."""
+        pairs = zip(self.path if self.share else (), row, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: self.tokens[pair[0]] == pair[1], pairs))
 
 
 def tree_mask(ends_RT: torch.Tensor) -> torch.Tensor:

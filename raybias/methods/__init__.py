@@ -6,7 +6,7 @@ To add one, see docs/extending.md.
 from raybias.engine.adapters.options import EarlyStop
 from raybias.methods.base import Inputs, Method, method, methods, methods_of
 from raybias.methods.continuation import Continuation
-from raybias.methods.finetuned import Finetuned, Full, LayerAdapter, Lora
+from raybias.methods.finetuned import Finetuned, Full, LayerAdapter, Lora, SoftPrompt
 from raybias.methods.label_prompts import ChainOfThought, FewShot, ZeroShot
 from raybias.methods.options import (
     Coreference,
@@ -16,7 +16,6 @@ from raybias.methods.options import (
 )
 from raybias.methods.prompted import Prompted, prompted_methods
 from raybias.methods.sentence_scores import PairScore, SentenceLikelihood, TripleLikelihood
-from raybias.methods.soft_prompt import SoftPrompt
 from raybias.methods.tuned import Tuned, tuned_methods
 from raybias.methods.work import Work
 

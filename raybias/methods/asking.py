@@ -7,13 +7,13 @@ message a model would answer it with a sentence.
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypedDict
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
-import pyarrow as pa
 from pydantic import model_validator
 
 from raybias.config import Backbone
@@ -22,7 +22,7 @@ from raybias.config.section import Profile, by_profile
 from raybias.engine.answers import Answers, Writing
 from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.errors import ConfigError
-from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, rows_table
+from raybias.methods.base import ComputeRows, Inputs, Item, Method, Reader, RowReader
 from raybias.methods.work import Asks, TokenCounts, Work, sample
 from raybias.providers.base import answers_of
 from raybias.storage import Store
@@ -30,10 +30,44 @@ from raybias.storage import Store
 if TYPE_CHECKING:
     from raybias.engine.backbone import ModelContext
 
-Item = dict[str, Any]
-
+#: A placeholder of a template; its name is the first group.
+PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+_THOUGHTS: Final = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
+#: A message of a chat: its `role` (system, user or assistant) and `content`.
+Message = dict[str, str]
 #: Behind these an answer begins without a blank.
 _OPEN: Final = frozenset("\"'(\u201c\u2018\u00ab")
+
+
+def filled(template: str, **values: str) -> str:
+    """Replace each `{name}` of a template; braces in a value are text."""
+    return PLACEHOLDER.sub(lambda match: values[match[1]], template)
+
+
+def check_placeholders(
+    field: str, template: str, *, needed: tuple[str, ...], others: tuple[str, ...]
+) -> None:
+    """Refuse a template without a needed placeholder or with an unknown one, by a ValueError."""
+    found = PLACEHOLDER.findall(template)
+    for name in needed:
+        if name not in found:
+            raise ValueError(f"{field} {template!r} has no {{{name}}}")
+    known = dict.fromkeys((*needed, *others))
+    for name in found:
+        if name not in known:
+            listed = ", ".join(f"{{{each}}}" for each in known)
+            raise ValueError(f"{field} has {{{name}}}, which stands for nothing; use {listed}")
+
+
+def about(template: str, text: str, words: Sequence[str], **values: str) -> str:
+    """Fill a template with a text, `values`, and as choices `negative, neutral, or positive`."""
+    *others, last = (word.strip() for word in words)
+    return filled(template, text=text, choices=f"{', '.join(others)}, or {last}", **values)
+
+
+def without_thoughts(answer: str) -> str:
+    """Leave out the text between <think> and </think> before an answer."""
+    return _THOUGHTS.sub("", answer)
 
 
 @dataclass(frozen=True)
@@ -62,13 +96,6 @@ class Asked:
         return [f"{'' if joined else ' '}{option}" for option in self.options]
 
 
-class Message(TypedDict):
-    """One message of a chat."""
-
-    role: Literal["system", "user", "assistant"]
-    content: str
-
-
 @dataclass(frozen=True)
 class PromptFormat:
     """The form of a method's prompts on one backbone, whose tokenizer is `own`."""
@@ -78,11 +105,7 @@ class PromptFormat:
 
     @cached_property
     def chat(self) -> bool:
-        """Whether prompts are messages in the tokenizer's chat template.
-
-        Raises ConfigError: a chat or system message without a template, or likelihoods of an
-        endpoint's chat.
-        """
+        """Whether prompts are messages of a chat; ConfigError: they must be, and cannot."""
         asked, name = self.method.prompt_format, self.method.name
         system = self.method.system_message
         if asked == "raw":
@@ -199,7 +222,6 @@ class ItemMethod(AskingMethod):
                 for each in asked]  # fmt: skip
 
     def check(self, inputs: Inputs) -> None:
-        """Refuse an encoder, and prompts that leave no room for an answer."""
         inputs.refuse_encoder(self.name)
         form = self.form(inputs.encoder)
         for frame in inputs.items.values():
@@ -214,7 +236,6 @@ class ItemMethod(AskingMethod):
             )
 
     def work(self, inputs: Inputs) -> Work:
-        """Count requests and their tokens, from a sample of the items."""
         form, tokens, asks, held = self.form(inputs.encoder), {}, {}, 1.0
         for name, frame in inputs.items.items():
             items = sample(frame.rows(named=True))
@@ -240,51 +261,34 @@ class ItemMethod(AskingMethod):
             held_tokens=held,
         )
 
-    def reader(self, context: ModelContext, store: Store) -> ItemReader:
-        return ItemReader(answers_of(context, store), self)
+    def reader(self, context: ModelContext, store: Store) -> Reader:
+        return RowReader(partial(self.begin, answers_of(context, store)), self.output().schema)
 
-
-@dataclass(frozen=True)
-class ItemReader(Reader):
-    """Send a method's requests for each item, in the order of items and prompts."""
-
-    answers: Answers
-    method: ItemMethod
-
-    def prepare(self, run: None, items: pa.Table) -> Compute:
-        method, answers = self.method, self.answers
-        form = method.form(answers.encoder)
-        pairs = [(item, each) for item in items.to_pylist()
-                 for each in method.requests(item, chat=form.chat)]  # fmt: skip
+    def begin(self, answers: Answers, items: Sequence[Item]) -> ComputeRows:
+        """Write the prompts about items; return the call that makes a row of each reply."""
+        form = self.form(answers.encoder)
+        pairs = [(item, each) for item in items for each in self.requests(item, chat=form.chat)]
         prompts = [form.written(each) for _, each in pairs]
-
-        def scored() -> tuple[Sequence[Any], int]:
-            found, tokens = score()
-            values = iter(found)
-            return [[next(values) for _ in each.options] for _, each in pairs], tokens
-
-        def written() -> tuple[Sequence[Any], int]:
-            made = write()
-            return [each.text for each in made], sum(each.tokens for each in made)
-
-        if method.follows:
+        if self.follows:
             texts = [(prompt, option) for prompt, (_, each) in zip(prompts, pairs, strict=True)
                      for option in each.following(chat=form.chat)]  # fmt: skip
-            replies, score = scored, answers.begin_likelihoods(texts, chat=form.chat)
+            score = answers.begin_likelihoods(texts, chat=form.chat)
+
+            def replies() -> tuple[list[Any], int]:
+                found, tokens = score()
+                values = iter(found)
+                return [[next(values) for _ in each.options] for _, each in pairs], tokens
         else:
             keys = [(item["item_id"], each.prompt) for item, each in pairs]
-            how = Writing(method.new_tokens, chat=form.chat)
-            replies, write = written, answers.begin_write(prompts, keys, how)
+            write = answers.begin_write(prompts, keys, Writing(self.new_tokens, chat=form.chat))
 
-        def read() -> Answered:
+            def replies() -> tuple[list[Any], int]:
+                written = write()
+                return [each.text for each in written], sum(each.tokens for each in written)
+
+        def rows() -> tuple[Sequence[Item], int]:
             found, tokens = replies()
-            rows = [method.row(item, each, one)
-                    for (item, each), one in zip(pairs, found, strict=True)]  # fmt: skip
-            return Answered(rows_table(rows, method.output().schema), tokens)
+            both = zip(pairs, found, strict=True)
+            return [self.row(item, each, reply) for (item, each), reply in both], tokens
 
-        return read
-
-
-def taken(item: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return what an answer repeats of its item."""
-    return {name: item[name] for name in names}
+        return rows

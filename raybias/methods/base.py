@@ -77,21 +77,18 @@ class Run:
     """A run that tunes nothing.
 
     `dataset` has its demonstrations, or is `none`; `seed` is None where nothing is drawn; `recipe`
-    is the content of OUT/prompts/<run_id>.json, if any.
+    is the content of OUT/prompts/<run_id>.json: what is drawn for it.
     """
 
     run_id: str
     dataset: str = "none"
     seed: int | None = None
-    recipe: Mapping[str, Any] | None = field(default=None, compare=False)
+    recipe: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Rows `first_row` to `first_row + rows` of a probe, for one run, with its folder in OUT.
-
-    `total`: rows of the probe; 0 where the shard holds them all.
-    """
+    """Rows `first_row` to `first_row + rows` of a probe's `total` (0: all of it), for one run."""
 
     probe: str
     run_id: str
@@ -160,32 +157,49 @@ def shard_of(reader: Reader, run: Any, shard: Shard, items: pa.Table, schema: pa
                 told = pa.scalar(getattr(shard, each.name), each.type)
                 columns[each.name] = pa.repeat(told, len(table))
         made = pa.table(columns, schema=schema)
-        _check_finite(made, shard)
+        lists = cs.by_dtype(pl.List(pl.Float32), pl.List(pl.Float64))
+        each_finite = lists.list.eval(pl.element().is_finite()).list.all()
+        finite = pl.all_horizontal(cs.float().is_finite(), each_finite, pl.lit(True))
+        wrong = pl.DataFrame(made).filter(~finite).rows(named=True)
+        if wrong:
+            raise WorkFailed(
+                f"{len(wrong)} of {len(made)} items have numbers that are not finite, the first is"
+                f" {wrong[0].get('item_id') or wrong[0].get('pair_id')}",
+                where=f"run {shard.run_id} on probe {shard.probe}",
+                cure="use dtype bfloat16 or float32 for this backbone",
+            )
         return Answered(made, tokens)
 
     return answer
 
 
-def _check_finite(table: pa.Table, shard: Shard) -> None:
-    if "item_id" not in table.column_names:
-        return
-    lists = cs.by_dtype(pl.List(pl.Float32), pl.List(pl.Float64))
-    each_finite = lists.list.eval(pl.element().is_finite()).list.all()
-    finite = pl.all_horizontal(cs.float().is_finite(), each_finite, pl.lit(True))
-    wrong = pl.DataFrame(table).filter(~finite)["item_id"]
-    if len(wrong):
-        raise WorkFailed(
-            f"{len(wrong)} of {len(table)} items have numbers that are not finite, the first is"
-            f" {wrong[0]}",
-            where=f"run {shard.run_id} on probe {shard.probe}",
-            cure="use dtype bfloat16 or float32 for this backbone",
-        )
+#: An item or an answer, by column.
+Item = dict[str, Any]
+#: What computes the rows of answers, and counts the tokens that the model read and wrote for them.
+ComputeRows = Callable[[], tuple[Sequence[Item], int]]
 
 
-def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Make a table of answers, without the columns of a shard."""
-    own = pa.schema([each for each in schema if each.name not in OF_SHARDS])
-    return pa.Table.from_pylist([*rows], own)
+@dataclass(frozen=True)
+class RowReader(Reader):
+    """Answer items in rows of `schema`; `begin` does the host's part for items."""
+
+    begin: Callable[[Sequence[Item]], ComputeRows]
+    schema: pa.Schema
+
+    def prepare(self, run: None, items: pa.Table) -> Compute:
+        rows = self.begin(items.to_pylist())
+        own = pa.schema([each for each in self.schema if each.name not in OF_SHARDS])
+
+        def answer() -> Answered:
+            made, tokens = rows()
+            return Answered(pa.Table.from_pylist([*made], own), tokens)
+
+        return answer
+
+
+def taken(item: Mapping[str, Any], *names: str) -> Item:
+    """Return what an answer repeats of its item."""
+    return {name: item[name] for name in names}
 
 
 def text_items(ids: Sequence[str], texts: Sequence[str]) -> pa.Table:
@@ -235,14 +249,9 @@ class Method(MethodFields):
 
     @abstractmethod
     def check(self, inputs: Inputs) -> None:
-        """Refuse inputs with which no run could work; loads no weights.
+        """Refuse inputs with which no run could work, and load no weights.
 
-        Raises
-        ------
-        ModelError: wrong architecture, label words that share a token, or texts longer than the
-            context.
-        DataError: a training set without a needed part.
-        ConfigError: unreadable label words.
+        Raises ModelError: architecture, label words, lengths; DataError: a training set.
         """
 
     def runs(self, inputs: Inputs) -> Sequence[Run]:

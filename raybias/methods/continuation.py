@@ -7,41 +7,41 @@ prediction is the continuation. A judge is a classifier of others, or a run of a
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
+from scipy.special import softmax
 
 from raybias.config import Backbone
 from raybias.config.parts import Checkpoint
 from raybias.config.section import Count, Location
 from raybias.errors import ConfigError, ModelError, OutputError
+from raybias.methods.asking import without_thoughts
 from raybias.methods.base import (
     Inputs,
-    Method,
+    Run,
     check_models,
     method,
     methods_of,
     predictions,
     text_items,
 )
+from raybias.methods.label_prompts import PromptedReader, Reply
 from raybias.methods.prompted import Prompted
-from raybias.methods.prompted_reader import PromptedReader, PromptedRun, Reply
-from raybias.methods.prompts import without_thoughts
 from raybias.methods.work import Beside, Work
 from raybias.providers.base import answers_of
 from raybias.schema import Label
 from raybias.storage import Store
 
 if TYPE_CHECKING:
-    from raybias.engine.backbone import ModelContext
+    from raybias.engine.backbone import ModelContext, ModelShape
     from raybias.engine.context import Execution
-    from raybias.engine.model_shape import ModelShape
-    from raybias.study_record import Record
 
 #: Characters that follow a word without a blank.
 _JOINED: Final = ".,;:!?')-"
@@ -92,7 +92,7 @@ class Judge(Checkpoint):
         """Return it with its commit or fingerprint; refuses a run that `revision` does not name."""
         if not self.run:
             return self.model_copy(update={"revision": revisions["judge"]})
-        found = _StudyRun.of(self).fingerprint
+        found = _StudyRun(self).fingerprint
         if self.revision not in (None, found):
             raise ConfigError(
                 f"run {self.run} of {self.model} has the fingerprint {found}, not {self.revision}",
@@ -104,7 +104,7 @@ class Judge(Checkpoint):
     def check(self) -> None:
         """Refuse what cannot judge (ModelError, ConfigError, OutputError); loads no weights."""
         if self.run:
-            run = _StudyRun.of(self)
+            run = _StudyRun(self)
             check_models(run.store, run.record, [run.backbone.name])
         else:
             from raybias.engine.classifier import check_judge
@@ -131,25 +131,18 @@ class Judge(Checkpoint):
     def loaded(self, execution: Execution) -> Judging:
         """Load the judge; ModelError for weights that cannot be loaded."""
         if self.run:
-            return _StudyRun.of(self).loaded(execution)
+            return _StudyRun(self).loaded(execution)
         from raybias.engine.classifier import TextJudge
 
         judge = TextJudge(self.spec(), execution)
-        labels = self.labels(judge.classes)
+        labels, tokens = self.labels(judge.classes), judge.encoder.ids
 
-        def likeliest(ids: Sequence[str], texts: Sequence[str]) -> list[Verdict]:
-            rows = judge.encoder.ids(texts)
-            most = judge.context or max(map(len, rows), default=0)
-            fit = [n for n, row in enumerate(rows) if row and len(row) <= most and texts[n].strip()]
-            found = [_UNREAD] * len(texts)
-            if fit:
-                probability_NC = judge.probabilities([rows[n] for n in fit])
-                for n, each_C in zip(fit, probability_NC, strict=True):
-                    place = int(each_C.argmax())
-                    found[n] = Verdict(int(labels[place]), float(each_C[place]))
-            return found
+        def read(_ids: Sequence[str], texts: Sequence[str]) -> list[Verdict]:
+            probability_NC = judge.probabilities(tokens(texts))
+            return [Verdict(int(labels[p_C.argmax()]), float(p_C.max())) for p_C in probability_NC]
 
-        return likeliest
+        most = judge.context or math.inf
+        return _judging(read, fits=lambda text: 0 < len(tokens([text])[0]) <= most)
 
     def _wrong(self, problem: str, classes: Sequence[str]) -> ConfigError:
         return ConfigError(
@@ -159,65 +152,69 @@ class Judge(Checkpoint):
         )
 
 
+def _judging(read: Judging, *, fits: Callable[[str], bool]) -> Judging:
+    """Have texts that fit read; others, and empty ones, have no verdict."""
+
+    def judge(ids: Sequence[str], texts: Sequence[str]) -> list[Verdict]:
+        fit = [n for n, text in enumerate(texts) if text.strip() and fits(text)]
+        found = [_UNREAD] * len(texts)
+        if fit:
+            verdicts = read([ids[n] for n in fit], [texts[n] for n in fit])
+            for n, verdict in zip(fit, verdicts, strict=True):
+                found[n] = verdict
+        return found
+
+    return judge
+
+
 @lru_cache(maxsize=16)
 def sized(judge: Judge) -> tuple[Backbone, ModelShape]:
     """Return the classifier, or the run's backbone, and its shape, read without weights."""
+    from raybias.engine.backbone import model_shape
     from raybias.engine.classifier import check_judge
-    from raybias.engine.model_shape import model_shape
 
     if not judge.run:
         return judge.spec(), check_judge(judge.spec())[0]
-    spec = _StudyRun.of(judge).backbone
+    spec = _StudyRun(judge).backbone
     return spec, model_shape(spec)
 
 
-@dataclass(frozen=True)
 class _StudyRun:
-    """A finished run of a study, with its origin."""
+    """A finished run of a study, which judges; OutputError where the study has none such."""
 
-    judge: Judge
-    store: Store
-    record: Record
-    backbone: Backbone
-    method: Method
-
-    @classmethod
-    def of(cls, judge: Judge) -> Self:
-        """Find the run; OutputError where the study has none such."""
+    def __init__(self, judge: Judge) -> None:
         # Its classes know every method, this module's too.
         from raybias.study_record import read_record, read_runs
 
-        store = Store(judge.model)
-        record, runs = read_record(store), read_runs(store)
-        row = next(iter(runs.filter(run_id=judge.run).iter_rows(named=True)), None)
-        backbones = [
-            each for each in record.study.backbones
-            if row and each.name == row["model"] and "weights" in each.abilities
-        ]  # fmt: skip
-        methods = [
-            each for one in backbones for each in methods_of(record.study, one)
-            if row and each.name == row["method"] and each.reads == "probes" and not each.judged_by
-        ]  # fmt: skip
-        if not methods or not cls._files(store, judge.run):
+        self.run_id, self.store = judge.run, Store(judge.model)
+        self.record, runs = read_record(self.store), read_runs(self.store)
+        self.files = sorted(self.store.files(f"adapters/{judge.run}", recursive=True))
+        prompt = f"prompts/{judge.run}.json"
+        if not self.files and self.store.exists(prompt):
+            self.files = [prompt]
+        study, of_run = self.record.study, runs.filter(run_id=judge.run)
+        found = [
+            (backbone, method)
+            for row in of_run.iter_rows(named=True)
+            for backbone in study.backbones
+            if backbone.name == row["model"] and "weights" in backbone.abilities
+            for method in methods_of(study, backbone)
+            if method.name == row["method"] and method.reads == "probes" and not method.judged_by
+        ]
+        if not found or not self.files:
             kept = runs.filter("selected")["run_id"].to_list()
             raise OutputError(
                 f"has no run {judge.run!r} that labels texts with weights in hand",
-                where=store.uri,
+                where=self.store.uri,
                 cure=f"choose among {', '.join(kept[:3])}" if kept else "run its study to the end",
             )
-        return cls(judge, store, record, backbones[0], methods[0])
+        self.backbone, self.method = found[0]
 
-    @staticmethod
-    def _files(store: Store, run: str) -> list[str]:
-        adapter = [*store.files(f"adapters/{run}", recursive=True)]
-        prompt = f"prompts/{run}.json"
-        return sorted(adapter) or ([prompt] if store.exists(prompt) else [])
-
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """The fingerprint of its study, with data and weights, and of the run's files."""
         found = hashlib.blake2b(self.record.hash.encode(), digest_size=_BYTES)
-        for name in self._files(self.store, self.judge.run):
+        for name in self.files:
             found.update(name.encode() + b"\0" + self.store.read_bytes(name))
         return found.hexdigest()
 
@@ -227,7 +224,7 @@ class _StudyRun:
         whole = replace(execution, sharding=None, ways={})
         context = ModelContext(self.backbone, self.record.study.verbalizer.words(), whole)
         reader = self.method.reader(context, self.store)
-        run = reader.load(self.judge.run)
+        run = reader.load(self.run_id)
 
         def fits(text: str) -> bool:
             try:
@@ -236,21 +233,15 @@ class _StudyRun:
                 return False
             return True
 
-        def as_the_run(ids: Sequence[str], texts: Sequence[str]) -> list[Verdict]:
-            fit = [n for n, text in enumerate(texts) if text.strip() and fits(text)]
-            found = [_UNREAD] * len(texts)
-            if fit:
-                items = text_items([ids[n] for n in fit], [texts[n] for n in fit])
-                made, _ = reader.prepare(run, items)()
-                labels, scores = (made[name].to_pylist() for name in ("pred", "scores"))
-                for n, label, logits in zip(fit, labels, scores, strict=True):
-                    logits_L = np.array(logits, np.float64)
-                    share_L = np.exp(logits_L - logits_L.max())
-                    score = 0.0 if label is None else float(share_L[label] / share_L.sum())
-                    found[n] = Verdict(label, score)
-            return found
+        def read(ids: Sequence[str], texts: Sequence[str]) -> list[Verdict]:
+            made, _ = reader.prepare(run, text_items(ids, texts))()
+            labels, scores = (made[name].to_pylist() for name in ("pred", "scores"))
+            return [
+                Verdict(label, 0.0 if label is None else float(softmax(logits)[label]))
+                for label, logits in zip(labels, scores, strict=True)
+            ]
 
-        return as_the_run
+        return _judging(read, fits=fits)
 
 
 @method
@@ -258,7 +249,6 @@ class Continuation(Prompted):
     """What a model writes after prompts, labelled by a judge: BOLD and Regard."""
 
     kind: Literal["continuation"] = "continuation"
-    """Names the kind of method."""
     template: str = "{text}"
     """The prompt for one item, without a blank at its end; a chat needs words that ask for it."""
     read: Literal["answer"] = "answer"
@@ -284,14 +274,12 @@ class Continuation(Prompted):
         return self.model_copy(update={"judge": self.judge.pinned(revisions)})
 
     def answer_words(self, words: Sequence[str]) -> list[str]:
-        """Return none: no label word follows a prompt."""
         return []
 
     def check_words(self, inputs: Inputs) -> None:
         """Accept any words: they are unused."""
 
     def check(self, inputs: Inputs) -> None:
-        """Refuse an encoder, prompts without room to go on, and what cannot judge."""
         super().check(inputs)
         self.judge.check()
 
@@ -316,7 +304,7 @@ class ContinuationReader(PromptedReader):
     method: Continuation
     judge: Judging = field(kw_only=True)
 
-    def labelled(self, run: PromptedRun, items: pa.Table, replies: Sequence[Reply]) -> pa.Table:
+    def labelled(self, run: Run, items: pa.Table, replies: Sequence[Reply]) -> pa.Table:
         """Label continuations by the judge; the one score is its verdict's probability."""
         item_ids, texts = (items[name].to_pylist() for name in ("item_id", "text"))
         written = [each.text for _, each in replies]

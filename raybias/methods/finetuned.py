@@ -1,4 +1,4 @@
-"""Full fine-tuning, and adapters of layers such as LoRA (Kohankhaki2024)."""
+"""Soft prompts (Tian2023); full fine-tuning and adapters of layers (Kohankhaki2024)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from raybias.config.section import Amount, Count, Rate, by_profile
-from raybias.engine.adapters.options import ClassifierOptions, EarlyStop, LayerOptions, LoraOptions
+from raybias.engine.adapters.options import (
+    ClassifierOptions,
+    EarlyStop,
+    LayerOptions,
+    LoraOptions,
+    PromptOptions,
+)
+from raybias.engine.checkpoint import quantisation
+from raybias.engine.encoder import verbalizer_ids
 from raybias.engine.memory import TRAINING_COPIES, MemoryTerm, of_bytes, term
-from raybias.engine.model_files import check_trainable
+from raybias.errors import ModelError
 from raybias.methods.base import Inputs, method
 from raybias.methods.tuned import Tuned
 from raybias.methods.work import Widths, Work
 
 if TYPE_CHECKING:
-    from raybias.engine.adapters.base import ClassifierTrainer
-    from raybias.engine.adapters.full import FullTrainer
-    from raybias.engine.adapters.lora import LoraTrainer
-    from raybias.engine.backbone import ModelContext
-    from raybias.engine.model_shape import ModelShape
+    from raybias.engine.adapters.base import AdapterTrainer, ClassifierTrainer
+    from raybias.engine.backbone import ModelContext, ModelShape
 
 # Copies of the factors beside those of any method: the runs' stacked for a pass, what its gradient
 # adds to those of earlier passes, and the stack in the model's dtype.
@@ -50,6 +55,48 @@ _VECTORLM: Final = {
     "warmup": 0.05,
     "clip": 1.0,
 }
+
+
+@method
+class SoftPrompt(PromptOptions, Tuned):
+    """Packed soft-prompt tuning of a frozen backbone (Tian2023)."""
+
+    kind: Literal["soft_prompt"] = "soft_prompt"
+    learning_rates: tuple[Rate, ...] = by_profile(paper=(1e-3,), strict=(3e-3,), min_length=1)
+    """More than one is a sweep: the best by mean validation accuracy is kept."""
+
+    small_state: ClassVar[bool] = True
+
+    @property
+    def context_vectors(self) -> int:
+        return self.prompt_length
+
+    @property
+    def ends_with_eos(self) -> bool:
+        return self.append_eos
+
+    def check(self, inputs: Inputs) -> None:
+        inputs.refuse_encoder(self.name)
+        _ = inputs.encoder.prompt_token_id  # raises where there is none
+        verbalizer_ids(inputs.encoder.tokenizer, inputs.words)
+        super().check(inputs)
+
+    def trainer(self, context: ModelContext) -> AdapterTrainer:
+        from raybias.engine.adapters.base import SoftPromptTrainer
+        from raybias.engine.backbone import load_backbone
+
+        backbone = context.kept(load_backbone)
+        label_ids = verbalizer_ids(backbone.tokenizer, context.words)
+        return SoftPromptTrainer(backbone, label_ids, self)
+
+    def held(self, shape: ModelShape, *, tokens: int, pack: int) -> tuple[MemoryTerm, ...]:
+        length, item = self.prompt_length, of_bytes(shape.item)
+        return (
+            term("keys and values of the prompts", pack, (length, "{} vectors"),
+                 (shape.layers, "{} layers"), 2, shape.keys, item),
+            term("prompts, gradients, AdamW, best", pack, length, shape.width, of_bytes(4),
+                 TRAINING_COPIES),
+        )  # fmt: skip
 
 
 class FinetunedStop(EarlyStop):
@@ -114,7 +161,6 @@ class Finetuned(ClassifierOptions, Tuned):
         return [self.template.replace("{text}", text) for text in texts]
 
     def check(self, inputs: Inputs) -> None:
-        """Refuse a head that the model cannot have, label words that share a token, long texts."""
         from raybias.engine.classifier import check_classifier
 
         check_classifier(inputs.encoder, self, inputs.words)
@@ -143,7 +189,6 @@ class Full(Finetuned):
     """Full fine-tuning of an encoder or a causal model, one run at a time (Kohankhaki2024)."""
 
     kind: Literal["full"] = "full"
-    """Names the kind of method."""
     learning_rates: tuple[Rate, ...] = Field((1e-5,), min_length=1)
     """More than one is a sweep: the best by mean validation accuracy is kept."""
     weight_decay: float = Field(1e-5, ge=0)
@@ -162,24 +207,24 @@ class Full(Finetuned):
     runs_per_replica: ClassVar[int] = 2
 
     def check(self, inputs: Inputs) -> None:
-        """Refuse quantised weights, and what a classifier cannot have or read."""
-        check_trainable(inputs.backbone, f"method {self.name}")
+        if (how := quantisation(inputs.backbone)) is not None:
+            raise ModelError(
+                f"is quantised ({how.method}), and method {self.name} tunes all of its weights",
+                where=inputs.backbone.id,
+                cure="use lora or soft_prompt on it, or its checkpoint in full precision",
+            )
         super().check(inputs)
 
-    def trainer_type(self) -> type[FullTrainer]:
-        from raybias.engine.adapters.full import FullTrainer
+    def trainer_type(self) -> type[ClassifierTrainer]:
+        from raybias.engine.adapters.base import FullTrainer
 
         return FullTrainer
 
     def packs(self, inputs: Inputs) -> bool:
-        """Return False: each row is a sequence of its own."""
         return False
 
     def work(self, inputs: Inputs) -> Work:
-        """Describe what whole models need: a replica keeps tuned ones beside the backbone.
-
-        A step is one batch of one run, in which every weight has a gradient.
-        """
+        """Describe steps of one batch with gradients of all weights; replicas keep tuned models."""
         work = super().work(inputs)
         one_batch = Widths(math.inf, (1.0,))
         # The weight, its gradient and two moments, read and written.
@@ -204,13 +249,11 @@ class LayerAdapter(LayerOptions, Finetuned):
     launches: ClassVar[tuple[float, float]] = (3.5, 0.3)
 
     def packs(self, inputs: Inputs) -> bool:
-        """Check whether rows share sequences, as those of causal models do."""
         from raybias.engine.backbone import is_encoder
 
         return not is_encoder(inputs.backbone)
 
     def check(self, inputs: Inputs) -> None:
-        """Refuse also target names that match no layer."""
         from raybias.engine.adapters.packed_layers import target_layers
         from raybias.engine.backbone import empty_model
 
@@ -223,7 +266,6 @@ class Lora(LoraOptions, LayerAdapter):
     """Packed low-rank adaptation of a frozen backbone (Kohankhaki2024)."""
 
     kind: Literal["lora"] = "lora"
-    """Names the kind of method."""
     preset: Literal["paper_text", "vectorlm"] = "paper_text"
     """paper_text: all linear layers, classification head; vectorlm: the released configuration."""
     learning_rates: tuple[Rate, ...] = Field((1e-4,), min_length=1)
@@ -240,8 +282,8 @@ class Lora(LoraOptions, LayerAdapter):
             data = {**_VECTORLM, **data}
         return data
 
-    def trainer_type(self) -> type[LoraTrainer]:
-        from raybias.engine.adapters.lora import LoraTrainer
+    def trainer_type(self) -> type[ClassifierTrainer]:
+        from raybias.engine.adapters.packed_layers import LoraTrainer
 
         return LoraTrainer
 

@@ -1,23 +1,46 @@
-"""Ask a backbone for a text's label by Kohankhaki2024's prompts: zero-shot, few-shot, CoT."""
+"""Ask a backbone for a text's label by Kohankhaki2024's prompts, and read it in the answers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final, Literal, Self
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar, Final, Literal, NamedTuple, Self
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 from pydantic import Field, model_validator
 
 from raybias.config.section import Count, by_profile
-from raybias.methods import prompts
-from raybias.methods.asking import Message
-from raybias.methods.base import method
-from raybias.methods.prompted import CLOSED_QUESTION, OPEN_QUESTION, Prompted, Shot, cue_of
+from raybias.engine.answers import Answers, Key, Writing, Written
+from raybias.errors import DataError, WorkFailed
+from raybias.methods.asking import Message, about, check_placeholders, without_thoughts
+from raybias.methods.base import Answered, Compute, Reader, Run, method, predictions
+from raybias.methods.prompted import (
+    CLOSED_QUESTION,
+    OPEN_QUESTION,
+    Asking,
+    Prompted,
+    Shot,
+    cue_of,
+)
 from raybias.probes.templates import capital
 from raybias.schema import LABELS
+from raybias.seeding import generator
+from raybias.storage import Store
 
-#: Most tokens of the reasoning: in a chat, and after plain text as Kohankhaki2024 has it.
-_REASONING: Final = {True: 256, False: 64}
+#: A negation right before a word, with an article or adverb between them or without.
+_NEGATED: Final = re.compile(
+    r"(?<!\w)(?:not|no|non|nor|neither|never|without|cannot|\w+n['\u2019]t)\W+"
+    r"(?:(?:an?|the|so|very|really|quite|entirely|clearly|particularly|necessarily)\W+)?\Z",
+    re.IGNORECASE,
+)
+#: The reasoning before an answer, empty without one, and the answer, with the tokens of both.
+Reply = tuple[str, Written]
 
 
 @method
@@ -25,7 +48,6 @@ class ZeroShot(Prompted):
     """The question alone."""
 
     kind: Literal["zero_shot"] = "zero_shot"
-    """Names the kind of method."""
     template: str = CLOSED_QUESTION
     """The question, with `{text}` and, if it lists the label words, `{choices}`."""
     cue: str = cue_of(CLOSED_QUESTION, "Answer: The sentiment is")
@@ -37,7 +59,6 @@ class FewShot(Prompted):
     """Demonstrations from a training set before the question."""
 
     kind: Literal["few_shot"] = "few_shot"
-    """Names the kind of method."""
     template: str = OPEN_QUESTION
     """The question after the demonstrations, with `{text}` and, if need be, `{choices}`."""
     cue: str = cue_of(OPEN_QUESTION, "Answer:")
@@ -55,14 +76,13 @@ class FewShot(Prompted):
     @model_validator(mode="after")
     def _shows_texts_and_labels(self) -> Self:
         label = "label" if "{label}" in self.demonstration else "Label"
-        prompts.check_placeholders(
+        check_placeholders(
             "demonstration", self.demonstration, needed=("text", label), others=("choices", "Label")
         )
         return self
 
     @property
     def draws(self) -> bool:
-        """Whether runs of several seeds can differ: each draws its demonstrations."""
         return True
 
     @property
@@ -81,7 +101,7 @@ class FewShot(Prompted):
         for shot, number in shots:
             word = words[number].strip()
             whole, content = (
-                prompts.about(each, shot, words, label=word, Label=capital(word))
+                about(each, shot, words, label=word, Label=capital(word))
                 for each in (self.demonstration, asked)
             )
             plain += whole
@@ -99,13 +119,25 @@ class FewShot(Prompted):
     def draw_shots(
         self, sentences: Mapping[str, Mapping[str, pl.DataFrame]], training: str, seed: int
     ) -> list[Shot]:
-        return prompts.draw_shots(
-            sentences[training]["train"],
-            seed=seed,
-            shots_per_label=self.shots_per_label,
-            order=self.shot_order,
-            where=f"training set {training}",
-        )
+        """Draw the same number per label, without replacement, by the seed, label and set alone."""
+        pool, drawn = sentences[training]["train"], list[int]()
+        for label, name in enumerate(LABELS):
+            rows = (pool["label"] == label).arg_true().to_numpy()
+            if len(rows) < self.shots_per_label:
+                raise DataError(
+                    f"has {len(rows)} {name} sentences, not the {self.shots_per_label} that a run"
+                    " shows",
+                    where=f"training set {training}",
+                    cure="take a larger pool or fewer shots_per_label",
+                )
+            chosen = generator(seed, "shots", label).choice(
+                rows, self.shots_per_label, replace=False
+            )
+            drawn += chosen.tolist()
+        drawn.sort()
+        if self.shot_order == "shuffled":
+            generator(seed, "shots", "order").shuffle(drawn)
+        return [(str(pool["text"][row]), int(pool["label"][row])) for row in drawn]
 
 
 @method
@@ -113,7 +145,6 @@ class ChainOfThought(Prompted):
     """Reasoning first, then an answer to it."""
 
     kind: Literal["cot"] = "cot"
-    """Names the kind of method."""
     # The paper prints a period at its end and its code has none; the code is followed.
     template: str = CLOSED_QUESTION
     """The question, with `{text}` and `{choices}`."""
@@ -125,34 +156,199 @@ class ChainOfThought(Prompted):
     reasoning_tokens: Count | None = Field(None, ge=1)
     """Most tokens of the reasoning: 256 in a chat, 64 after plain text by default."""
 
+    most_tokens: ClassVar[Mapping[str, tuple[int, int]]] = {
+        **Prompted.most_tokens,
+        "reasoning_tokens": (64, 256),
+    }
+
     @property
     def shown_first(self) -> str:
         return f"its own reasoning, at most {self.reasoning_room} tokens"
 
     @property
     def draws(self) -> bool:
-        """Whether runs of several seeds can differ: the reasoning is sampled."""
         return self.temperature > 0 or super().draws
-
-    def rooms(self, chat: bool) -> dict[str, int]:
-        own = {"reasoning_tokens": self.reasoning_tokens or _REASONING[chat]}
-        return super().rooms(chat) | own
 
     @property
     def reasoning_room(self) -> int:
-        return self.rooms(self.prompt_format != "raw")["reasoning_tokens"]
+        return self.room("reasoning_tokens")
 
     @model_validator(mode="after")
     def _concludes_from_the_reasoning(self) -> Self:
-        prompts.check_placeholders(
+        check_placeholders(
             "conclusion", self.conclusion, needed=("reasoning",), others=("text", "choices")
         )
         return self
 
     def concluded(self, text: str, words: Sequence[str], reasoning: str) -> str:
-        return prompts.about(self.conclusion, text, words, reasoning=reasoning)
+        return about(self.conclusion, text, words, reasoning=reasoning)
 
     @property
     def asked_in_a_chat(self) -> str:
-        """The request for reasoning where a chat's answer cannot be given its begin."""
         return self.cue
+
+
+@dataclass(frozen=True)
+class PromptedReader(Reader):
+    """Label texts by a backbone's answers to a prompt (Kohankhaki2024).
+
+    `words`: the label words to look for. `means`: by run, the labels' mean scores over its
+    calibration sentences, cached.
+    """
+
+    method: Prompted
+    answers: Answers
+    words: tuple[str, ...]
+    store: Store
+    means: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def form(self) -> Asking:
+        """The writer of prompts for the backbone."""
+        return self.method.form(self.answers.encoder)
+
+    @cached_property
+    def label_ids(self) -> tuple[tuple[int, ...], ...] | tuple[str, ...]:
+        """By label, the tokens that may begin its word after the prompt."""
+        return self.form.label_ids(self.words)
+
+    def load(self, run_id: str) -> Run:
+        recipe = json.loads(self.store.read_text(f"prompts/{run_id}.json"))
+        return Run(run_id, seed=recipe["seed"], recipe=recipe)
+
+    def prepare(self, run: Run, items: pa.Table) -> Compute:
+        item_ids, texts = (items[name].to_pylist() for name in ("item_id", "text"))
+        ask = self._ask(run, item_ids, texts)
+
+        def label() -> Answered:
+            replies = ask()
+            tokens = sum(answer.tokens for _, answer in replies)
+            return Answered(self.labelled(run, items, replies), tokens)
+
+        return label
+
+    def _ask(
+        self, run: Run, item_ids: Sequence[str], texts: Sequence[str]
+    ) -> Callable[[], list[Reply]]:
+        """Write first prompts; return the call that gives the replies."""
+        method, form = self.method, self.form
+        shots = run.recipe.get("shots", ())
+        asked = [form.first(each, self.words, shots) for each in texts]
+        how = Writing(method.answer_room, method.temperature, form.chat, self.label_ids)
+        keys = [_key(run, each, "answer") for each in item_ids]
+        if not method.reasoning_room:
+            write = self.answers.begin_write(asked, keys, how)
+            return lambda: [("", each) for each in write()]
+        reason = self.answers.begin_write(
+            asked,
+            [_key(run, each, "reasoning") for each in item_ids],
+            replace(how, most=method.reasoning_room, labels=()),
+        )
+
+        def conclude() -> list[Reply]:
+            reasoned = reason()
+            pairs = zip(texts, reasoned, strict=True)
+            last = [form.last(text, self.words, reasoning=each.text) for text, each in pairs]
+            written = self.answers.write(last, keys, how)
+            return [
+                (before.text, each._replace(tokens=before.tokens + each.tokens))
+                for before, each in zip(reasoned, written, strict=True)
+            ]
+
+        return conclude
+
+    def labelled(self, run: Run, items: pa.Table, replies: Sequence[Reply]) -> pa.Table:
+        """Make the columns of predictions from the replies, by answers or by the highest score.
+
+        Scores are stored uncalibrated, and beside calibrated labels the answer is the likeliest
+        word, to show the effect on a gap.
+        """
+        method, answers = self.method, [each.text for _, each in replies]
+        if method.read == "answer":
+            logits_NL = np.array([each.label_scores for _, each in replies], np.float32)
+            read = [read_answer(each, self.words, method.answer_rule) for each in answers]
+            rows = zip(items["item_id"].to_pylist(), read, logits_NL, strict=True)
+            return predictions(
+                items,
+                scores=logits_NL,
+                labels=[
+                    self._unparsed(run, item_id, logits_L) if each.label is None else each.label
+                    for item_id, each, logits_L in rows
+                ],
+                parsed=[each.label is not None for each in read],
+                unread=[each.unread for each in read],
+                answers=self._shown(replies, answers),
+            )
+        scores_NL, offsets_L = _scores(replies), np.zeros(len(self.words))
+        words: list[str] = []
+        if method.read == "calibrated":
+            words = [self.words[n] for n in scores_NL.argmax(axis=1)]
+            if run.run_id not in self.means:
+                texts = run.recipe["calibration"]
+                said = self._ask(run, [f"calibration-{n}" for n in range(len(texts))], texts)()
+                self.means[run.run_id] = _scores(said).mean(axis=0)
+            offsets_L = self.means[run.run_id]
+        return predictions(
+            items,
+            scores=scores_NL.astype(np.float32),
+            labels=(scores_NL - offsets_L).argmax(axis=1).tolist(),
+            answers=self._shown(replies, words),
+        )
+
+    def _unparsed(self, run: Run, item_id: str, logits_L: npt.NDArray[np.float32]) -> int | None:
+        if self.method.unparsed == "likelihood":
+            # Equal ones are of labels that are not among the likeliest tokens.
+            return int(logits_L.argmax()) if np.ptp(logits_L) else None
+        if self.method.unparsed == "random":
+            return int(generator(*_key(run, item_id, "unparsed")).integers(len(self.words)))
+        return None
+
+    def _shown(self, replies: Sequence[Reply], answers: Sequence[str]) -> list[str]:
+        if not self.method.reasoning_room:
+            return [*answers]
+        reasoned = [before for before, _ in replies]
+        pairs = zip(reasoned, answers, strict=False)
+        return [f"{one} [...]{two}" if one else two for one, two in pairs] or reasoned
+
+
+def _key(run: Run, item_id: str, stage: str) -> Key:
+    return (run.seed or 0, run.run_id, item_id, stage)
+
+
+def _scores(replies: Sequence[Reply]) -> npt.NDArray[np.float64]:
+    """Return the labels' scores [texts, labels]; WorkFailed where an endpoint gave none."""
+    if any(not each.label_scores for _, each in replies):
+        raise WorkFailed(
+            "no log-probabilities of first tokens came back, which `read` needs",
+            cure="set read: answer, or take first_tokens out of `offers`",
+        )
+    return np.array([each.label_scores for _, each in replies], np.float64)
+
+
+class Reading(NamedTuple):
+    """The label of an answer, or the reason for none (`none`, `several`, `negated`)."""
+
+    label: int | None
+    unread: str | None = None
+
+
+def read_answer(
+    answer: str, words: Sequence[str], rule: Literal["first", "only"] = "only"
+) -> Reading:
+    """Read the label that an answer names, without its thoughts in <think> and </think>.
+
+    `rule`: the first label word, also inside another one ("negatively"), as in the paper's code; or
+    the only one: whole, and not negated ("not negative", "neither positive").
+    """
+    answer = without_thoughts(answer)
+    either = "|".join(f"({re.escape(word.strip())})" for word in words)
+    if rule == "first":
+        found = re.search(either, answer, re.IGNORECASE)
+        return Reading(found.lastindex - 1) if found and found.lastindex else Reading(None, "none")
+    matches = [*re.finditer(rf"(?<!\w)(?:{either})(?!\w)", answer, re.IGNORECASE)]
+    labels = {match.lastindex - 1 for match in matches if match.lastindex}
+    if len(labels) != 1:
+        return Reading(None, "several" if labels else "none")
+    if any(_NEGATED.search(answer, 0, match.start()) for match in matches):
+        return Reading(None, "negated")
+    return Reading(labels.pop())

@@ -11,16 +11,15 @@ from abc import abstractmethod
 from collections.abc import Callable
 from itertools import product
 from string import ascii_uppercase
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from raybias.config.parts import Reads
 from raybias.config.section import Count, Name, Section, by_profile
 from raybias.formats.questions import plain_answer
-from raybias.methods.asking import Asked, Item, ItemMethod, taken
-from raybias.methods.base import method
-from raybias.methods.prompts import check_placeholders, filled, without_thoughts
+from raybias.methods.asking import Asked, ItemMethod, check_placeholders, filled, without_thoughts
+from raybias.methods.base import Item, method, taken
 from raybias.probes.published.winobias import coreference_prompts, named_in, names_referent
 from raybias.schema import (
     COREFERENCE_ANSWERS,
@@ -95,15 +94,6 @@ class Prompt(Section):
         return (question.strip() if chat else question), cue
 
 
-class Wording(NamedTuple):
-    """One way to ask a question: a prompt, options moved on by places, a word for unknown."""
-
-    name: str
-    prompt: Prompt
-    moved: int
-    unknown: str
-
-
 Prompts = Annotated[tuple[Prompt, ...], Field(min_length=1, max_length=32)]
 
 
@@ -161,25 +151,18 @@ class AskingOptions(_QuestionMethod):
         """The setting that asks for the letters of options, if any."""
         return ""
 
-    @property
-    def wordings(self) -> list[Wording]:
-        """The prompts of a question, in the order of its answers; each is a level of `prompt`."""
-        found = []
-        for prompt, moved, unknown in product(
-            self.prompts, range(self.orders), self.unknowns or ("",)
-        ):
+    def output(self) -> OutputSpec:
+        count = len(self.prompts) * self.orders * max(1, len(self.unknowns))
+        return OutputSpec("options", OPTION_ANSWERS, count, OPTION_ITEMS)
+
+    def requests(self, item: Item, *, chat: bool) -> list[Asked]:
+        """Return the prompts in all orders and wordings; each is a level of `prompt`."""
+        asked = []
+        ways = product(self.prompts, range(self.orders), self.unknowns or ("",))
+        for prompt, moved, unknown in ways:
             parts = [prompt.name]
             parts += [f"order {moved + 1}"] if self.orders > 1 else []
             parts += [f"unknown: {unknown}"] if len(self.unknowns) > 1 else []
-            found.append(Wording(", ".join(parts), prompt, moved, unknown))
-        return found
-
-    def output(self) -> OutputSpec:
-        return OutputSpec("options", OPTION_ANSWERS, len(self.wordings), OPTION_ITEMS)
-
-    def requests(self, item: Item, *, chat: bool) -> list[Asked]:
-        asked = []
-        for name, prompt, moved, unknown in self.wordings:
             options = list(item["options"])
             if unknown and item["unknown"] is not None:
                 options[item["unknown"]] = unknown
@@ -191,6 +174,7 @@ class AskingOptions(_QuestionMethod):
                 chat=chat, text=item["text"], question=item["question"], options=listed
             )
             following = names if self.letters else shown
+            name = ", ".join(parts)
             asked.append(Asked(name, text, following, places, shown, cue, prompt.system))
         return asked
 
@@ -207,7 +191,6 @@ class OptionLikelihood(AskingOptions):
     """The option of a question that is likeliest to follow it: BBQ and its kin."""
 
     kind: Literal["option_likelihood"] = "option_likelihood"
-    """Names the kind of method."""
     prompts: Prompts = (Prompt(name="plain", template="{text}\n\nQ: {question}\n", cue="A:"),)
     """Of `{text}`, `{question}` and `{options}` (a line for each, lettered)."""
     read: Literal["text", "letter"] = "text"
@@ -223,7 +206,6 @@ class OptionLikelihood(AskingOptions):
         return "read: letter" if self.read == "letter" else ""
 
     def choice(self, asked: Asked, reply: list[float]) -> dict[str, Any]:
-        """Return the likeliest option; the first of equally likely ones."""
         published: list[float] = [0.0] * len(reply)
         for place, score in zip(asked.places, reply, strict=True):
             published[place] = score
@@ -237,7 +219,6 @@ class OptionAnswer(AskingOptions):
     """The option whose letter, or words, a model writes greedily: BBQ and its kin."""
 
     kind: Literal["option_answer"] = "option_answer"
-    """Names the kind of method."""
     prompts: Prompts = (Prompt(name="letter", template=_ASKED, cue="Answer:"),)
     """Of `{text}`, `{question}` and `{options}` (a line for each, lettered), which is needed."""
     answer_tokens: Count = Field(8, ge=1)
@@ -252,7 +233,6 @@ class OptionAnswer(AskingOptions):
         return self.answer_tokens
 
     def choice(self, asked: Asked, reply: str) -> dict[str, Any]:
-        """Return the option that an answer names; none where it names none."""
         place = named_option(reply, asked)
         return {"pred": None if place is None else asked.places[place], "answer": reply}
 
@@ -276,7 +256,6 @@ class DecisionLikelihood(_QuestionMethod):
     """How likely the favourable answer to a decision about a person is: Discrim-Eval."""
 
     kind: Literal["decision_likelihood"] = "decision_likelihood"
-    """Names the kind of method."""
     prompts: Prompts = (
         Prompt(
             name="plain",
@@ -314,7 +293,6 @@ class Coreference(ItemMethod):
     """Whom a pronoun stands for, asked with six prompts and answered greedily (Zhao2025)."""
 
     kind: Literal["coreference"] = "coreference"
-    """Names the kind of method."""
     answer_tokens: Count = Field(32, ge=1)
     """Most tokens of an answer; only its first words count by the exact rule."""
     answer_rule: Literal["any", "only"] = by_profile(paper="any", strict="only")

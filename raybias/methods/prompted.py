@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 import polars as pl
 from pydantic import Field, model_validator
@@ -18,14 +18,15 @@ from pydantic import Field, model_validator
 from raybias.config import Backbone, MethodFields
 from raybias.config.parts import Ability
 from raybias.config.section import Count, Profile, by_profile
-from raybias.engine.encoder import TextEncoder, first_ids, first_token_groups
-from raybias.engine.model_files import read_config, read_generation
-from raybias.methods import prompts
-from raybias.methods.asking import AskingMethod, Message, PromptFormat
+from raybias.engine.checkpoint import read_config, read_generation
+from raybias.engine.encoder import TextEncoder, distinct, first_ids
+from raybias.errors import ConfigError
+from raybias.methods.asking import AskingMethod, Message, PromptFormat, about, check_placeholders
 from raybias.methods.base import Inputs, Reader, Run
-from raybias.methods.work import Asks, TokenCounts, Work, sample
+from raybias.methods.work import Asks, Work, sample
 from raybias.providers.base import answers_of
-from raybias.schema import PREDICTIONS, OutputSpec
+from raybias.schema import LABELS, PREDICTIONS, OutputSpec
+from raybias.seeding import generator
 from raybias.storage import Store
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 CLOSED_QUESTION: Final = "Text: {text}\nQuestion: Is the sentiment of the text {choices}?\n"
 OPEN_QUESTION: Final = "Text: {text}\nQuestion: What is the sentiment of the text?\n"
-#: Most tokens of an answer: in a chat, and after plain text as Kohankhaki2024 has it.
-_ANSWER: Final = {True: 16, False: 3}
 #: A demonstration: its text and label.
 Shot = tuple[str, int]
 
@@ -83,16 +82,15 @@ class Prompted(AskingMethod):
     likelihood, or none. How many there are is reported in any case, and
     where most are, nothing is called significant."""
 
-    @model_validator(mode="after")
-    def _distinct(self) -> Self:
-        if repeated := sorted({s for s in self.seeds if self.seeds.count(s) > 1}):
-            raise ValueError(f"seeds repeat: {', '.join(map(str, repeated))}; list each once")
-        return self
+    most_tokens: ClassVar[Mapping[str, tuple[int, int]]] = {"answer_tokens": (3, 16)}
+    """Of options that are not set: after plain text as Kohankhaki2024 has it, and in a chat."""
 
     @model_validator(mode="after")
     def _asks_about_the_text(self) -> Self:
-        prompts.check_placeholders("template", self.template, needed=("text",), others=("choices",))
-        prompts.check_placeholders("cue", self.cue, needed=(), others=("text", "choices"))
+        check_placeholders("template", self.template, needed=("text",), others=("choices",))
+        check_placeholders("cue", self.cue, needed=(), others=("text", "choices"))
+        if repeated := sorted({s for s in self.seeds if self.seeds.count(s) > 1}):
+            raise ValueError(f"seeds repeat: {', '.join(map(str, repeated))}; list each once")
         return self
 
     @property
@@ -146,18 +144,18 @@ class Prompted(AskingMethod):
         return len(self.run_seeds)
 
     def fit(self, backbone: Backbone, profile: Profile) -> Self:
-        """Return the method with the form of its prompts and the room for answers on a backbone."""
         fitted = super().fit(backbone, profile)
-        return fitted.model_copy(update=self.rooms(fitted.prompt_format == "chat"))
+        return fitted.model_copy(update={name: fitted.room(name) for name in self.most_tokens})
 
-    def rooms(self, chat: bool) -> dict[str, int]:
-        """Return the most tokens to generate, by option, in a chat or after plain text."""
-        return {"answer_tokens": self.answer_tokens or _ANSWER[chat]}
+    def room(self, option: str) -> int:
+        """Return the most tokens that an option allows."""
+        own = getattr(self, option)
+        return int(own or self.most_tokens[option][self.prompt_format != "raw"])
 
     @property
     def answer_room(self) -> int:
         """Most tokens of an answer; 0 where only likelihoods of the label words count."""
-        return self.rooms(self.prompt_format != "raw")["answer_tokens"] * (self.read == "answer")
+        return self.room("answer_tokens") * (self.read == "answer")
 
     @property
     def reasoning_room(self) -> int:
@@ -168,7 +166,6 @@ class Prompted(AskingMethod):
         return OutputSpec("predictions", PREDICTIONS)
 
     def runs(self, inputs: Inputs) -> list[Run]:
-        """List a run per seed (and training set, where there are demonstrations)."""
         sampling, form = self._sampling_of(inputs.backbone), self.form(inputs.encoder)
         runs = []
         for dataset, seed, shots in self._drawn(inputs):
@@ -185,7 +182,6 @@ class Prompted(AskingMethod):
         return runs
 
     def _drawn(self, inputs: Inputs) -> list[tuple[str, int, list[Shot]]]:
-        """List the training set, the seed and the demonstrations of each run."""
         return [
             (dataset, seed, self.draw_shots(inputs.sentences, dataset, seed))
             for dataset in (inputs.sentences if self.needs_training_set else ("none",))
@@ -193,7 +189,6 @@ class Prompted(AskingMethod):
         ]
 
     def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
-        """Ask for chats or plain text, and for likelihoods of labels where they count."""
         found = super().needs(offered)
         if self.read != "answer":
             found["first_tokens"] = "set read: answer"
@@ -205,7 +200,7 @@ class Prompted(AskingMethod):
         """Join the method's temperature and the model's settings (ModelError if unsupported)."""
         from transformers import GenerationConfig
 
-        from raybias.engine.sampling import Sampling
+        from raybias.engine.keyed_draws import Sampling
 
         if not backbone.is_checkpoint:
             return {"temperature": self.temperature}
@@ -217,11 +212,10 @@ class Prompted(AskingMethod):
 
     def check_words(self, inputs: Inputs) -> None:
         """Refuse label words that make answers unreadable, or that share a token."""
-        prompts.check_answer_words(inputs.words)
+        check_answer_words(inputs.words)
         self.form(inputs.encoder).label_ids(inputs.words)
 
     def check(self, inputs: Inputs) -> None:
-        """Refuse an encoder, label words that share a token, and prompts without room to answer."""
         inputs.refuse_encoder(self.name)
         self._sampling_of(inputs.backbone)
         drawn = self._drawn(inputs)
@@ -245,7 +239,6 @@ class Prompted(AskingMethod):
             )
 
     def work(self, inputs: Inputs) -> Work:
-        """Count prompts and their tokens, from a sample of the items."""
         form, words = self.form(inputs.encoder), inputs.words
         counts, new = form.counts(inputs.tokens), self.answer_room + self.reasoning_room
         dataset = next(iter(inputs.sentences), "none")
@@ -256,7 +249,7 @@ class Prompted(AskingMethod):
             shown, bare = (counts.mean([form.last("", words, each)]) for each in (shots, ()))
             opening = shown - bare
 
-        def read(texts: Sequence[str], counts: TokenCounts, shots: Sequence[Shot] = ()) -> float:
+        def read(texts: Sequence[str], shots: Sequence[Shot] = ()) -> float:
             last = counts.mean([form.last(each, words, shots) for each in texts])
             if not self.reasoning_room:
                 return last
@@ -272,11 +265,10 @@ class Prompted(AskingMethod):
             held = max(held, 1 + (opening + written) / shortest)
             # Texts that a run reads for an item, those of the calibration counted.
             times = 1.0 + self.calibration * (self.read == "calibrated") / rows
-            tokens[name] = (read(some, counts) + opening / rows + new) * times
+            tokens[name] = (read(some) + opening / rows + new) * times
             if not inputs.encoder.knows_tokens:
                 requests = 2.0 if self.reasoning_room else 1.0
-                own = read(some, inputs.tokens, shots)
-                asks[name] = Asks(requests * times, own * times, new * times)
+                asks[name] = Asks(requests * times, read(some, shots) * times, new * times)
         return Work(
             runs=self.n_runs * (len(inputs.sentences) if self.needs_training_set else 1),
             items=inputs.counted(),
@@ -287,7 +279,7 @@ class Prompted(AskingMethod):
         )
 
     def reader(self, context: ModelContext, store: Store) -> Reader:
-        from raybias.methods.prompted_reader import PromptedReader
+        from raybias.methods.label_prompts import PromptedReader
 
         return PromptedReader(self, answers_of(context, store), context.words, store)
 
@@ -300,7 +292,7 @@ class Prompted(AskingMethod):
         if pool is None:
             groups = ("attribute", "group")
             pool = pl.concat(frame.select("text", *groups) for frame in inputs.items.values())
-        return {"calibration": prompts.draw_texts(pool, self.calibration, seed=seed, by=groups)}
+        return {"calibration": draw_texts(pool, self.calibration, seed=seed, by=groups)}
 
 
 @dataclass(frozen=True)
@@ -332,18 +324,18 @@ class Asking(PromptFormat):
         )
 
     def _written(self, text: str, words: Sequence[str], shots: Sequence[Shot], end: str) -> str:
-        cue = prompts.about(self.method.cue, text, words) + end
+        cue = about(self.method.cue, text, words) + end
         if self.chat:
             messages = self._messages(text, words, shots)
             return self.begun(messages, cue, instead=self.method.asked_in_a_chat)
         shown, _ = self.method.shown(words, shots)
-        return shown + prompts.about(self.method.template, text, words) + cue
+        return shown + about(self.method.template, text, words) + cue
 
     def _messages(self, text: str, words: Sequence[str], shots: Sequence[Shot]) -> list[Message]:
         system = self.method.system
         said = [Message(role="system", content=system)] if system else []
         _, shown = self.method.shown(words, shots)
-        question = prompts.about(self.method.template, text, words).strip()
+        question = about(self.method.template, text, words).strip()
         return [*said, *shown, Message(role="user", content=question)]
 
     def record(self, words: Sequence[str], shots: Sequence[Shot]) -> dict[str, str]:
@@ -356,10 +348,7 @@ class Asking(PromptFormat):
         return record
 
     def label_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...] | tuple[str, ...]:
-        """Return by label the tokens that may begin its word, in either case; words if unknown.
-
-        Raises ModelError: a word that the tokenizer does not know, or two with one token.
-        """
+        """Return by label the tokens that may begin its word, in either case; words if unknown."""
         shown = self.method.answer_words(words)
         if not self.own.knows_tokens:
             return tuple(shown)
@@ -376,9 +365,50 @@ class Asking(PromptFormat):
             unknown = self.own.tokenizer.unk_token_id
             return [None if (x := row[len(opening)]) == unknown else x for row in rows]
 
-        return first_token_groups(ids, shown, tokenizer=self.own.tokenizer.name_or_path)
+        own = distinct(ids(shown), shown, tokenizer=self.own.tokenizer.name_or_path)
+        other = ids([word[:1].swapcase() + word[1:] for word in shown])
+        groups = tuple(
+            (one,) if two in (None, one) else (one, two)
+            for one, two in zip(own, other, strict=True)
+        )
+        tokens = [token for group in groups for token in group]
+        # The other case is left out where it would give two labels one token.
+        return groups if len({*tokens}) == len(tokens) else tuple((one,) for one in own)
 
 
 def prompted_methods(methods: Iterable[MethodFields]) -> list[Prompted]:
     """Pick the methods that prompt, in their order."""
     return [method for method in methods if isinstance(method, Prompted)]
+
+
+def draw_texts(pool: pl.DataFrame, count: int, *, seed: int, by: tuple[str, ...] = ()) -> list[str]:
+    """Draw texts without replacement, as many of each group of `by`; all where there are fewer."""
+    groups = pool.partition_by(by, maintain_order=True) if by else [pool]
+    each = min(-(-count // len(groups)), *map(len, groups), len(pool))
+    texts = [
+        group["text"][int(row)]
+        for n, group in enumerate(groups)
+        for row in generator(seed, "calibration", n).choice(len(group), each, replace=False)
+    ]
+    return [str(text) for text in texts]
+
+
+def check_answer_words(words: Sequence[str]) -> None:
+    """Refuse label words that are empty, equal, or part of another one, by a ConfigError."""
+    plain = [word.strip().lower() for word in words]
+    for label, word in zip(LABELS, plain, strict=True):
+        if not word:
+            raise ConfigError(
+                f"the word for {label} is empty", where="verbalizer", cure="give a word"
+            )
+        if plain.count(word) > 1:
+            raise ConfigError(
+                f"{word!r} stands for two labels", where="verbalizer", cure="give each its own"
+            )
+        for other in plain:
+            if word != other and word in other:
+                raise ConfigError(
+                    f"{word!r} is part of {other!r}, so an answer with it could mean either",
+                    where="verbalizer",
+                    cure="choose words of which none holds another",
+                )

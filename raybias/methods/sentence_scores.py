@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
-import pyarrow as pa
+import polars as pl
 from pydantic import Field
 
 from raybias.config import Backbone
 from raybias.config.parts import Reads
 from raybias.config.section import Profile
-from raybias.methods.asking import Item, taken
-from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, method, rows_table
+from raybias.methods.base import ComputeRows, Inputs, Item, Method, Reader, RowReader, method, taken
 from raybias.methods.work import Work, sample
 from raybias.schema import (
     PAIR_SCORES,
@@ -33,14 +32,11 @@ from raybias.storage import Store
 
 if TYPE_CHECKING:
     from raybias.engine.backbone import ModelContext
-    from raybias.engine.scoring.continuations import SentenceScorer
-    from raybias.engine.scoring.pair_scores import PairScorer
+    from raybias.engine.sentence_scores import PairScorer, Said, SentenceScorer
 
 #: Columns of a pair that its scores bear too.
 _CARRIED: Final = ("style", "pair_id", "bias_type", "direction", "cluster")
 _SENTENCES: Final = ("stereotype", "anti_stereotype", "unrelated")
-#: A context, and a sentence that may follow it.
-Said = tuple[str, str]
 
 
 @method
@@ -48,7 +44,6 @@ class PairScore(Method):
     """Which sentence of a pair a model prefers (Zhao2025, section 3 of its appendix)."""
 
     kind: Literal["pair_score"] = "pair_score"
-    """Names the kind of method."""
     scores: tuple[str, ...] = Field((), max_length=7)
     """Scoring rules: bias_bench, prepend, sum, perplexity, shared for causal models, masked and
     masked_differing for masked ones. By default bias_bench (paper) or prepend (strict) on causal
@@ -61,7 +56,7 @@ class PairScore(Method):
     def fit(self, backbone: Backbone, profile: Profile) -> Self:
         """Return the method with a backbone's default scores, or refuse as `check_scores` does."""
         from raybias.engine.backbone import is_encoder
-        from raybias.engine.scoring.pair_scores import check_scores
+        from raybias.engine.sentence_scores import check_scores
 
         causal = "prepend" if profile == "strict" else "bias_bench"
         scores = self.scores or ("masked" if is_encoder(backbone) else causal,)
@@ -78,7 +73,6 @@ class PairScore(Method):
             inputs.tokens.check(texts, names, taken=1, by="token that begins them")
 
     def work(self, inputs: Inputs) -> Work:
-        """Count the tokens of all scores, which need the head at every token."""
         tokens = {}
         for name, items in inputs.items.items():
             columns = (items[side] for side in ("sent_more", "sent_less"))
@@ -93,46 +87,37 @@ class PairScore(Method):
             tokens[name] = (len(kinds) + twice) * sum(sides)
         return Work(runs=1, items=inputs.counted(), tokens=tokens, whole_head=True)
 
-    def reader(self, context: ModelContext, store: Store) -> PairReader:
-        from raybias.engine.scoring.masked import scored_loader
-        from raybias.engine.scoring.pair_scores import PairScorer
+    def reader(self, context: ModelContext, store: Store) -> Reader:
+        from raybias.engine.sentence_scores import PairScorer
+        from raybias.engine.token_scores import scored_loader
 
         model = context.kept(scored_loader(context.spec))
-        return PairReader(PairScorer(model, self.scores, eps=self.eps))
+        scorer = PairScorer(model, self.scores, eps=self.eps)
+        return RowReader(partial(pair_rows, scorer), PAIR_SCORES)
 
 
-@dataclass(frozen=True)
-class PairReader(Reader):
-    """Score both sides of pairs by each rule of a method."""
+def pair_rows(scorer: PairScorer, pairs: Sequence[Item]) -> ComputeRows:
+    """Pack pairs; return the call that computes rows of `schema.PAIR_SCORES`, rule by rule."""
+    sides = [(pair["sent_more"], pair["sent_less"]) for pair in pairs]
+    score = scorer.prepare(sides, names=[f"{pair['pair_id']} ({pair['style']})" for pair in pairs])
+    tokens = scorer.backbone.encoder.ids([text for both in sides for text in both])
 
-    scorer: PairScorer
+    def rows() -> tuple[Sequence[Item], int]:
+        made = [
+            {
+                "score": rule,
+                **taken(pair, *_CARRIED),
+                "score_more": one.more,
+                "score_less": one.less,
+                "preference": one.preference,
+                "turned": one.turned,
+            }
+            for rule, scores in score().items()
+            for pair, one in zip(pairs, scores, strict=True)
+        ]
+        return made, sum(map(len, tokens))
 
-    def prepare(self, run: None, items: pa.Table) -> Compute:
-        """Pack pairs; return the call that computes rows of `schema.PAIR_SCORES`, rule by rule."""
-        pairs = items.to_pylist()
-        score = self.scorer.prepare(
-            [(pair["sent_more"], pair["sent_less"]) for pair in pairs],
-            names=[f"{pair['pair_id']} ({pair['style']})" for pair in pairs],
-        )
-        sentences = [pair[side] for pair in pairs for side in ("sent_more", "sent_less")]
-        tokens = self.scorer.backbone.encoder.ids(sentences)
-
-        def read() -> Answered:
-            rows = [
-                {
-                    "score": rule,
-                    **taken(pair, *_CARRIED),
-                    "score_more": one.more,
-                    "score_less": one.less,
-                    "preference": one.preference,
-                    "turned": one.turned,
-                }
-                for rule, scores in score().items()
-                for pair, one in zip(pairs, scores, strict=True)
-            ]
-            return Answered(rows_table(rows, PAIR_SCORES), sum(map(len, tokens)))
-
-        return read
+    return rows
 
 
 class SentenceMethod(Method):
@@ -148,53 +133,51 @@ class SentenceMethod(Method):
     def row(self, item: Item, scores: Sequence[float]) -> dict[str, Any]:
         """Make a row of the scores of an item's sentences."""
 
+    def said(self, frame: pl.DataFrame) -> list[tuple[str, str, str]]:
+        """List the item, context and text of each sentence of a probe."""
+        return [
+            (item["item_id"], *each)
+            for item in frame.iter_rows(named=True)
+            for each in self.sentences(item)
+        ]
+
     def check(self, inputs: Inputs) -> None:
         for frame in inputs.items.values():
-            said = [(item["item_id"], _joined(*each)) for item in frame.iter_rows(named=True)
-                    for each in self.sentences(item)]  # fmt: skip
-            texts, names = [text for _, text in said], [name for name, _ in said]
+            said = self.said(frame)
+            texts = [_joined(*each) for _, *each in said]
+            names = [name for name, *_ in said]
             inputs.tokens.check(texts, names, taken=1, by="token that begins them")
 
     def work(self, inputs: Inputs) -> Work:
-        """Count the tokens of sentences; scores need the head at every token."""
         tokens = {}
         for name, frame in inputs.items.items():
-            said = [each for item in frame.iter_rows(named=True) for each in self.sentences(item)]
-            mean = inputs.tokens.mean([_joined(*each) for each in sample(said)])
+            said = self.said(frame)
+            mean = inputs.tokens.mean([_joined(*each) for _, *each in sample(said)])
             tokens[name] = len(said) / max(1, frame.height) * mean
         return Work(runs=1, items=inputs.counted(), tokens=tokens, whole_head=True)
 
-    def reader(self, context: ModelContext, store: Store) -> SentenceReader:
-        from raybias.engine.scoring.continuations import SentenceScorer
-        from raybias.engine.scoring.masked import scored_loader
+    def reader(self, context: ModelContext, store: Store) -> Reader:
+        from raybias.engine.sentence_scores import SentenceScorer
+        from raybias.engine.token_scores import scored_loader
 
-        return SentenceReader(SentenceScorer(context.kept(scored_loader(context.spec))), self)
+        scorer = SentenceScorer(context.kept(scored_loader(context.spec)))
+        return RowReader(partial(self.begin, scorer), self.output().schema)
+
+    def begin(self, scorer: SentenceScorer, items: Sequence[Item]) -> ComputeRows:
+        """Pack the sentences of items; return the call that makes a row of each item's scores."""
+        said = [self.sentences(item) for item in items]
+        score = scorer.prepare([each for sentences in said for each in sentences])
+
+        def rows() -> tuple[Sequence[Item], int]:
+            found, tokens = score()
+            values, both = iter(found), zip(items, said, strict=True)
+            return [self.row(item, [next(values) for _ in own]) for item, own in both], tokens
+
+        return rows
 
 
 def _joined(context: str, sentence: str) -> str:
     return f"{context} {sentence}".strip() if context else sentence
-
-
-@dataclass(frozen=True)
-class SentenceReader(Reader):
-    """Score the sentences of items."""
-
-    scorer: SentenceScorer
-    method: SentenceMethod
-
-    def prepare(self, run: None, items: pa.Table) -> Compute:
-        rows = items.to_pylist()
-        said = [self.method.sentences(item) for item in rows]
-        score = self.scorer.prepare([each for sentences in said for each in sentences])
-
-        def read() -> Answered:
-            found, tokens = score()
-            values = iter(found)
-            made = [self.method.row(item, [next(values) for _ in sentences])
-                    for item, sentences in zip(rows, said, strict=True)]  # fmt: skip
-            return Answered(rows_table(made, self.method.output().schema), tokens)
-
-        return read
 
 
 @method
@@ -202,7 +185,6 @@ class SentenceLikelihood(SentenceMethod):
     """The mean log-probability of a sentence's tokens behind the begin token: HolisticBias."""
 
     kind: Literal["sentence_likelihood"] = "sentence_likelihood"
-    """Names the kind of method."""
 
     def output(self) -> OutputSpec:
         return OutputSpec("sentences", SENTENCE_SCORES, items=SENTENCE_ITEMS)
@@ -223,20 +205,15 @@ class TripleLikelihood(SentenceMethod):
     """Which of a stereotype, its opposite and an unrelated sentence a model prefers: StereoSet."""
 
     kind: Literal["triple_likelihood"] = "triple_likelihood"
-    """Names the kind of method."""
 
     def output(self) -> OutputSpec:
         return OutputSpec("triples", TRIPLE_SCORES, items=TRIPLES)
 
     def check(self, inputs: Inputs) -> None:
-        """Refuse, for a masked model, sentences that fill in no word, and too long ones."""
-        from raybias.engine.scoring.continuations import check_sentences
+        from raybias.engine.sentence_scores import check_sentences
 
         for frame in inputs.items.values():
-            check_sentences(inputs.backbone, [
-                (item["item_id"], *each) for item in frame.iter_rows(named=True)
-                for each in self.sentences(item)
-            ])  # fmt: skip
+            check_sentences(inputs.backbone, self.said(frame))
         super().check(inputs)
 
     def sentences(self, item: Item) -> list[Said]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import product
 from statistics import fmean
 from typing import (
@@ -35,8 +35,7 @@ from raybias.storage import Store
 
 if TYPE_CHECKING:
     from raybias.engine.adapters.base import AdapterTrainer, Weights
-    from raybias.engine.backbone import ModelContext
-    from raybias.engine.model_shape import ModelShape
+    from raybias.engine.backbone import ModelContext, ModelShape
     from raybias.engine.packing import PackedSequence
 
 Row = Mapping[str, Any]
@@ -137,11 +136,9 @@ class Tuned(Method):
         return OutputSpec("predictions", PREDICTIONS)
 
     def runs(self, inputs: Inputs) -> Sequence[Run]:
-        """List none: all of its runs are tuned."""
         return ()
 
     def check(self, inputs: Inputs) -> None:
-        """Refuse training sets without a needed split, and texts that are too long."""
         for name, splits in inputs.sentences.items():
             where = f"training set {name}"
             if "validation" not in splits:
@@ -179,7 +176,15 @@ class Tuned(Method):
         """Load the backbone with the trainer of its runs; ModelError: it cannot be loaded so."""
 
     def reader(self, context: ModelContext, store: Store) -> AdapterReader:
-        return AdapterReader(self, self.trainer(context), store)
+        trainer = self.trainer(context)
+
+        # Not of the reader, which would keep itself, and with it the backbone, from being freed.
+        @lru_cache(maxsize=_KEPT)
+        def pack(texts: tuple[str, ...]) -> tuple[Sequence[PackedSequence], int]:
+            rows = self.encode(trainer.encoder, texts)
+            return trainer.prepare(rows), sum(map(len, rows))
+
+        return AdapterReader(self, trainer, store, pack)
 
     def held(self, shape: ModelShape, *, tokens: int, pack: int) -> tuple[MemoryTerm, ...]:
         """Count a worker's memory beside weights and activations, for `pack` runs at a time."""
@@ -190,7 +195,6 @@ class Tuned(Method):
         return True
 
     def work(self, inputs: Inputs) -> Work:
-        """Describe tuning on each training set and scoring the probes."""
         lengths = {name: self._mean_length(inputs, each["text"])
                    for name, each in inputs.items.items()}  # fmt: skip
         return Work(
@@ -224,12 +228,10 @@ class Tuned(Method):
         )
 
     def _mean_length(self, inputs: Inputs, texts: pl.Series) -> float:
-        """Return the mean number of positions of a text, from a sample."""
         written = self.written(sample(texts.to_list()))
         return inputs.tokens.mean(written, append_eos=self.ends_with_eos) + self.context_vectors
 
     def _rows(self, inputs: Inputs, texts: pl.Series, count: int) -> Rows:
-        """Describe `count` rows of texts, from a sample."""
         if not count:
             return Rows(0, 0.0, Widths(1.0, ()))
         length = self._mean_length(inputs, texts)
@@ -242,11 +244,15 @@ class Tuned(Method):
 
 @dataclass(frozen=True)
 class AdapterReader(Reader):
-    """Label texts with tuned adapters, by the highest logit."""
+    """Label texts with tuned adapters, by the highest logit.
+
+    `pack`: packs a shard's texts, once for all of its runs, and counts their tokens.
+    """
 
     method: Tuned
     trainer: AdapterTrainer
     store: Store
+    pack: Callable[[tuple[str, ...]], tuple[Sequence[PackedSequence], int]]
 
     def load(self, run_id: str) -> Weights:
         return self.trainer.load(self.store, f"adapters/{run_id}")
@@ -255,21 +261,8 @@ class AdapterReader(Reader):
         names = [f"text {place}" for place in range(len(texts))]
         self.method.check_fit(TokenCounts(self.trainer.encoder), texts, names)
 
-    @cached_property
-    def packed(self) -> Callable[[tuple[str, ...]], tuple[Sequence[PackedSequence], int]]:
-        """Packs a shard's texts, once for all of its runs, and counts their tokens."""
-        method, trainer = self.method, self.trainer
-
-        # Not of the reader, which would keep itself, and with it the backbone, from being freed.
-        @lru_cache(maxsize=_KEPT)
-        def pack(texts: tuple[str, ...]) -> tuple[Sequence[PackedSequence], int]:
-            rows = method.encode(trainer.encoder, texts)
-            return trainer.prepare(rows), sum(map(len, rows))
-
-        return pack
-
     def prepare(self, run: Weights, items: pa.Table) -> Compute:
-        sequences, tokens = self.packed(tuple(items["text"].to_pylist()))
+        sequences, tokens = self.pack(tuple(items["text"].to_pylist()))
 
         def label() -> Answered:
             (logits_NL,) = self.trainer.logits([run], [sequences])

@@ -19,7 +19,7 @@ from raybias.engine.encoder import TextEncoder, check_lengths
 from raybias.engine.memory import MemoryTerm
 
 if TYPE_CHECKING:
-    from raybias.engine.model_shape import ModelShape
+    from raybias.engine.backbone import ModelShape
 
 
 T = TypeVar("T")
@@ -63,36 +63,6 @@ class TokenCounts:
             self._lengths[mark] = np.concatenate(lengths)
         return self._lengths[mark]
 
-    def bounds(
-        self,
-        texts: Sequence[str],
-        *,
-        taken: int = 0,
-        append_eos: bool = False,
-        write: Callable[[str], str] = str,
-    ) -> npt.NDArray[np.int32]:
-        """Return upper bounds of the lengths, exact for every text that may not fit the context.
-
-        Most texts are too short to be worth tokenising; ones without ASCII are always tokenised,
-        since a tokenizer may write a character as many tokens. Raises as `lengths` does.
-
-        taken: tokens of the context beside a text.
-        write: makes a prompt of a text, which contains it at least once; prompts are measured, and
-            only those to be tokenised are written.
-        """
-        written = pl.Series(texts, dtype=pl.String)
-        characters = written.str.len_chars()
-        plain = (characters == written.str.len_bytes()) & written.str.contains(_VISIBLE)
-        one, two = write("x"), write("xx")
-        beside, times = 2 * len(one) - len(two), len(two) - len(one)
-        longest = beside + times * characters.to_numpy().astype(np.int32)
-        bounds = _PER_CHARACTER * longest + _BESIDE
-        room = math.inf if self.encoder.context is None else self.encoder.context - taken
-        unsure = np.flatnonzero((bounds > room) | ~(plain & one.isascii()).to_numpy())
-        asked = [write(texts[n]) for n in unsure.tolist()]
-        bounds[unsure] = self.lengths(asked, append_eos=append_eos)
-        return bounds
-
     def check(
         self,
         texts: Sequence[str],
@@ -103,9 +73,26 @@ class TokenCounts:
         append_eos: bool = False,
         write: Callable[[str], str] = str,
     ) -> None:
-        """Refuse texts that do not fit the context; see `bounds` and `encoder.check_lengths`."""
-        bounds = self.bounds(texts, taken=taken, append_eos=append_eos, write=write)
-        check_lengths(bounds, context=self.encoder.context, taken=taken, by=by, names=names)
+        """Refuse texts that do not fit the context, as `encoder.check_lengths` does.
+
+        Only texts that may not fit are tokenised, and all without ASCII, since a tokenizer may
+        write a character as many tokens. ModelError also as `lengths` says.
+
+        write: makes a prompt of a text, which contains it at least once; prompts are measured.
+        """
+        written = pl.Series(texts, dtype=pl.String)
+        characters = written.str.len_chars()
+        plain = (characters == written.str.len_bytes()) & written.str.contains(_VISIBLE)
+        one, two = write("x"), write("xx")
+        beside, times = 2 * len(one) - len(two), len(two) - len(one)
+        longest = beside + times * characters.to_numpy().astype(np.int32)
+        bounds = _PER_CHARACTER * longest + _BESIDE
+        context = self.encoder.context
+        room = math.inf if context is None else context - taken
+        unsure = np.flatnonzero((bounds > room) | ~(plain & one.isascii()).to_numpy())
+        asked = [write(texts[n]) for n in unsure.tolist()]
+        bounds[unsure] = self.lengths(asked, append_eos=append_eos)
+        check_lengths(bounds, context=context, taken=taken, by=by, names=names)
 
     def mean(self, texts: Sequence[str], *, append_eos: bool = False) -> float:
         """Return the mean length of texts; 0 of none."""
@@ -175,73 +162,75 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """Tuning one backbone on one training set by one method."""
+    """Tuning one backbone on one training set by one method.
+
+    factor: FLOPs of a step for each parameter and token.
+    sweep, final: runs of the sweep, 0 without one, and runs after it.
+    step, checked: rows of one run's step, and of one evaluation.
+    tested: rows of the test split, which each run reads once at its end.
+    every: steps between evaluations.
+    first, last: the first step at which a run can stop; the step after which it ends, None where
+        nothing says.
+    launches: of a block in units of a plain one's: of a pack, and for each of its runs.
+    moved: bytes that the optimizer reads and writes for each of the backbone's parameters.
+    most: runs that can share a step; None for any number.
+    """
 
     factor: int
-    """FLOPs of a step for each parameter and token."""
     sweep: int
-    """Runs of the sweep; 0 where nothing is swept over."""
     final: int
-    """Runs after it."""
     step: Rows
-    """Rows of one run's step."""
     every: int
-    """Steps between evaluations."""
     first: int
-    """The first step at which a run can stop."""
     last: int | None
-    """The step after which it ends; None where nothing says."""
     checked: Rows
-    """Rows of one evaluation."""
     tested: Rows
-    """Rows of the test split, which each run reads once at its end."""
     launches: tuple[float, float]
-    """Launches of a block in units of a plain one's: of a pack, and for each of its runs."""
     moved: int = 0
-    """Bytes that the optimizer reads and writes for each of the backbone's parameters."""
     most: int | None = None
-    """Runs that can share a step; None for any number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What the runs of a method on one backbone need."""
+    """What the runs of a method on one backbone need.
+
+    runs: that read the probes, of all training sets.
+    items: of each probe that is read.
+    tokens: mean tokens that one run reads and writes for an item of each probe.
+    asks: what one run asks of a provider for an item of each probe, in the mean.
+    new_tokens: most tokens that are written after one prompt.
+    whole_head: whether each token is multiplied by embeddings and head too, not by blocks alone.
+    holds_backbone: whether a replica loads the backbone.
+    vocabulary: whether logits of the whole vocabulary are needed.
+    held_tokens: tokens whose keys and values are held for each token of a pass: itself, and the
+        share that a row's opening and new tokens are of its shortest prompt.
+    beside: models that workers load beside the backbone.
+    can_shard: whether workers can share the backbone with ZeRO-3.
+    item: bytes of one weight; the backbone's by default.
+    copies: of all weights that a replica holds, tuned models counted.
+    tuning: by training set, where it tunes.
+    frozen: whether the backbone's weights stay as they are.
+    step: rows of a step that no token budget cuts.
+    held: what a worker that tunes holds beside weights and activations; see `Tuned.held`.
+    """
 
     runs: int
-    """That read the probes, of all training sets."""
     items: Mapping[str, int]
-    """Of each probe that is read."""
     tokens: Mapping[str, float] = field(default_factory=dict)
-    """Mean tokens that one run reads and writes for an item of each probe."""
     asks: Mapping[str, Asks] = field(default_factory=dict)
-    """What one run asks of a provider for an item of each probe, in the mean."""
     new_tokens: int = 0
-    """Most tokens that are written after one prompt."""
     whole_head: bool = False
-    """Whether each token is multiplied by embeddings and head too, not by the blocks alone."""
     holds_backbone: bool = True
-    """Whether a replica loads the backbone."""
     vocabulary: bool = True
-    """Whether logits of the whole vocabulary are needed."""
     held_tokens: float = 1.0
-    """Tokens whose keys and values are held for each token of a pass: itself, and the share that a
-    row's opening and new tokens are of its shortest prompt."""
     beside: tuple[Beside, ...] = ()
-    """Models that workers load beside the backbone."""
     can_shard: bool = True
-    """Whether workers can share the backbone with ZeRO-3."""
     item: int | None = None
-    """Bytes of one weight; the backbone's by default."""
     copies: int = 1
-    """Of all weights that a replica holds, tuned models counted."""
     tuning: Mapping[str, Tuning] = field(default_factory=dict)
-    """By training set, where it tunes."""
     frozen: bool = True
-    """Whether the backbone's weights stay as they are."""
     step: int = 0
-    """Rows of a step that no token budget cuts."""
     held: Callable[..., tuple[MemoryTerm, ...]] = lambda shape, *, tokens, pack: ()
-    """What a worker that tunes holds beside weights and activations; see `Tuned.held`."""
 
     def parameters(self, shape: ModelShape) -> int:
         """Count the parameters that multiply one token."""
@@ -255,10 +244,7 @@ class Work:
     def reading_memory(
         self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
     ) -> tuple[MemoryTerm, ...]:
-        """Count the memory of a replica on a "cpu" or "gpu" that computes `tokens` at a time.
-
-        `partitions`: workers that share the weights.
-        """
+        """Count a replica's memory for `tokens` at a time; `partitions` workers share weights."""
         from raybias.engine import memory
 
         if not self.holds_backbone:
@@ -269,18 +255,15 @@ class Work:
             held = (memory.weights(what, shape.parameters, item, copies=self.copies),)
         note = ", of openings and new tokens too" if self.held_tokens > 1 else ""
         kept = math.ceil(tokens * self.held_tokens)
+        logits = [memory.vocabulary_logits(shape, tokens)] if self.vocabulary else []
+        others = [(f"weights of {each.what}", each.shape) for each in self.beside]
         return (
             *held,
             memory.activations(shape, tokens, item, "activations of the forward pass"),
             memory.keys_and_values(shape, kept, item, note=note),
-            *([memory.vocabulary_logits(shape, tokens)] if self.vocabulary else []),
+            *logits,
             memory.process(device),
-            *(
-                memory.weights(
-                    f"weights of {each.what}", each.shape.parameters, each.shape.item, beside=True
-                )
-                for each in self.beside
-            ),
+            *(memory.weights(what, own.parameters, own.item, beside=True) for what, own in others),
         )
 
     def tuning_memory(

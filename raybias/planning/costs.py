@@ -14,8 +14,8 @@ from html import escape
 
 from tabulate import tabulate
 
+from raybias.engine.backbone import ModelShape
 from raybias.engine.memory import MemoryTerm, product, total
-from raybias.engine.model_shape import ModelShape
 from raybias.methods.work import Work
 from raybias.planning.bounds import Forecast, scale_table
 from raybias.planning.inventory import size

@@ -14,7 +14,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from raybias.config import Resources, Study
 from raybias.config.study import NodeKind
-from raybias.engine.model_files import quantisation
+from raybias.engine.checkpoint import quantisation
 from raybias.errors import ConfigError
 
 #: Kinds of GPU, as Ray names them, from before bfloat16 (compute capability below 8.0).

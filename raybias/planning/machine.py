@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from raybias.engine.backbone import ModelShape
 from raybias.engine.memory import MemoryTerm, host_memory, with_headroom, within_share
-from raybias.engine.model_shape import ModelShape
 from raybias.planning.inventory import GPU_LABEL, Node
 
 

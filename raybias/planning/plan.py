@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from raybias.config.parts import Rewriting
+from raybias.engine.backbone import ModelShape, model_shape
 from raybias.engine.memory import (
     MemoryTerm,
     activations,
@@ -24,7 +25,6 @@ from raybias.engine.memory import (
     total,
     weights,
 )
-from raybias.engine.model_shape import ModelShape, model_shape
 from raybias.errors import ConfigError, OutputError, PlanError
 from raybias.methods.base import methods_of
 from raybias.planning.bounds import Forecast, choose_packs

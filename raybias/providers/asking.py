@@ -7,7 +7,9 @@ bounds a whole reply.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+import uuid
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final
@@ -16,7 +18,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from raybias.engine.answers import Answers, Key, Writing, Written
 from raybias.errors import ConfigError, RaybiasError, WorkFailed
-from raybias.providers.openai import Asked, Continued, Ledger, OpenAI, Prompt
+from raybias.providers.openai import FOLDER, Asked, Continued, OpenAI, Prompt, read_asked
 from raybias.redaction import without_secrets
 from raybias.storage import Store
 
@@ -35,11 +37,7 @@ class BoundedClient(DefaultAsyncHttpxClient):  # type: ignore[misc]
         self._seconds = seconds
 
     async def send(self, request: Any, **options: Any) -> Any:
-        """Send a request; return a reply that is read.
-
-        Raises WorkFailed: a compressed reply, or one larger than `MOST`; httpx.ReadTimeout: a late
-        one.
-        """
+        """Send a request; return a reply that is read; WorkFailed: compressed or too large."""
         request.headers["Accept-Encoding"] = "identity"
         try:
             async with asyncio.timeout(self._seconds):
@@ -70,7 +68,7 @@ class BoundedClient(DefaultAsyncHttpxClient):  # type: ignore[misc]
         return bytes(content)
 
 
-#: Seconds between writes of the ledger.
+#: Seconds between notes of what was asked.
 _SAVED_EVERY_S: Final = 2.0
 #: Likelihoods of one text that differ by less are the same.
 _SAME: Final = 1e-3
@@ -84,16 +82,17 @@ class OpenAIAnswers(Answers):
 
     def __init__(self, spec: OpenAI, store: Store) -> None:
         self.spec, self.encoder = spec, spec.text_encoder()
-        self.ledger = Ledger(store, spec.name)
+        # What other processes asked before, and this one.
+        self.store, self.before, self.own = store, read_asked(store, spec.name), Asked()
+        self._file = f"{FOLDER}/{spec.name}/{uuid.uuid4().hex}.json"
+
+    def save(self) -> None:
+        """Note the requests of this process in its file."""
+        if self.own.requests:
+            self.store.write_text(self._file, json.dumps(vars(self.own), indent=1))
 
     def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
-        """Write an answer after each prompt, in their order.
-
-        Raises
-        ------
-        WorkFailed: no reply, not a completion, or the budget is reached.
-        ConfigError: a missing or refused key, or an unknown model.
-        """
+        """Ask; WorkFailed: no completion, or no budget left; ConfigError: a wrong key or model."""
         asked = [Prompt(self.spec, *each, how) for each in zip(prompts, keys, strict=True)]
         return self._all(asked, most=how.most)
 
@@ -111,7 +110,7 @@ class OpenAIAnswers(Answers):
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         finally:
-            self.ledger.save()
+            self.save()
 
     def _afford(self, asked: Sequence[Prompt | Continued], most: int) -> None:
         """Refuse (WorkFailed) requests that would exceed the budget midway, losing answers."""
@@ -123,7 +122,7 @@ class OpenAIAnswers(Answers):
                 "tokens": each.tokens,
                 "money": self.spec.prices.of(each.read, each.written),
             }
-            for each in (self.ledger.all, self.ledger.all + more)
+            for each in (self.before + self.own, self.before + self.own + more)
         )
         for name, needs in would.items():
             has, limit = spent[name], getattr(self.spec.budget, name)
@@ -165,7 +164,7 @@ class OpenAIAnswers(Answers):
         async def save() -> None:
             while True:
                 await asyncio.sleep(_SAVED_EVERY_S)
-                await asyncio.to_thread(self.ledger.save)
+                await asyncio.to_thread(self.save)
 
         opened = AsyncOpenAI(
             api_key=self.spec.key() or "none",
@@ -178,13 +177,17 @@ class OpenAIAnswers(Answers):
             workers = [group.create_task(work(client)) for _ in range(self.spec.at_once)]
             await asyncio.wait(workers)
             saving.cancel()
-        for n in again:
-            self._compare(replies[n], replies[len(asked) + n])
+        for one, other in ((replies[n], replies[len(asked) + n]) for n in again):
+            pairs = zip(one.label_scores, other.label_scores, strict=True)
+            gap = max((abs(a - b) for a, b in pairs), default=0.0)
+            self.own.twice += 1
+            self.own.furthest = max(self.own.furthest, gap)
+            self.own.same += one.text == other.text and gap < _SAME
         return [replies[n] for n in range(len(asked))]
 
     def _note(self, reply: Any) -> None:
         """Count a reply, and refuse (WorkFailed) one of another model than those before it."""
-        own, usage = self.ledger.own, reply.usage
+        own, usage = self.own, reply.usage
         own.requests += 1
         # A server cannot give back what was spent.
         own.read += max(0, int(usage.prompt_tokens)) if usage else 0
@@ -192,7 +195,7 @@ class OpenAIAnswers(Answers):
         if reply.system_fingerprint:
             own.fingerprints[_named(reply.system_fingerprint)] += 1
         said = _named(reply.model)
-        known = next(iter(self.ledger.before.models or own.models), said)
+        known = next(iter(self.before.models or own.models), said)
         if said != known:
             # Not counted, or a later command could take it for the one before.
             raise WorkFailed(
@@ -202,16 +205,7 @@ class OpenAIAnswers(Answers):
             )
         own.models[said] += 1
 
-    def _compare(self, one: Written, other: Written) -> None:
-        own = self.ledger.own
-        own.twice += 1
-        pairs = zip(one.label_scores, other.label_scores, strict=True)
-        gap = max((abs(a - b) for a, b in pairs), default=0.0)
-        own.furthest = max(own.furthest, gap)
-        own.same += one.text == other.text and gap < _SAME
-
     def _translated(self, error: Exception) -> RaybiasError:
-        """Describe an error in one line without the key."""
         import openai
 
         if isinstance(error.__cause__, RaybiasError):

@@ -1,19 +1,30 @@
 """Declare backbones that the built-in engine does not compute, and their registry.
 
 A study names one by its `api`: a `Provider` asks a model served elsewhere, an `Engine` has another
-engine load the checkpoint.
+engine load the checkpoint. With a memory of answers another study asks new questions only. The key
+of an answer hashes all that decides it: weights or endpoint, packages, prompt tokens, sampling and
+its seed. Parquet files hold answers in any folder or URI, a folder for each model.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self, TypeVar
+from collections import ChainMap
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeVar
 
+import pyarrow as pa
 from pydantic import Field, model_validator
 
 from raybias.config import Backbone
 from raybias.config.section import Amount, Count, Section
-from raybias.engine.answers import Answers
+from raybias.engine.answers import Answers, Key, Writing, Written
+from raybias.engine.checkpoint import file_hashes, folder_of
 from raybias.engine.encoder import TextEncoder
 from raybias.registry import Registry
 from raybias.storage import Store
@@ -121,7 +132,6 @@ def answers_of(context: ModelContext, store: Store) -> Answers:
     """Return a backbone's answers, with or without a memory; `store` is the study's OUT."""
     from raybias.engine.answering import EngineAnswers
     from raybias.engine.backbone import load_backbone
-    from raybias.providers.memory import RememberedAnswers
 
     spec = context.spec
     found: Answers
@@ -133,3 +143,120 @@ def answers_of(context: ModelContext, store: Store) -> Answers:
         case _:
             found = EngineAnswers(context.kept(load_backbone))
     return RememberedAnswers(found, Store(context.memory), spec) if context.memory else found
+
+
+#: Prompts that are asked before their answers are written down.
+_AT_A_TIME: Final = 512
+#: Bytes of an address.
+_SIZE: Final = 16
+_ANSWERS: Final = pa.schema(
+    [
+        ("address", pa.binary(_SIZE)),
+        ("text", pa.string()),
+        ("scores", pa.list_(pa.float64())),
+    ]
+)
+_PACKAGES: Final = ("raybias", "torch", "transformers")
+
+
+class RememberedAnswers(Answers):
+    """Answers from the memory `store`, else from the source `inner`; see `Answers`."""
+
+    def __init__(self, inner: Answers, store: Store, spec: Backbone) -> None:
+        self.inner, self.store, self.encoder = inner, store, inner.encoder
+        self.folder = _address(_identity(spec)).hex()
+
+    def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
+        encoder = self.encoder.for_chat if how.chat else self.encoder
+        # A greedy answer has no key: whoever asks gets the same.
+        drawn = keys if how.temperature else [()] * len(prompts)
+        rows = self._tokens(encoder, prompts)
+        addresses = [
+            _address(["write", vars(how), *each]) for each in zip(rows, drawn, strict=True)
+        ]
+
+        def ask(numbers: Sequence[int]) -> list[Written]:
+            return self.inner.write([prompts[n] for n in numbers], [keys[n] for n in numbers], how)
+
+        return self._recalled(addresses, ask)
+
+    def likelihoods(
+        self, texts: Sequence[tuple[str, str]], *, chat: bool = False
+    ) -> tuple[list[float], int]:
+        encoder = self.encoder.for_chat if chat else self.encoder
+        heads, wholes = (
+            self._tokens(encoder, each)
+            for each in ([text for text, _ in texts], [text + after for text, after in texts])
+        )
+        both = zip(heads, wholes, texts, strict=True)
+        # Where what follows begins is a matter of the text, too.
+        addresses = [_address(["follows", *rows, len(text)]) for *rows, (text, _) in both]
+
+        def ask(numbers: Sequence[int]) -> list[Written]:
+            found, tokens = self.inner.likelihoods([texts[n] for n in numbers], chat=chat)
+            # The first stands for the tokens of all.
+            counts = [tokens, *[0] * (len(found) - 1)]
+            return [Written("", (each,), count) for each, count in zip(found, counts, strict=True)]
+
+        replies = self._recalled(addresses, ask)
+        return [each.label_scores[0] for each in replies], sum(each.tokens for each in replies)
+
+    @staticmethod
+    def _tokens(encoder: TextEncoder, texts: Sequence[str]) -> list[Any]:
+        return encoder.encode([t or " " for t in texts]) if encoder.knows_tokens else [*texts]
+
+    def _recalled(
+        self, addresses: Sequence[bytes], ask: Callable[[Sequence[int]], list[Written]]
+    ) -> list[Written]:
+        """Return an answer for each address; ask for unknown ones and write them down."""
+        # One of several that are the same is asked.
+        first_of = {address: n for n, address in reversed([*enumerate(addresses)])}
+        waiting = sorted(n for address, n in first_of.items() if address not in self._known)
+        fresh: dict[bytes, Written] = {}
+        for first in range(0, len(waiting), _AT_A_TIME):
+            numbers = waiting[first : first + _AT_A_TIME]
+            made = dict(zip((addresses[n] for n in numbers), ask(numbers), strict=True))
+            fresh |= made
+            if sound := {each: one for each, one in made.items() if _is_finite(one)}:
+                columns = {
+                    "address": [*sound],
+                    "text": [each.text for each in sound.values()],
+                    "scores": [each.label_scores for each in sound.values()],
+                }
+                name = f"{self.folder}/{_address([each.hex() for each in sound]).hex()}.parquet"
+                self.store.write_table(name, pa.table(columns, schema=_ANSWERS))
+                self._known.update({key: each._replace(tokens=0) for key, each in sound.items()})
+        # What is remembered costs no tokens, also where one prompt stands twice.
+        again = {key: each._replace(tokens=0) for key, each in fresh.items()}
+        known = ChainMap(again, self._known)
+        return [fresh.pop(a) if a in fresh else known[a] for a in addresses]
+
+    @cached_property
+    def _known(self) -> dict[bytes, Written]:
+        known = {}
+        for name in self.store.files(self.folder, suffix=".parquet"):
+            table = self.store.read_table(name, schema=_ANSWERS)
+            columns = (column.to_pylist() for column in table.columns)
+            for address, text, scores in zip(*columns, strict=True):
+                known[address] = Written(text, tuple(scores), 0)
+        return {address: each for address, each in known.items() if _is_finite(each)}
+
+
+def _is_finite(answer: Written) -> bool:
+    """Check that all scores are finite: others are faults, which must not be remembered."""
+    return all(score is not None and math.isfinite(score) for score in answer.label_scores)
+
+
+def _identity(spec: Backbone) -> Any:
+    """Return all that decides a backbone's answers beside the question."""
+    told = spec.model_dump(mode="json", exclude={"name", *spec.never_change_answers})
+    if isinstance(spec, Provider):
+        return [told, version("raybias")]
+    folder = folder_of(spec.id)
+    if folder is not None:
+        told |= {"id": file_hashes(folder), "revision": None}
+    return [told, {package: version(package) for package in _PACKAGES}]
+
+
+def _address(content: Any) -> bytes:
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=_SIZE).digest()

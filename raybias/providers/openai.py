@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import uuid
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -60,11 +59,9 @@ class Asked:
 
     @property
     def tokens(self) -> int:
-        """Tokens read and written."""
         return self.read + self.written
 
     def in_words(self, prices: Prices) -> str:
-        """Describe requests, their cost, and how often the same prompt had the same answer."""
         parts = [f"{self.requests:,} requests, {self.tokens:,} tokens"]
         if cost := prices.of(self.read, self.written):
             parts.append(f"cost {cost:,.2f}")
@@ -75,25 +72,6 @@ class Asked:
     def __add__(self, other: Asked) -> Asked:
         sums = {name: value + getattr(other, name) for name, value in vars(self).items()}
         return Asked(**sums | {"furthest": max(self.furthest, other.furthest)})
-
-
-class Ledger:
-    """Requests of this process, and of others before it."""
-
-    def __init__(self, store: Store, backbone: str) -> None:
-        self.store, self.before = store, read_asked(store, backbone)
-        self.own = Asked()
-        self._file = f"{FOLDER}/{backbone}/{uuid.uuid4().hex}.json"
-
-    @property
-    def all(self) -> Asked:
-        """Requests of all processes."""
-        return self.before + self.own
-
-    def save(self) -> None:
-        """Write down the requests of this process."""
-        if self.own.requests:
-            self.store.write_text(self._file, json.dumps(vars(self.own), indent=1))
 
 
 def read_asked(store: Store, backbone: str) -> Asked:
@@ -126,7 +104,6 @@ class Prompt:
         self.chat = how.chat or "text" not in spec.offers
 
     async def ask(self, client: AsyncOpenAI) -> Any:
-        """Send it."""
         options: dict[str, Any] = {
             "model": self.spec.id,
             "temperature": self.how.temperature,

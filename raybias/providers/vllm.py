@@ -26,8 +26,8 @@ from raybias.seeding import key as number_of
 if TYPE_CHECKING:
     from raybias.engine.backbone import ModelContext
     from raybias.engine.context import Execution
+    from raybias.engine.keyed_draws import Sampling
     from raybias.engine.packing import Row
-    from raybias.engine.sampling import Sampling
 
 
 @provider
@@ -44,7 +44,6 @@ class VLLM(Engine):
 
     @property
     def abilities(self) -> frozenset[Ability]:
-        """Its abilities, for methods: all but the weights themselves."""
         return frozenset(("chat", "text", "first_tokens", "likelihoods"))
 
     @property
@@ -121,7 +120,7 @@ class VLLMAnswers(Answers):
         self._model = empty_model(spec)
 
     def write(self, prompts: Sequence[str], keys: Sequence[Key], how: Writing) -> list[Written]:
-        from raybias.engine.sampling import Sampling
+        from raybias.engine.keyed_draws import Sampling
 
         rows = (self.encoder.for_chat if how.chat else self.encoder).encode(prompts)
         sampling = Sampling.of(self._model, temperature=how.temperature)
@@ -133,7 +132,7 @@ class VLLMAnswers(Answers):
     def likelihoods(
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False
     ) -> tuple[list[float], int]:
-        from raybias.engine.scoring.continuations import continuation_rows
+        from raybias.engine.sentence_scores import continuation_rows
 
         rows = continuation_rows(self.encoder.for_chat if chat else self.encoder, texts)
         made = self._all([row for row, _ in rows], [LIKELIHOOD] * len(rows))

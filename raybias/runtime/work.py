@@ -174,7 +174,7 @@ class StudyRun:
         """Yield rows of schema.RUNS of the runs that tune nothing; write OUT/prompts."""
         for method in self.plan.methods(backbone):
             for run in method.runs(self.prepared.inputs(method, backbone)):
-                if run.recipe is not None:
+                if run.recipe:
                     content = json.dumps(run.recipe, indent=2)
                     self.store.write_text(f"prompts/{run.run_id}.json", content)
                 names = {"run_id": run.run_id, "model": backbone.name, "method": method.name}

@@ -183,7 +183,7 @@ def _collecting(
 
 
 class ProcessGroup:
-    """The engine's `Collective` over the process group that Ray Train has set up."""
+    """The ranks that Ray Train has set up, which hold one backbone and walk in step."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -198,7 +198,7 @@ class ProcessGroup:
 
 
 class Zero3:
-    """The engine's `Sharding`: no rank ever holds all weights, not even while loading."""
+    """Shard a model (`Execution.sharding`): no rank ever holds all weights, not even in loading."""
 
     def __init__(self, dtype: str, device: torch.device) -> None:
         self.device = device
@@ -240,7 +240,7 @@ class Zero3:
 
 
 class ShardedInference(Zero3):
-    """The engine's `Sharding` for inference, whose ranks need not do the same.
+    """Shard a model for inference, whose ranks need not do the same.
 
     A rank gathers each block for as long as it computes; embeddings and heads are whole on
     all ranks, so that every pass gathers the same, whichever part of the model is called.

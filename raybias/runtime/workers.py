@@ -16,7 +16,7 @@ import torch
 from raybias.config import Backbone
 from raybias.engine.adapters.tuning import Trial
 from raybias.engine.backbone import ModelContext
-from raybias.engine.model_files import quantisation
+from raybias.engine.checkpoint import quantisation
 from raybias.methods.base import Shard
 from raybias.planning.stage_plans import ScorePlan
 from raybias.runtime.graph import Grant, Places

@@ -150,7 +150,7 @@ def _gathered(model: str, sharding: Any) -> dict[Any, float]:
         prompt_length=2, seeds=(1,), keep=1, batch_size=4, eval_every=STEPS, max_steps=STEPS
     )
     trainer = _trainer(method, model, sharding)
-    parameters = list(trainer.scorer.backbone.model.parameters())
+    parameters = list(trainer.backbone.model.parameters())
     counted: dict[Any, float] = {
         "weight_bytes": sum(p.ds_numel * 4 for p in parameters),
         "held": sum(p.ds_tensor.numel() * 4 for p in parameters),

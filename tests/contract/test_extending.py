@@ -29,8 +29,7 @@ import raybias
 from raybias import Study
 from raybias.config import load_study, parse_study
 from raybias.engine.backbone import ModelContext
-from raybias.methods.base import text_items
-from raybias.methods.prompted_reader import PromptedRun
+from raybias.methods.base import Run, text_items
 from raybias.measures import kinds
 from raybias.planning.costs import costs_of
 from raybias.planning.inventory import assumed
@@ -63,7 +62,7 @@ made, hours = planned(polly)
 assert hours == 0 and made.scoring[0].calls == 12 * 1.02
 (asked,) = polly.methods
 said = asked.reader(ModelContext(polly.backbones[0], ("bad", "so", "positive")), Store("."))
-answered = said.prepare(PromptedRun("run", 1), text_items(["a"], ["text"]))()
+answered = said.prepare(Run("run", seed=1), text_items(["a"], ["text"]))()
 assert answered.table["pred"].to_pylist() == [2]
 made, hours = planned(parse_study({
     "name": "rescaled", "backbones": ["planted"], "training": [{"source": "planted"}],

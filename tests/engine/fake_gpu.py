@@ -26,14 +26,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 from raybias.config import Backbone
-from raybias.engine.adapters.base import TrainingBatch, stack_weights
+from raybias.engine.adapters.base import SoftPromptTrainer, TrainingBatch, stack_weights
 from raybias.engine.answering import Opening
 from raybias.engine.backbone import ModelContext, layer_split
 from raybias.engine.devices import to_device
+from raybias.engine.keyed_draws import KeyedDraw, Sampling
 from raybias.engine.packing import Placed, stack
-from raybias.engine.sampling import KeyedDraw, Sampler, Sampling
-from raybias.engine.scoring.causal import LabelScorer, TokenScorer
-from raybias.engine.scoring.masked import MaskedScorer, load_masked
+from raybias.engine.token_scores import MaskedScorer, TokenScorer, load_masked
 from raybias.methods import Full, Lora, SoftPrompt
 from raybias.schema import LABELS
 from support import backbones, pair_models
@@ -157,21 +156,21 @@ def tuning(method: Any, devices: int = 1) -> Callable[[Path], None]:
         spec = backbones.spec_of("llama", folder / "llama")
         trainer = method.trainer(ModelContext(spec, LABELS))
         prompts = isinstance(method, SoftPrompt)
-        loaded = trainer.scorer.backbone if prompts else trainer.classifier
+        loaded = trainer.backbone if prompts else trainer.classifier
         shapes = {name: each.shape for name, each in trainer.init_weights(0).items()}
         with faked() as device:
             moved(loaded.model, device, devices)
             loaded.device = trainer.device = trainer.batcher.device = device
             if prompts:
-                move_label_rows(trainer.scorer, device)
-                trainer._start_D = torch.empty(loaded.width, device=device)
+                move_label_rows(trainer, device)
             training(trainer, shapes, device, devices)
 
     return run
 
 
-def move_label_rows(scorer: LabelScorer, device: torch.device) -> None:
-    rows = scorer.label_rows
+def move_label_rows(trainer: SoftPromptTrainer, device: torch.device) -> None:
+    trainer.device, rows = device, trainer.label_rows
+    trainer._start_D = torch.empty(trainer.backbone.width, device=device)
     for part in ("weight_LH", "bias_L"):
         if (tensor := getattr(rows, part)) is not None:
             object.__setattr__(rows, part, torch.empty(tensor.shape, device=device))
@@ -181,7 +180,7 @@ def move_label_rows(scorer: LabelScorer, device: torch.device) -> None:
 def decoding(folder: Path, devices: int = 1) -> None:
     """What stands around transformers' `generate`, which asks a device for values by itself."""
     loaded = backbones.load("llama", folder)
-    sampler = Sampler(Sampling(0.8, 5, 0.9, 0.01, 1.3, (1,)))
+    sampler = Sampling(0.8, 5, 0.9, 0.01, 1.3, (1,))
     with faked() as device:
         moved(loaded.model, device, devices)
         loaded.device = device
@@ -204,7 +203,8 @@ def scoring(folder: Path) -> None:
     loaded = backbones.load("llama", folder)
     spec = Backbone(id=str(pair_models.save("bert", folder)), dtype="float32")
     masked = load_masked(spec)
-    scorers = LabelScorer(loaded, (2, 3, 4)), TokenScorer(loaded), MaskedScorer(masked)
+    labels = backbones.labeller(loaded, (2, 3, 4))
+    tokens, words = TokenScorer(loaded), MaskedScorer(masked)
     host = Host()
     many = [[n, *range(2, 14)] for n in range(1, 40)]
     with faked(host) as device:
@@ -212,10 +212,9 @@ def scoring(folder: Path) -> None:
             moved(each.model, device)
             each.device = device
             each.model.base_model.register_forward_pre_hook(lambda *_: host.events.append("pass"))
-        labels, tokens, words = scorers
         move_label_rows(labels, device)
         for scorer, work in (
-            (labels, lambda: labels.score(many)),
+            (labels, lambda: backbones.label_logits(labels, many)),
             (tokens, tokens.prepare([(row, 1) for row in many])),
             (words, words.prepare([[(row, 2) for row in many]])),
         ):

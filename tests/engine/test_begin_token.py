@@ -12,7 +12,7 @@ import raybias
 from raybias.config import Backbone
 from raybias.engine.backbone import load_backbone
 from raybias.engine.encoder import load_tokenizer
-from raybias.engine.scoring.pair_scores import CAUSAL, PairScorer
+from raybias.engine.sentence_scores import CAUSAL, PairScorer
 from raybias.errors import ModelError
 from support import backbones, pair_models
 from support.words import word_tokenizer

@@ -30,7 +30,7 @@ from raybias.methods import (
     Prompted,
     ZeroShot,
 )
-from raybias.methods.prompted_reader import PromptedRun
+from raybias.methods.base import Run
 from raybias.providers.openai import OpenAI
 from raybias.schema import LABELS
 from raybias.storage import Store
@@ -94,7 +94,7 @@ def test_answers_to_messages_are_those_of_transformers(
         folder, texts = prompting.save_chat(kind, tmp_path), prompting.texts(6)
     spec = Backbone(id=str(folder), dtype="float32", bos="prepend")
     who = method.reader(ModelContext(spec, LABELS, Execution(4096)), Store(str(folder)))
-    run = PromptedRun("run", 7, SHOTS if isinstance(method, FewShot) else ())
+    run = Run("run", seed=7, recipe={"shots": SHOTS if isinstance(method, FewShot) else ()})
     answers = labelled(who, run, texts, texts)
     alone = [labelled(who, run, [text], [text])["texts"][0] for text in texts]
     assert answers["texts"] == alone
@@ -120,9 +120,10 @@ def test_readings_of_likelihoods_are_of_the_same_prompts(method: Prompted, tmp_p
     folder, texts = prompting.save_chat("llama", tmp_path), prompting.texts(8)
     context = ModelContext(Backbone(id=str(folder), dtype="float32"), LABELS, Execution(4096))
     shots = SHOTS if isinstance(method, FewShot) else ()
-    run = PromptedRun("run", 7, shots, ("it was", "a film", *texts[:3]))
+    drawn = {"shots": shots, "calibration": ("it was", "a film", *texts[:3])}
+    run = Run("run", seed=7, recipe=drawn)
 
-    def read_by(read: str, run: PromptedRun, texts: list[str]) -> dict[str, Any]:
+    def read_by(read: str, run: Run, texts: list[str]) -> dict[str, Any]:
         asked = method.model_copy(update={"read": read})
         who = asked.reader(context, Store(str(folder)))
         return labelled(who, run, texts, texts)
@@ -134,7 +135,7 @@ def test_readings_of_likelihoods_are_of_the_same_prompts(method: Prompted, tmp_p
         assert each["parsed"] == [True] * 8
     assert raw["labels"] == raw["logits"].argmax(axis=1).tolist()
     # Sampling is keyed by the item, and greedy here.
-    means_L = read_by("likelihood", run, [*run.calibration])["logits"].mean(axis=0)
+    means_L = read_by("likelihood", run, [*drawn["calibration"]])["logits"].mean(axis=0)
     assert calibrated["labels"] == (raw["logits"] - means_L).argmax(axis=1).tolist()
     shown = [each.rpartition(" [...]")[2] for each in calibrated["texts"]]
     assert shown == [LABELS[n] for n in raw["labels"]]

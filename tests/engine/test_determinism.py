@@ -15,7 +15,7 @@ import torch
 
 from raybias.engine.context import Batcher, Execution
 from raybias.engine.devices import SumsOnCpu, as_found
-from raybias.engine.sampling import Sampler, Sampling
+from raybias.engine.keyed_draws import Sampling
 from support.deterministic import settings
 
 HERE = Path(__file__).parent
@@ -77,7 +77,7 @@ def test_running_sums_of_filters_and_draws_are_those_of_a_cpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What torch refuses for floats on a GPU; the place of each sum is looked at."""
-    sampler = Sampler(Sampling(0.8, 0, 0.9, 0.0, 1.0, (1,)))
+    sampler = Sampling(0.8, 0, 0.9, 0.0, 1.0, (1,))
     logits_NV = torch.randn(7, 300, generator=torch.Generator().manual_seed(3))
     uniforms_N = torch.linspace(0, 0.99, 7, dtype=torch.float64)
     expected = sampler.choose(logits_NV, history_NT=None, uniforms_N=uniforms_N)

@@ -21,14 +21,15 @@ from raybias.config import Backbone, parse_study
 from raybias.engine.answering import EngineAnswers
 from raybias.engine.answers import Writing
 from raybias.engine.backbone import LoadedBackbone, load_backbone
-from raybias.engine.scoring.continuations import added_up, continuation_rows
+from raybias.engine.sentence_scores import continuation_rows
 from raybias.errors import ConfigError, RaybiasError, WorkFailed
 from raybias.methods import ChainOfThought, FewShot, ZeroShot
+from raybias.methods.base import Run
+from raybias.methods.label_prompts import PromptedReader
 from raybias.methods.prompted import Prompted
-from raybias.methods.prompted_reader import PromptedReader, PromptedRun
 from raybias.planning.prepared import fit_methods
 from raybias.providers import asking as bounded
-from raybias.providers.memory import RememberedAnswers
+from raybias.providers.base import RememberedAnswers
 from raybias.providers.openai import OpenAI, read_asked
 from raybias.schema import LABELS
 from raybias.storage import Store
@@ -39,7 +40,7 @@ from support.reading import labelled
 pytest.importorskip("openai", reason="the extra raybias[endpoints] is not installed")
 
 CHAT = {"seeds": (7,), "temperature": 0.0, "prompt_format": "chat", "unparsed": "invalid"}
-RUN = PromptedRun("run", 7)
+RUN = Run("run", seed=7)
 SHOTS = (("it was dull", 0), ("it was long", 1), ("it was a delight", 2))
 
 
@@ -99,7 +100,7 @@ def test_likelihoods_behind_an_echo_are_those_of_the_engine(
     rows = continuation_rows(type(engine.encoder)(
         spec, engine.encoder.tokenizer, engine.encoder.context, engine.encoder.rows
     ), texts)  # fmt: skip
-    expected = added_up(engine._scorer.prepare(rows)())
+    expected = [each.sum() for each in engine._scorer.prepare(rows)()]
     with serving(Endpoint(answer=Reference(engine, begin=begin))) as server:
         spec_of = endpoint(server.url, offers=("text", "likelihoods"), repeat=0.5)
         asking = spec_of.answers(Store(tmp_path))
@@ -128,7 +129,7 @@ def test_greedy_answers_are_those_of_a_server_of_transformers(
             spec = endpoint(url, offers=("chat", "text")).model_copy(
                 update={"id": engine.backbone.spec.id}
             )
-            run = PromptedRun("run", 7, SHOTS if isinstance(method, FewShot) else ())
+            run = Run("run", seed=7, recipe={"shots": SHOTS if isinstance(method, FewShot) else ()})
             ours = labelled(predictor(engine, method), run, texts, texts)
             who = predictor(spec.answers(Store(tmp_path)), method)
             theirs = labelled(who, run, texts, texts)

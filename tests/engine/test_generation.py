@@ -11,9 +11,9 @@ import torch
 import transformers
 
 from raybias.engine import answering
-from raybias.engine.answering import Generated, TextGenerator
+from raybias.engine.answering import EngineAnswers, Generated
 from raybias.engine.backbone import LoadedBackbone
-from raybias.engine.sampling import Sampler, Sampling
+from raybias.engine.keyed_draws import Sampling
 from raybias.errors import ModelError, WorkFailed
 from support import backbones, prompting
 
@@ -102,7 +102,7 @@ def test_tokens_are_those_of_each_row_alone(
     plain = [alone(model, row, key, values) for row, key in zip(rows, keys(rows), strict=True)]
     expected = [Generated(tokens, tuple(labels_L.tolist())) for tokens, labels_L in plain]
     assert len({len(each.tokens) for each in expected}) > 2
-    generator = TextGenerator(model)
+    generator = EngineAnswers(model)
     assert generator.shares == (kind != "mpt")
 
     def generate(numbers: Sequence[int]) -> list[Generated]:
@@ -132,7 +132,7 @@ def test_greedy_tokens_are_those_of_transformers(
 ) -> None:
     model, rows = backbone(kind), prompts(seed=3)
     values = sampling(model, 0.0, repetition_penalty=1.3)
-    found = TextGenerator(model).generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)
+    found = EngineAnswers(model).generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)
     for row, each in zip(rows, found, strict=True):
         tokens = torch.tensor([row])
         written = model.model.generate(
@@ -156,13 +156,13 @@ def test_answers_are_to_the_bit_what_they_are_without_earlier_requests(
         for length, other in ((30, []), (8, []), (19, []), (19, [60, 61]), (0, []), (27, []))
     ]
 
-    def answer(generator: TextGenerator, rows: list[list[int]]) -> list[Generated]:
+    def answer(generator: EngineAnswers, rows: list[list[int]]) -> list[Generated]:
         return generator.generate(
             rows, keys(rows), sampling=values, max_new_tokens=2, label_ids=LABEL_IDS
         )
 
-    separate = [answer(TextGenerator(model), rows) for rows in requests]
-    together = TextGenerator(model)
+    separate = [answer(EngineAnswers(model), rows) for rows in requests]
+    together = EngineAnswers(model)
     for order in ([0, 1, 2, 3, 4, 5], [5, 0, 4, 2, 3, 1, 1, 0]):
         for n in order:
             assert answer(together, requests[n]) == separate[n]
@@ -173,7 +173,8 @@ def test_an_opening_is_computed_once(
 ) -> None:
     monkeypatch.setattr(answering, "BLOCK", 16)
     model = backbone("opt")
-    generator, read = TextGenerator(model), list[int]()
+    generator, read = EngineAnswers(model), list[int]()
+    assert generator.shares
     real = model.model.base_model.forward
 
     def counted(*args: object, **options: torch.Tensor) -> object:
@@ -213,7 +214,7 @@ def test_a_generation_config_is_followed_and_recorded(
         "repetition_penalty": 1.7,
         "eos_ids": [EOS, 80],
     }
-    found = TextGenerator(model).generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)
+    found = EngineAnswers(model).generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)
     for row, key, each in zip(rows, keys(rows), found, strict=True):
         assert each.tokens == alone(model, row, key, values)[0]
     own.typical_p = 0.9
@@ -229,7 +230,7 @@ def test_a_draw_is_that_over_the_whole_vocabulary(top_k: int, dtype: torch.dtype
     logits_NV = (3 * torch.randn(40, 5003)).to(dtype).float()
     values = Sampling(0.8, top_k, 0.95, 0.0, 1.0, ())
     uniforms = [0.0, 1 - 2**-53, *np.random.default_rng(0).random(38)]
-    found = Sampler(values).choose(
+    found = values.choose(
         logits_NV, history_NT=None, uniforms_N=torch.tensor(uniforms, dtype=torch.float64)
     )
     for logits_V, u, token in zip(logits_NV, uniforms, found, strict=True):
@@ -244,7 +245,7 @@ def test_windows_are_respected(tmp_path: object) -> None:
     model = backbones.load("mistral", tmp_path)
     model.model.config.sliding_window = 12
     rows, values = prompts(seed=5), sampling(model)
-    found = TextGenerator(model).generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)
+    found = EngineAnswers(model).generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)
     for row, key, each in zip(rows, keys(rows), found, strict=True):
         assert each.tokens == alone(model, row, key, values)[0]
 
@@ -254,12 +255,12 @@ def test_label_scores_alone_and_rows_of_one_token(
 ) -> None:
     model, rows = backbone("llama"), [[1], [7], [1]]
     values = sampling(model)
-    found = TextGenerator(model).generate(
+    found = EngineAnswers(model).generate(
         rows, keys(rows), sampling=values, max_new_tokens=0, label_ids=LABEL_IDS
     )
     expected = [alone(model, row, (0,), values)[1] for row in rows]
     assert_alike(found, [Generated((), tuple(each.tolist())) for each in expected])
-    assert TextGenerator(model).generate([], [], sampling=values, max_new_tokens=3) == []
+    assert EngineAnswers(model).generate([], [], sampling=values, max_new_tokens=3) == []
 
 
 def test_prompts_without_room_are_counted(backbone: Callable[[str], LoadedBackbone]) -> None:
@@ -268,7 +269,7 @@ def test_prompts_without_room_are_counted(backbone: Callable[[str], LoadedBackbo
         ModelError,
         match=r"1 of 2 texts .* of 64 leaves beside 5 new tokens \(longest: prompt 2",
     ):
-        TextGenerator(model).generate(
+        EngineAnswers(model).generate(
             [[1] * 59, [1] * 60], [(0,), (1,)], sampling=sampling(model), max_new_tokens=5
         )
 
@@ -277,7 +278,7 @@ def test_exhausted_memory_halves_the_batch_and_goes_on(
     backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, rows = backbone("opt"), prompts(seed=6, count=120)
-    generator, values = TextGenerator(model), sampling(model)
+    generator, values = EngineAnswers(model), sampling(model)
     expected = generator.generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)
     real, limit = model.model.forward, 20
 

@@ -13,7 +13,7 @@ from raybias.engine.answering import EngineAnswers
 from raybias.engine.answers import Answers, Key, Writing, Written
 from raybias.engine.backbone import load_backbone
 from raybias.errors import DataError
-from raybias.providers.memory import RememberedAnswers
+from raybias.providers.base import RememberedAnswers
 from raybias.storage import Store
 from support import prompting
 

@@ -16,12 +16,11 @@ import torch
 
 from raybias.engine import keyed_draws
 from raybias.engine.adapters.base import TrainingBatch
-from raybias.engine.answering import TextGenerator
+from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import LoadedBackbone, ModelContext, load_backbone
 from raybias.engine.context import Execution
 from raybias.engine.devices import as_found
-from raybias.engine.sampling import Sampling
-from raybias.engine.scoring.causal import LabelScorer
+from raybias.engine.keyed_draws import Sampling
 from raybias.methods import Full, Lora, SoftPrompt
 from raybias.schema import LABELS
 from support import backbones
@@ -60,7 +59,7 @@ def written(model: LoadedBackbone, **values: float) -> list[tuple[int, ...]]:
     """What twelve rows go on with, greedily by default."""
     sampling = replace(Sampling(0.0, 20, 0.9, 0.0, 1.1, (1,)), **values)
     keys = [(1, n) for n in range(12)]
-    found = TextGenerator(model).generate(ROWS, keys, sampling=sampling, max_new_tokens=12)
+    found = EngineAnswers(model).generate(ROWS, keys, sampling=sampling, max_new_tokens=12)
     return [each.tokens for each in found]
 
 
@@ -80,9 +79,11 @@ def test_labels_and_answers(
 ) -> None:
     spec = backbones.spec_of(kind, tmp_path / kind, dtype=dtype)
     models = [load_backbone(spec, Execution(device=where)) for where in ("cpu", device)]
-    expected, found = (LabelScorer(model, (2, 3, 4)).score(ROWS) for model in models)
+    expected, found = (
+        backbones.label_logits(backbones.labeller(model, (2, 3, 4)), ROWS) for model in models
+    )
     near(found, expected, tolerance)
-    assert TextGenerator(models[1]).shares
+    assert EngineAnswers(models[1]).shares
     if dtype == "float32":
         for temperature in (0.0, 0.8):
             one, other = (written(model, temperature=temperature) for model in models)

@@ -15,10 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch, stack_weights
-from raybias.engine.adapters.full import FullTrainer
-from raybias.engine.adapters.lora import LoraTrainer
-from raybias.engine.adapters.packed_layers import target_layers
+from raybias.engine.adapters.base import AdapterTrainer, FullTrainer, TrainingBatch, stack_weights
+from raybias.engine.adapters.packed_layers import LoraTrainer, target_layers
 from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.engine.classifier import Classifier, load_classifier

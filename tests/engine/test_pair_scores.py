@@ -6,17 +6,17 @@ import itertools
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import torch
 
 from raybias.config import Backbone, Probe, parse_study
 from raybias.engine.backbone import LoadedBackbone
-from raybias.engine.scoring.masked import PlacesReader, scored_loader
-from raybias.engine.scoring.pair_scores import (
+from raybias.engine.sentence_scores import (
     CAUSAL,
     MASKED,
     PairScore,
@@ -24,9 +24,13 @@ from raybias.engine.scoring.pair_scores import (
     check_scores,
     preference,
 )
+from raybias.engine.token_scores import scored_loader
 from raybias.errors import ConfigError, ModelError, WorkFailed
+from raybias.methods.base import RowReader, Shard, shard_of
+from raybias.methods.sentence_scores import pair_rows
 from raybias.planning.prepared import fit_methods
 from raybias.probes import probe_items
+from raybias.schema import PAIR_SCORES
 from support import backbones, pair_models
 
 CAUSAL_KINDS = ("gpt2", "llama", "opt", "opt_projected", "mistral", "bloom", "cohere")
@@ -101,7 +105,7 @@ def test_scores_are_the_textbooks(kind: str, load: Load) -> None:
         assert own.scorer.reader.packs
         assert own.scorer.reader.part
     else:
-        assert isinstance(own.scorer.read, PlacesReader)
+        assert own.scorer.part
 
 
 @pytest.mark.long
@@ -165,11 +169,18 @@ def test_unfit_sentences_are_counted_and_named(load: Load) -> None:
 
 def test_scores_that_are_no_numbers_stop(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     own = PairScorer(load("gpt2"), ("sum",))
+    carried = dict.fromkeys(("style", "bias_type", "direction", "cluster"), "")
+    pairs = [
+        {"pair_id": f"p{n}", "sent_more": more, "sent_less": less, **carried}
+        for n, (more, less) in enumerate(PAIRS[:3])
+    ]
+    shard = Shard("p", "r", "m", "pair_score", "none", 0, 3, "pair_scores")
+    reader = RowReader(partial(pair_rows, own), PAIR_SCORES)
     broken = own.backbone.model.get_output_embeddings().weight.detach() * math.nan
     head = own.backbone.model.get_output_embeddings()
     monkeypatch.setattr(head, "weight", torch.nn.Parameter(broken))
-    with pytest.raises(WorkFailed, match=r"score sum of 3 of 3 pairs is no finite number"):
-        own.prepare(PAIRS[:3])()
+    with pytest.raises(WorkFailed, match=r"3 of 3 items have numbers that are not finite.* p0"):
+        shard_of(reader, None, shard, pa.Table.from_pylist(pairs), PAIR_SCORES)()
 
 
 @pytest.mark.parametrize(("profile", "causal"), [("strict", "prepend"), ("paper", "bias_bench")])

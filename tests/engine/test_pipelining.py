@@ -18,13 +18,12 @@ import torch
 from accelerate import dispatch_model
 
 from raybias.config import Backbone
-from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
+from raybias.engine.adapters.base import SoftPromptTrainer
 from raybias.engine.adapters.tuning import Trial
 from raybias.engine.backbone import LoadedBackbone, ModelContext, blocks, layer_split, load_backbone
 from raybias.engine.context import Batcher, Execution
 from raybias.engine.packing import Batch, Placed, pack
-from raybias.engine.scoring.causal import LabelScorer, TokenScorer
-from raybias.engine.scoring.masked import MaskedScorer, load_masked
+from raybias.engine.token_scores import MaskedScorer, TokenScorer, load_masked
 from raybias.errors import WorkFailed
 from raybias.methods import SoftPrompt
 from raybias.schema import LABELS
@@ -140,7 +139,7 @@ METHOD = SoftPrompt(
 
 def tuned(model: LoadedBackbone) -> dict[str, torch.Tensor]:
     trials = [Trial(f"s{seed}", seed, 1e-3, "final", 1e-2, 5) for seed in METHOD.seeds]
-    trainer = SoftPromptTrainer(LabelScorer(model, (2, 3, 4)), METHOD)
+    trainer = SoftPromptTrainer(model, (2, 3, 4), METHOD)
     runs = backbones.finished(backbones.tuner(trainer, METHOD, trials, (20, 20)))
     return {name: run.weights["delta"].detach() for name, run in runs.items()}
 

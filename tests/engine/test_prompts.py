@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from raybias.config.parts import Verbalizer
 from raybias.errors import ConfigError, DataError
-from raybias.methods import ChainOfThought, FewShot, ZeroShot, prompts
+from raybias.methods import ChainOfThought, FewShot, ZeroShot
+from raybias.methods.label_prompts import read_answer
+from raybias.methods.prompted import check_answer_words, draw_texts
 from raybias.schema import SENTENCES
 from support.prompting import plain
 
@@ -85,19 +87,22 @@ def test_a_template_is_the_users_to_set_and_braces_in_texts_stay() -> None:
 def test_shots_are_whole_distinct_and_ordered(labels: list[int], seed: int, count: int) -> None:
     texts = [f"text {row}" for row in range(len(labels))]
     pool = pl.DataFrame({"text": texts, "label": labels}, pl.Schema(SENTENCES))
-    options = {"seed": seed, "shots_per_label": count, "where": "pool x"}
+    in_order, shuffling = (
+        FewShot(shots_per_label=count, shot_order=order) for order in ("pool", "shuffled")
+    )
+    sets = {"x": {"train": pool}}
     if min(map(labels.count, range(3))) < count:
-        with pytest.raises(DataError, match=r"pool x: has \d+ \w+ sentences, not the"):
-            prompts.draw_shots(pool, order="pool", **options)
+        with pytest.raises(DataError, match=r"training set x: has \d+ \w+ sentences, not the"):
+            in_order.draw_shots(sets, "x", seed)
         return
-    shots = prompts.draw_shots(pool, order="pool", **options)
+    shots = in_order.draw_shots(sets, "x", seed)
     rows = [int(text.split()[1]) for text, _ in shots]
     assert rows == sorted(set(rows))
     assert sorted(label for _, label in shots) == sorted([0, 1, 2] * count)
     assert [label for _, label in shots] == [labels[row] for row in rows]
-    shuffled = prompts.draw_shots(pool, order="shuffled", **options)
+    shuffled = shuffling.draw_shots(sets, "x", seed)
     assert sorted(shuffled) == sorted(shots)
-    assert prompts.draw_shots(pool, order="shuffled", **options) == shuffled
+    assert shuffling.draw_shots(sets, "x", seed) == shuffled
 
 
 @pytest.mark.parametrize(
@@ -127,9 +132,9 @@ def test_answers_are_read_by_the_papers_rule_and_by_the_strict_one(
     answer: str, first: int | str, only: int | str
 ) -> None:
     for rule, expected in (("first", first), ("only", only)):
-        label, unread = prompts.read_answer(answer, WORDS, rule)
+        label, unread = read_answer(answer, WORDS, rule)
         assert (unread if label is None else label) == expected
-    assert prompts.read_answer("a 2+?", ("0", "1", "2+")).label == 2
+    assert read_answer("a 2+?", ("0", "1", "2+")).label == 2
 
 
 def test_calibration_texts_are_drawn_evenly_from_groups() -> None:
@@ -137,11 +142,11 @@ def test_calibration_texts_are_drawn_evenly_from_groups() -> None:
     texts = [f"{group} {n}" for n, group in enumerate(groups)]
     pool = pl.DataFrame({"text": texts, "attribute": ["x"] * 59, "group": groups})
     by = ("attribute", "group")
-    drawn = prompts.draw_texts(pool, 12, seed=3, by=by)
+    drawn = draw_texts(pool, 12, seed=3, by=by)
     assert sorted(text[0] for text in drawn) == ["a"] * 6 + ["b"] * 6
-    assert drawn == prompts.draw_texts(pool, 12, seed=3, by=by)
-    assert len({*prompts.draw_texts(pool, 40, seed=3, by=by)}) == 18
-    assert len({*prompts.draw_texts(pool, 100, seed=3)}) == 59
+    assert drawn == draw_texts(pool, 12, seed=3, by=by)
+    assert len({*draw_texts(pool, 40, seed=3, by=by)}) == 18
+    assert len({*draw_texts(pool, 100, seed=3)}) == 59
 
 
 @pytest.mark.parametrize(
@@ -154,4 +159,4 @@ def test_calibration_texts_are_drawn_evenly_from_groups() -> None:
 )
 def test_words_that_cannot_be_told_apart_are_refused(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        prompts.check_answer_words(words)
+        check_answer_words(words)

@@ -10,17 +10,16 @@ import pytest
 
 from raybias.config import Backbone, parse_study
 from raybias.engine.answering import EngineAnswers
-from raybias.engine.backbone import ModelContext, load_backbone
+from raybias.engine.backbone import ModelContext, load_backbone, model_shape
 from raybias.engine.context import Execution
-from raybias.engine.model_files import check_trainable
-from raybias.engine.model_shape import model_shape
 from raybias.errors import ModelError
-from raybias.methods import ZeroShot
-from raybias.methods.prompted_reader import PromptedRun
+from raybias.methods import Full, ZeroShot
+from raybias.methods.base import Run
 from raybias.planning.inventory import Inventory, Node, decide_dtypes
 from raybias.runtime.workers import keep_ways
 from raybias.schema import LABELS
 from raybias.storage import Store
+from raybias.testing import inputs
 from support import prompting
 from support.documents import ROOT, blocks
 from support.prompting import plain
@@ -53,7 +52,7 @@ def test_a_quantised_model_is_read_the_fast_way_and_as_it_computes(
     ours = EngineAnswers(load_backbone(spec, context.execution))
     found, _ = ours.likelihoods([(text, " positive") for text in texts])
     how = ZeroShot(seeds=(1,), temperature=0, prompt_format="raw").reader(context, Store("."))
-    said = labelled(how, PromptedRun("run", 1), texts, texts)
+    said = labelled(how, Run("run", seed=1), texts, texts)
     peer = prompting.Peer(models[bits])
     for text, value, answer in zip(texts, found, said["texts"], strict=True):
         assert value == pytest.approx(peer.likelihood(text, " positive"), abs=1e-4)
@@ -82,7 +81,7 @@ def test_a_study_takes_the_dtype_of_a_quantised_checkpoint(models: dict[int, Pat
 
 def test_what_quantised_weights_cannot_do_is_refused(models: dict[int, Path]) -> None:
     spec = Backbone(id=str(models[8]))
-    with pytest.raises(ModelError, match=r"quantised \(torchao Int8WeightOnlyConfig\), and full"):
-        check_trainable(spec, "full")
+    with pytest.raises(ModelError, match=r"torchao Int8WeightOnlyConfig\), and method full"):
+        Full().check(inputs(spec))
     with pytest.raises(ModelError, match="computes in float32, not in bfloat16; leave its dtype"):
         load_backbone(spec.model_copy(update={"dtype": "bfloat16"}))

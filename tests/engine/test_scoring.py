@@ -11,12 +11,12 @@ import torch
 
 from raybias.config import Backbone
 from raybias.engine import attention
-from raybias.engine.answering import TextGenerator
+from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import LoadedBackbone, ModelContext, load_backbone
 from raybias.engine.context import Execution
 from raybias.engine.encoder import check_lengths, verbalizer_ids
 from raybias.engine.packing import Placed, pack, stack
-from raybias.engine.scoring.causal import LabelScorer, TokenScorer
+from raybias.engine.token_scores import LabelRows, TokenScorer, make_reader
 from raybias.errors import ModelError
 from raybias.runtime.workers import keep_ways, slow_ways
 from raybias.schema import LABELS
@@ -33,15 +33,16 @@ def test_logits_are_the_models_own(kind: str, backbone: Callable[[str], LoadedBa
     torch.manual_seed(1)
     prompts_SPD = torch.randn(3, 5, model.width)
     for budget, prompt_PD in zip((16, 100, 4096), prompts_SPD, strict=True):
-        scorer = LabelScorer(backbones.with_budget(model, budget), LABEL_IDS)
-        for row, found_L in zip(rows, scorer.score(rows, prompt_PD), strict=True):
+        labeller = backbones.labeller(backbones.with_budget(model, budget), LABEL_IDS)
+        found_NL = backbones.label_logits(labeller, rows, prompt_PD)
+        for row, found_L in zip(rows, found_NL, strict=True):
             text_TD = model.model.get_input_embeddings()(torch.tensor(row))
             with torch.no_grad():
                 whole_1TD = torch.cat([prompt_PD, text_TD])[None]
                 expected_L = model.model(inputs_embeds=whole_1TD).logits[0, -1, list(LABEL_IDS)]
             torch.testing.assert_close(found_L, expected_L, atol=2e-5, rtol=2e-5)
-    assert scorer.reader.packs == (kind != "bloom")
-    assert scorer.reader.part == (kind != "cohere")
+    assert labeller.reader.packs == (kind != "bloom")
+    assert labeller.reader.part == (kind != "cohere")
 
 
 def test_bfloat16_logits_stay_near_float32(
@@ -49,8 +50,10 @@ def test_bfloat16_logits_stay_near_float32(
 ) -> None:
     half = backbones.load("opt", tmp_path, dtype="bfloat16")
     rows = backbones.token_rows(40, seed=3)
-    expected_NL = LabelScorer(backbone("opt"), LABEL_IDS).score(rows)
-    found_NL = LabelScorer(half, LABEL_IDS).score(rows)
+    expected_NL, found_NL = (
+        backbones.label_logits(backbones.labeller(model, LABEL_IDS), rows)
+        for model in (backbone("opt"), half)
+    )
     assert found_NL.dtype == torch.float32
     assert (found_NL - expected_NL).abs().mean() < 0.02 * expected_NL.abs().mean()
 
@@ -87,9 +90,9 @@ def test_ways_stand_in_out(
 ) -> None:
     execution, loaded = Execution(), backbone(kind)
     model = LoadedBackbone(loaded.encoder, loaded.model, execution)
-    LabelScorer(model, (2, 3, 4))
+    make_reader(model, "labels")
     TokenScorer(model)
-    TextGenerator(model)
+    assert EngineAnswers(model).shares
     assert {purpose: way.fastest for purpose, way in execution.ways.items()} == {
         "labels": fast, "log-probabilities": fast, "generation": True
     }  # fmt: skip
@@ -111,7 +114,8 @@ def gradient(model: LoadedBackbone, prompts_SPD: torch.Tensor) -> torch.Tensor:
     rows = backbones.token_rows(9, seed=7)
     batch = stack([Placed(n % 2, each) for n, each in enumerate(pack(rows, max_tokens=40))])
     prompts_SPD = prompts_SPD.clone().requires_grad_()
-    logits_NL = LabelScorer(model, (2, 3, 4)).logits(batch, prompts_SPD)
+    reader = make_reader(model, "labels")
+    logits_NL = reader.labels(batch, prompts_SPD, LabelRows.of(model, (2, 3, 4)))
     return torch.autograd.grad(logits_NL.logsumexp(-1).sum(), prompts_SPD)[0]
 
 

@@ -13,16 +13,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from raybias.config import Backbone
-from raybias.engine.adapters.base import AdapterTrainer
-from raybias.engine.adapters.full import FullTrainer
+from raybias.engine.adapters.base import AdapterTrainer, FullTrainer, SoftPromptTrainer
 from raybias.engine.adapters.options import batch_of_step
 from raybias.engine.adapters.packed_layers import head_modules
-from raybias.engine.adapters.soft_prompt import SoftPromptTrainer
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.engine.backbone import ModelContext, load_backbone
 from raybias.engine.context import Execution
 from raybias.engine.keyed_draws import KeyedDropout
-from raybias.engine.scoring.causal import LabelScorer
 from raybias.methods import EarlyStop, Full, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
 from raybias.storage import Store
@@ -102,7 +99,7 @@ def peer(
     """The model as its users tune it, and its weights by our names, which begin as ours do."""
     if isinstance(trainer, SoftPromptTrainer):
         delta_PD = torch.nn.Parameter(start["delta"].clone())
-        begin = trainer.scorer.backbone.encoder.prompt_token_id
+        begin = trainer.encoder.prompt_token_id
         return Prompted(base.requires_grad_(False), delta_PD, begin), {"delta": delta_PD}
     if not isinstance(trainer, FullTrainer):
         own = {"modules_to_save": head_modules(trainer.classifier) or None}
@@ -161,7 +158,7 @@ def test_runs_take_the_steps_of_peers_who_open_them(
         rows = [tuple(row) for row in backbones.token_rows(61, seed=5)]
         if name == "soft_prompt":
             # Qwen2's own tokenizer does not know the label words.
-            trainer = SoftPromptTrainer(LabelScorer(load_backbone(spec, budget), (2, 3, 4)), method)
+            trainer = SoftPromptTrainer(load_backbone(spec, budget), (2, 3, 4), method)
         else:
             trainer = method.trainer(ModelContext(spec, LABELS, budget))
     folder = Path(spec.id)

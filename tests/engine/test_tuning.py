@@ -14,20 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from raybias.config import Backbone
-from raybias.engine.adapters import base
-from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch
-from raybias.engine.adapters.options import batch_of_step, should_stop
-from raybias.engine.adapters.soft_prompt import (
+from raybias.engine.adapters import tuning
+from raybias.engine.adapters.base import (
+    ADAPTER,
+    PROMPT,
+    AdapterTrainer,
     SoftPromptTrainer,
+    TrainingBatch,
     initial_delta,
-    load_soft_prompt,
-    save_soft_prompt,
+    read_tensors,
+    write_folder,
 )
+from raybias.engine.adapters.options import batch_of_step, should_stop
 from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.backbone import LoadedBackbone, ModelContext
 from raybias.engine.context import Execution
-from raybias.engine.scoring.causal import LabelScorer
 from raybias.errors import ModelError
 from raybias.methods import EarlyStop, Full, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
@@ -48,7 +49,7 @@ def trials(*seeds: int, rate: float = 3e-3) -> list[Trial]:
 
 
 def tuner(model: LoadedBackbone, which: list[Trial], method: SoftPrompt = METHOD) -> PackedTuner:
-    trainer = SoftPromptTrainer(LabelScorer(model, (2, 3, 4)), method)
+    trainer = SoftPromptTrainer(model, (2, 3, 4), method)
     return backbones.tuner(trainer, method, which)
 
 
@@ -178,12 +179,13 @@ def test_zeros_start_and_normal_start_are_keyed_by_the_seed() -> None:
 
 
 def test_a_prompt_of_another_width_is_refused(tmp_path: Path) -> None:
-    store, spec = Store(tmp_path), Backbone(id="m")
-    prompt_PD = torch.randn(4, 16)
-    save_soft_prompt(store, "prompt", prompt_PD, spec=spec, record={})
-    assert torch.equal(load_soft_prompt(store, "prompt", width=16), prompt_PD)
-    with pytest.raises(ModelError, match=r"is 4 vectors of width 16, .* takes 4 of width 7"):
-        load_soft_prompt(store, "prompt", width=7)
+    store, prompt_PD = Store(tmp_path), torch.randn(4, 16)
+    tensors = {PROMPT: prompt_PD}
+    write_folder(store, "prompt", tensors, file=ADAPTER, parts=[], record={})
+    found = read_tensors(store, "prompt", {PROMPT: (4, 16)}, file=ADAPTER)
+    assert torch.equal(found[PROMPT], prompt_PD)
+    with pytest.raises(ModelError, match=r"holds prompt_embeddings as \[4, 16\], but \[4, 7\]"):
+        read_tensors(store, "prompt", {PROMPT: (4, 7)}, file=ADAPTER)
 
 
 def test_the_learning_rate_rises_and_falls() -> None:
@@ -207,12 +209,12 @@ def trainer(method: Tuned, folder: Path, dtype: str) -> AdapterTrainer:
 
 
 def test_the_rule_is_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert torch.amp.GradScaler("cpu").get_growth_interval() == base._GROWS_AFTER
-    monkeypatch.setattr(base, "_GROWS_AFTER", 20)
+    assert torch.amp.GradScaler("cpu").get_growth_interval() == tuning._GROWS_AFTER
+    monkeypatch.setattr(tuning, "_GROWS_AFTER", 20)
     weight = torch.nn.Parameter(torch.zeros(1))
     textbook = torch.amp.GradScaler("cpu", growth_interval=20)
     optimizer = torch.optim.SGD([weight], lr=1.0)
-    ours = base.LossScale(base.FIRST_SCALE, dynamic=True)
+    ours = tuning.LossScale(tuning.FIRST_SCALE, dynamic=True)
     for step in range(70):
         finite = step not in (0, 1, 2, 30, 31)
         before = weight.item()

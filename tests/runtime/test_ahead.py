@@ -18,7 +18,7 @@ import torch
 
 from raybias import methods
 from raybias.config import Backbone
-from raybias.engine.adapters.soft_prompt import save_soft_prompt
+from raybias.engine.adapters.base import ADAPTER, PROMPT, write_folder
 from raybias.engine.backbone import ModelContext
 from raybias.methods.base import Answered, Compute, Method, Shard, shard_of
 from raybias.methods.label_prompts import ChainOfThought
@@ -98,12 +98,13 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
 
 
 @pytest.fixture
-def store(tmp_path: Path, spec: Backbone) -> Store:
+def store(tmp_path: Path) -> Store:
     """An OUT with two runs of every method."""
     store = Store(tmp_path)
     for seed, run_id in enumerate(RUNS):
         prompt_PD = torch.randn(4, 32, generator=torch.Generator().manual_seed(seed))
-        save_soft_prompt(store, f"adapters/{run_id}", prompt_PD, spec=spec, record={})
+        tensors = {PROMPT: prompt_PD}
+        write_folder(store, f"adapters/{run_id}", tensors, file=ADAPTER, parts=[], record={})
         recipe = {"run_id": run_id, "seed": seed, "shots": []}
         store.write_text(f"prompts/{run_id}.json", json.dumps(recipe))
     return store

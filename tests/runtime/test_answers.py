@@ -12,9 +12,10 @@ import transformers
 from raybias.config import Backbone
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
-from raybias.engine.sampling import Sampler, Sampling
+from raybias.engine.keyed_draws import Sampling
 from raybias.methods import ChainOfThought, FewShot, Prompted, SoftPrompt, ZeroShot
-from raybias.methods.prompted_reader import PromptedReader, PromptedRun
+from raybias.methods.base import Run
+from raybias.methods.label_prompts import PromptedReader
 from raybias.runtime.predict.worker import ShardWorker
 from raybias.schema import LABELS
 from raybias.seeding import generator
@@ -45,7 +46,10 @@ def ask(who: PromptedReader, texts: list[str], *, size: int, order: list[int]) -
     for first in range(0, len(order), size):
         part = [texts[n] for n in order[first : first + size]]
         answer = labelled(
-            who, PromptedRun("run", 7, shots), [f"item {text}" for text in part], part
+            who,
+            Run("run", seed=7, recipe={"shots": shots}),
+            [f"item {text}" for text in part],
+            part,
         )
         for n, text in enumerate(part):
             found[text] = (answer["labels"][n], answer["parsed"][n], answer["texts"][n])
@@ -57,7 +61,6 @@ def plainly(folder: Path, method: Prompted, text: str) -> str:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     sampling = Sampling.of(model, temperature=method.temperature)
-    sampler = Sampler(sampling)
 
     def go_on(prompt: str, stage: str, most: int) -> str:
         row = [1, *tokenizer(prompt)["input_ids"]]
@@ -66,7 +69,7 @@ def plainly(folder: Path, method: Prompted, text: str) -> str:
         for step in range(most):
             with torch.no_grad():
                 logits_V = model(torch.tensor([row])).logits[0, -1]
-            (token,) = sampler.choose(
+            (token,) = sampling.choose(
                 logits_V[None], history_NT=torch.tensor([row]), uniforms_N=uniforms_1T[:, step]
             ).tolist()
             if token in sampling.eos_ids:
@@ -109,7 +112,7 @@ def test_methods_share_the_weights_and_change_none_of_each_others_answers(tmp_pa
         now: Any = held.reader(method.name)
         assert held.reader(method.name) is now
         if isinstance(method, SoftPrompt):
-            models.append(now.trainer.scorer.backbone.model)
+            models.append(now.trainer.backbone.model)
             rows = soft.encode(alone.encoder, texts)
             found, expected = (
                 trainer.logits([trainer.init_weights(1)], [trainer.prepare(rows)])[0]
@@ -128,7 +131,7 @@ def test_an_answer_without_a_label_counts_as_the_method_says(tmp_path: Path) -> 
     found: dict[str, dict[str, Any]] = {}
     for rule in ("random", "likelihood", "invalid"):
         method = METHODS["zero_shot"].model_copy(update={"unparsed": rule})
-        found[rule] = labelled(predictor(folder, method), PromptedRun("run", 7), ids, texts)
+        found[rule] = labelled(predictor(folder, method), Run("run", seed=7), ids, texts)
     parsed = found["random"]["parsed"]
     assert 0 < sum(parsed) < len(parsed)  # the random model names a label now and then
     for n, readable in enumerate(parsed):

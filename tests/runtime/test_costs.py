@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from raybias.config import Backbone, Study
 from raybias.engine.encoder import TextEncoder
 from raybias.engine.packing import shared_width
+from raybias.errors import ModelError
 from raybias.methods.work import TokenCounts, Widths
 from raybias.planning.costs import Cost, costs_of
 from raybias.planning.inventory import assumed
@@ -108,9 +109,12 @@ def test_what_may_not_fit_is_counted_exactly(
     counts = TokenCounts(TextEncoder(Backbone(id="bytes", bos="none"), tokenizer, context))
     texts = [f"{text}!" for text in texts]
     exact = counts.lengths([write(text) for text in texts])
-    bounds = counts.bounds(texts, taken=taken, write=write)
-    assert (bounds >= exact).all()
-    assert ((bounds > context - taken) == (exact > context - taken)).all()
+    check = partial(counts.check, texts, [*range(len(texts))], taken=taken, write=write)
+    if over := int((exact > context - taken).sum()):
+        with pytest.raises(ModelError, match=f"{over} of {len(texts)} texts"):
+            check()
+    else:
+        check()
 
 
 @given(st.lists(st.integers(1, 150), min_size=1, max_size=30), st.integers(1, 6))

@@ -69,7 +69,7 @@ def workshop() -> Iterator[Any]:
 def test_an_estimate_is_more_than_a_pass_takes_and_not_much_more(
     model: str, method: Method, tunes: bool, models: Path, workshop: Any
 ) -> None:
-    from raybias.engine.model_shape import model_shape
+    from raybias.engine.backbone import model_shape
 
     spec = Backbone(id=str(models / model), dtype="float32", bos="prepend")
     shape = model_shape(spec)
@@ -122,13 +122,13 @@ def _tune(spec: Backbone, method: Any, count: int) -> None:
 
 
 def _read(spec: Backbone, method: Any, count: int) -> None:
-    from raybias.engine.answering import TextGenerator
+    from raybias.engine.answering import EngineAnswers
     from raybias.engine.backbone import load_backbone
     from raybias.engine.context import Execution
-    from raybias.engine.sampling import Sampling
+    from raybias.engine.keyed_draws import Sampling
 
     backbone = load_backbone(spec, Execution(TOKENS))
-    generator = TextGenerator(backbone)
+    generator = EngineAnswers(backbone)
     sampling = Sampling.of(backbone.model, temperature=0)
     rows = [*_rows(count), *(row[::-1] for row in _rows(count))]
     keys = [(n,) for n in range(len(rows))]

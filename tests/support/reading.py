@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from raybias.engine.answers import Answers
-from raybias.methods.asking import ItemReader
-from raybias.methods.base import Method, Reader, Shard, shard_of, text_items
+from raybias.methods.asking import ItemMethod
+from raybias.methods.base import Reader, RowReader, Shard, shard_of, text_items
 
 
 def labelled(reader: Reader, run: Any, ids: Sequence[str], texts: Sequence[str]) -> dict[str, Any]:
@@ -27,10 +28,11 @@ def labelled(reader: Reader, run: Any, ids: Sequence[str], texts: Sequence[str])
 
 
 def answered(
-    answers: Answers, method: Method, items: Sequence[dict[str, Any]], at_once: int = 100
+    answers: Answers, method: ItemMethod, items: Sequence[dict[str, Any]], at_once: int = 100
 ) -> list[dict[str, Any]]:
     """The rows of a method's answers to so many items at a time."""
-    reader, schema = ItemReader(answers, method), method.output().schema
+    schema = method.output().schema
+    reader = RowReader(partial(method.begin, answers), schema)
     shard, found = Shard("p", "r", "m", "m", "none", 0, 1, "options"), []
     for first in range(0, len(items), at_once):
         part = pa.Table.from_pylist(list(items[first : first + at_once]))

@@ -10,12 +10,12 @@ import torch
 from transformers import OPTConfig, OPTForCausalLM
 
 from raybias.config import Backbone
-from raybias.engine.adapters.soft_prompt import save_soft_prompt
+from raybias.engine.adapters.base import ADAPTER, PROMPT, write_folder
 from raybias.engine.backbone import load_backbone
 from raybias.engine.encoder import verbalizer_ids
-from raybias.engine.scoring.causal import LabelScorer
 from raybias.schema import LABELS
 from raybias.storage import Store
+from support import backbones
 from support.words import word_tokenizer
 
 #: Logits [N, K] by run.
@@ -57,10 +57,13 @@ def texts(count: int, *, seed: int, longest: int = 40) -> list[str]:
 def save_prompts(store: Store, spec: Backbone, runs: Sequence[str], texts: Sequence[str]) -> Logits:
     """Random soft prompts of runs in an OUT; returns what the engine makes of texts, one by one."""
     backbone, found = load_backbone(spec), {}
-    scorer = LabelScorer(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
+    labeller = backbones.labeller(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
     rows = [backbone.encoder.encode([text]) for text in texts]
     for seed, run_id in enumerate(runs, start=1):
         prompt_PD = torch.randn(4, 32, generator=torch.Generator().manual_seed(seed))
-        save_soft_prompt(store, f"adapters/{run_id}", prompt_PD, spec=spec, record={})
-        found[run_id] = np.concatenate([scorer.score(row, prompt_PD).numpy() for row in rows])
+        tensors = {PROMPT: prompt_PD}
+        write_folder(store, f"adapters/{run_id}", tensors, file=ADAPTER, parts=[], record={})
+        found[run_id] = np.concatenate(
+            [backbones.label_logits(labeller, row, prompt_PD).numpy() for row in rows]
+        )
     return found

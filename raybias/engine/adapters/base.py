@@ -2,42 +2,49 @@
 
 A trainer keeps no run: the weights of a run are a dictionary of tensors, given to each call.
 Adapters are saved as PEFT and transformers save them, in safetensors; `raybias.json`, the record of
-the run, is written last and marks the folder as whole. Shapes: S runs, N rows, L labels.
+the run, is written last and marks the folder as whole.
+Shapes: S runs, N rows, L labels, P prompt vectors, D input width.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.adapters.options import ClassifierOptions
-from raybias.engine.classifier import Classifier
+from raybias.engine.adapters.options import ClassifierOptions, PromptOptions
+from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.checkpoint import dtype_of
+from raybias.engine.classifier import Classifier, initial_head
 from raybias.engine.context import Batcher
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder
-from raybias.engine.packing import Batch, PackedSequence, Placed, pack
+from raybias.engine.keyed_draws import KeyedDropout
+from raybias.engine.packing import Batch, PackedSequence, Placed, pack, stack
+from raybias.engine.token_scores import LabelRows, make_reader
 from raybias.errors import ModelError
-from raybias.schema import LABELS
+from raybias.seeding import generator
 from raybias.storage import Store
 
 #: File names of PEFT's adapters and transformers' models.
 ADAPTER: Final = "adapter_model.safetensors"
 MODEL: Final = "model.safetensors"
-#: As in `torch.amp.GradScaler`: the first factor, and the finite steps until it doubles.
-FIRST_SCALE: Final = 2.0**16
-_GROWS_AFTER: Final = 2000
-_NUMBERS: Final = {"factor": torch.float64, "finite": torch.int64, "skipped": torch.int64}
+#: PEFT's name of the vectors of a prompt.
+PROMPT: Final = "prompt_embeddings"
 
 
 def write_folder(
@@ -65,9 +72,9 @@ def write_folder(
 
 
 def read_tensors(
-    store: Store, folder: str, shapes: Mapping[str, Sequence[int] | None], *, file: str
+    store: Store, folder: str, shapes: Mapping[str, Sequence[int]], *, file: str
 ) -> dict[str, Tensor]:
-    """Load tensors by name and shape (None: any), float32; ModelError where one is not there so."""
+    """Load tensors by name and shape, float32; ModelError where one is not there so."""
     where = store.uri_of(f"{folder}/{file}")
     if not store.exists(f"{folder}/{file}"):
         raise ModelError("no such adapter", where=where, cure="tune it first")
@@ -78,7 +85,7 @@ def read_tensors(
     for name, shape in shapes.items():
         if name not in tensors:
             problem = f"lacks {name}"
-        elif shape is not None and tensors[name].shape != tuple(shape):
+        elif tensors[name].shape != tuple(shape):
             problem = f"holds {name} as {list(tensors[name].shape)}, but {list(shape)} is needed"
         else:
             continue
@@ -214,12 +221,8 @@ class AdapterTrainer(ABC):
     ) -> list[Tensor]:
         """Compute per run the label logits [N, L] of its sequences' rows, float32 on the CPU."""
         stacked = stack_weights(weights)
-        return self.batcher.logits(
-            lambda batch: self.forward(batch, stacked),
-            sequences,
-            labels=len(LABELS),
-            prompt_length=self.prompt_length,
-        )
+        read = partial(self.forward, stacked=stacked)
+        return self.batcher.logits(read, sequences, self.prompt_length)
 
 
 class ClassifierTrainer(AdapterTrainer):
@@ -238,44 +241,153 @@ class ClassifierTrainer(AdapterTrainer):
         )
 
 
-@dataclass
-class LossScale:
-    """Scale one run's loss where gradients are computed in float16 (Micikevicius et al. 2018).
+class FullTrainer(ClassifierTrainer):
+    """Tune whole models; the weights of a run are all the model's, float32.
 
-    Rule and numbers are those of `torch.amp.GradScaler` (a gradient that is not finite skips the
-    step and halves the factor), with one factor per run, so that runs of a pack stay independent.
-
-    factor: stays 1 for a run whose gradients are not in float16.
-    finite: steps since the factor changed.
-    skipped: steps without an update.
+    A backbone in half precision computes under autocast. Only evaluation obeys the token budget: a
+    training step is one padded pass over its batch.
     """
 
-    factor: float = 1.0
-    finite: int = 0
-    skipped: int = 0
-    dynamic: bool = False
+    max_packed = 1
 
-    def update(self, *, finite: bool) -> bool:
-        """Change the factor after a step; return whether the step is to be taken."""
-        if not self.dynamic:
-            return finite
-        if not finite:
-            self.factor, self.finite, self.skipped = self.factor / 2, 0, self.skipped + 1
-            return False
-        self.finite += 1
-        if self.finite == _GROWS_AFTER:
-            self.factor, self.finite = self.factor * 2, 0
-        return True
+    def init_weights(self, seed: int) -> dict[str, Tensor]:
+        """Return the pretrained weights, with a head keyed by the seed."""
+        model = self.classifier.model
+        weights = {name: tensor.float() for name, tensor in model.named_parameters()}
+        head = initial_head(self.classifier, seed)
+        return {name: head.get(name, tensor).clone() for name, tensor in weights.items()}
 
-    def state(self) -> dict[str, Tensor]:
-        """Return its numbers as tensors; none for a factor that stays 1."""
-        kept = _NUMBERS if self.dynamic else {}
-        return {name: torch.tensor(getattr(self, name), dtype=d) for name, d in kept.items()}
+    def gradients(self, batches: Sequence[TrainingBatch]) -> tuple[list[dict[str, Tensor]], Tensor]:
+        made = [self._gradient(each) for each in batches]
+        return [gradient for gradient, _ in made], torch.stack([loss for _, loss in made])
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the result of `state`."""
-        for name, value in state.items():
-            setattr(self, name, value.item())
+    def logits(
+        self, weights: Sequence[Weights], sequences: Sequence[Sequence[PackedSequence]]
+    ) -> list[Tensor]:
+        # Run by run: stacking would copy whole models.
+        return [
+            self.batcher.logits(partial(self.forward, stacked=each), [rows])[0]
+            for each, rows in zip(weights, sequences, strict=True)
+        ]
+
+    def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
+        named = {f"model.{name}": tensor for name, tensor in stacked.items()}
+        dtype = dtype_of(self.encoder.spec)
+        half = dtype is not torch.float32
+        with torch.autocast(self.device.type, dtype=dtype if half else None, enabled=half):
+            logits_RL: Tensor = functional_call(
+                self.classifier, named, self.classifier.read(batch), tie_weights=True
+            )
+        return logits_RL.float()
+
+    def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
+        """Write a checkpoint for transformers' `from_pretrained`."""
+        # `save_pretrained` writes on the first rank only; here every rank has its own runs.
+        model = self.classifier.model
+        names = dict(model.named_parameters())
+        tied = {each.data_ptr() for each in names.values()}
+        tensors = {
+            name: weights.get(name, tensor)
+            for name, tensor in model.state_dict().items()
+            if name in names or tensor.data_ptr() not in tied
+        }
+        config = copy.deepcopy(model.config)
+        config.architectures = [type(model).__name__]
+        parts = [config, self.encoder.tokenizer]
+        write_folder(store, folder, tensors, file=MODEL, parts=parts, record=record)
+
+    def load(self, store: Store, folder: str) -> dict[str, Tensor]:
+        shapes = {name: each.shape for name, each in self.classifier.model.named_parameters()}
+        tensors = read_tensors(store, folder, shapes, file=MODEL)
+        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
+
+    def _gradient(self, training: TrainingBatch) -> tuple[dict[str, Tensor], Tensor]:
+        in_order = sorted(self.prepare(training.rows), key=lambda each: each.members)
+        batch = stack([Placed(0, each) for each in in_order])
+        target_N = to_device([training.labels[row] for _, row in batch.rows], self.device)
+        leaves = {name: each.detach().requires_grad_() for name, each in training.weights.items()}
+        with KeyedDropout(training.seed, "dropout", training.step), torch.enable_grad():
+            self.classifier.train(training.dropout)
+            try:
+                loss = cross_entropy(self.forward(batch, leaves), target_N)
+            finally:
+                self.classifier.eval()
+            # A pooler that no head reads, and XLNet's `mask_emb`, have no gradient.
+            scaled = loss * training.loss_scale
+            parts = torch.autograd.grad(scaled, list(leaves.values()), allow_unused=True)
+        gradient = {
+            name: part for name, part in zip(leaves, parts, strict=True) if part is not None
+        }
+        return unscaled(gradient, training.loss_scale), loss.detach()
+
+
+class SoftPromptTrainer(AdapterTrainer):
+    """Tune soft prompts on one frozen backbone (Tian2023 section 3).
+
+    The weights of a run are its `delta` [P, D] to the embedding of BOS; their sum, the prompt
+    before a text, is saved in PEFT's format.
+    """
+
+    def __init__(
+        self, backbone: LoadedBackbone, label_ids: Sequence[int], options: PromptOptions
+    ) -> None:
+        self.backbone, self.options, self.label_ids = backbone, options, tuple(label_ids)
+        self.encoder, self.device = backbone.encoder, backbone.device
+        self.batcher = backbone.batcher()
+        self.reader = make_reader(backbone, "labels")
+        self.label_rows = LabelRows.of(backbone, label_ids)
+        self.prompt_length = options.prompt_length
+        self.prompt_token_id = self.encoder.prompt_token_id
+        token = torch.tensor([[self.prompt_token_id]], device=self.device)
+        with torch.no_grad():
+            self._start_D = backbone.embed(token)[0, 0].float()
+
+    def init_weights(self, seed: int) -> dict[str, Tensor]:
+        delta_PD = initial_delta(seed, self.options, self.backbone.width)
+        return {"delta": delta_PD.to(self.device)}
+
+    def prompt(self, weights: Weights) -> Tensor:
+        """Return the prompt before a text: BOS embedding + delta [P, D], float32."""
+        return self._start_D + weights["delta"].detach()
+
+    def prepare(
+        self, rows: Sequence[Sequence[int]], *, dropout: bool = False
+    ) -> list[PackedSequence]:
+        return pack(rows, max_tokens=self.reader.max_tokens)
+
+    def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
+        return self.reader.labels(batch, self._start_D + stacked["delta"], self.label_rows)
+
+    def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
+        """Write the prompt for `PeftModel.from_pretrained`."""
+        from peft import PromptTuningConfig
+
+        spec, prompt_PD = self.backbone.spec, self.prompt(weights)
+        config = PromptTuningConfig(
+            task_type="CAUSAL_LM",
+            base_model_name_or_path=spec.id,
+            revision=spec.revision,
+            inference_mode=True,
+            num_virtual_tokens=len(prompt_PD),
+            token_dim=prompt_PD.shape[1],
+            num_transformer_submodules=1,
+        )
+        tensors = {PROMPT: prompt_PD}
+        write_folder(store, folder, tensors, file=ADAPTER, parts=[config], record=record)
+
+    def load(self, store: Store, folder: str) -> dict[str, Tensor]:
+        shapes = {PROMPT: (self.prompt_length, self.backbone.width)}
+        prompt_PD = read_tensors(store, folder, shapes, file=ADAPTER)[PROMPT]
+        return {"delta": prompt_PD.to(self.device) - self._start_D}
+
+
+def initial_delta(seed: int, options: PromptOptions, width: int) -> Tensor:
+    """Draw the initial delta [P, D] of a run, float32, the same on every device."""
+    shape = (options.prompt_length, width)
+    if options.init == "zeros":
+        return torch.zeros(shape)
+    drawn = generator(seed, "delta").normal(0.0, options.init_std, shape)
+    return torch.from_numpy(drawn.astype(np.float32))
 
 
 def unscaled(gradient: Weights, loss_scale: float) -> dict[str, Tensor]:

@@ -2,8 +2,9 @@
 
 Each adapted layer looks up the tensors of a sequence's run, so rows of all runs share each pass
 over the frozen weights. A classification head is tuned whole, per run. Adapters are saved in PEFT's
-format. Each kind of adapter (see `lora`) defines its layers.
-Shapes: S runs, R sequences, N rows, T tokens, H hidden, I and O layer widths, L labels.
+format. Each kind of adapter defines its layers: LoRA (Kohankhaki2024; Hu et al. 2022) adds scaling
+* B A x to a layer's output, with the factors of its row's run.
+Shapes: S runs, R sequences, N rows, T tokens, H hidden, I and O layer widths, K rank, L labels.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -32,14 +34,15 @@ from raybias.engine.adapters.base import (
     Weights,
     stack_weights,
 )
-from raybias.engine.adapters.options import LayerOptions
-from raybias.engine.attention import attention_window
+from raybias.engine.adapters.options import LayerOptions, LoraOptions
+from raybias.engine.attention import attention_window, fastest, read_samples
 from raybias.engine.backbone import is_encoder
-from raybias.engine.classifier import Classifier
+from raybias.engine.classifier import Classifier, initial_head
 from raybias.engine.devices import to_device
-from raybias.engine.packing import Batch, PackedSequence, pack
-from raybias.engine.self_check import TOLERANCE, agrees, read_samples
+from raybias.engine.keyed_draws import joined, kept, keys
+from raybias.engine.packing import Batch, PackedSequence, pack, token_rows
 from raybias.errors import ModelError
+from raybias.seeding import generator, key
 from raybias.storage import Store
 
 _PREFIX: Final = "base_model.model."
@@ -120,7 +123,6 @@ class _PackedHead(torch.nn.Module):
         self.path, self.adapters = path, adapters
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Compute each row's output under its run's weights, float32."""
         rows_RTI = self.adapters.by_row(inputs).float()
         names = (f"{self.path}.weight", f"{self.path}.bias")
         own = [name for name in names if name in self.adapters.stacked]
@@ -162,13 +164,18 @@ class PackedLayerTrainer(ClassifierTrainer):
         self.adapters, model = RowAdapters(), classifier.model
         self.heads = sorted({name.rpartition(".")[0] for name in classifier.head})
         targets = target_layers(model, options, self.encoder.spec, self.heads)
-        layers = {path: model.get_submodule(path) for path in targets}
-        self.widths = {path: _widths(layer) for path, layer in layers.items()}
+        layers: dict[str, Any] = {path: model.get_submodule(path) for path in targets}
+        # Conv1D holds its weight the other way round.
+        self.widths = {
+            path: (layer.in_features, layer.out_features)
+            if isinstance(layer, torch.nn.Linear)
+            else tuple(getattr(layer.weight, "ds_shape", layer.weight.shape))
+            for path, layer in layers.items()
+        }
         for path, layer in layers.items():
             model.set_submodule(path, self.packed_layer(layer, path))
         for path in self.heads:
             model.set_submodule(path, _PackedHead(path, self.adapters))
-        self.packs = False
         self.packs = self._can_pack()
 
     @abstractmethod
@@ -220,20 +227,17 @@ class PackedLayerTrainer(ClassifierTrainer):
             return False
         stacked = stack_weights([self.init_weights(0)])
 
-        def read() -> Tensor:
+        def read(packs: bool) -> Tensor:
+            self.packs = packs
             logits = partial(self.forward, stacked=stacked)
-            return read_samples(logits, classifier.model, packs=self.packs, alone=True)
+            return read_samples(logits, classifier.model, packs=packs, alone=True)
 
-        with torch.no_grad():
-            expected_NL = read()
-        self.packs = True
-        holds = agrees(read, expected_NL, tolerance=TOLERANCE[classifier.model.dtype])
+        holds = fastest([True], False, read, dtype=classifier.model.dtype)
         part = holds or classifier.short
         classifier.execution.note("classifier", packs=holds, part=part, fastest=holds)
         return holds
 
     def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
-        """Write the adapter for `PeftModel.from_pretrained`."""
         spec, head = self.encoder.spec, head_modules(self.classifier)
         config = self.peft_config(
             task_type="SEQ_CLS" if head else "CAUSAL_LM",
@@ -257,6 +261,101 @@ class PackedLayerTrainer(ClassifierTrainer):
 
     def _peft_name(self, name: str) -> str:
         return f"{_PREFIX}{name}" + (self.suffix if name not in self.classifier.head else "")
+
+
+class _LoraLayer(PackedLayer):
+    def __init__(
+        self, base: torch.nn.Module, path: str, adapters: RowAdapters, options: LoraOptions
+    ) -> None:
+        super().__init__(base, path, adapters)
+        self.scaling, self.kept = options.alpha / options.rank, 1 - options.dropout
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Compute the layer's output plus the adapters', which is summed in float32."""
+        output: Tensor = self.base(inputs)
+        adapters, scaling = self.adapters, self.scaling
+        rows_RTI, base_RTO = adapters.by_row(inputs), adapters.by_row(output)
+        if adapters.masks is not None:
+            rows_RTI = rows_RTI * adapters.masks(self.path, rows_RTI)
+            scaling = scaling / self.kept
+        parts = []
+        pairs = zip(
+            adapters.by_run(rows_RTI, f"{self.path}.lora_A"),
+            adapters.by_run(base_RTO, f"{self.path}.lora_B"),
+            strict=True,
+        )
+        for (mine_UNI, factor_UKI), (base_UNO, factor_UOK) in pairs:
+            inner_UNK = mine_UNI @ factor_UKI.to(output.dtype).mT
+            factor_UKO = factor_UOK.to(output.dtype).mT
+            parts.append(torch.baddbmm(base_UNO, inner_UNK, factor_UKO, alpha=scaling))
+        return together(parts).view_as(output)
+
+
+class LoraTrainer(PackedLayerTrainer):
+    """Tune LoRA factors and heads: `PATH.lora_A`, `PATH.lora_B`, `PATH.weight`.
+
+    The frozen backbone runs without dropout; LoRA's own, before the factors, is keyed by (seed,
+    step, row, place, layer), so it does not depend on the rest of a pass.
+    Raises ModelError: as `PackedLayerTrainer`.
+    """
+
+    suffix = ".weight"
+    pads_left = False  # Dropout is drawn from each row's first place on.
+
+    def __init__(self, classifier: Classifier, options: LoraOptions) -> None:
+        self.lora, self.drops_out = options, options.dropout > 0
+        super().__init__(classifier, options)
+
+    def packed_layer(self, base: torch.nn.Module, path: str) -> PackedLayer:
+        return _LoraLayer(base, path, self.adapters, self.lora)
+
+    def adapter_shapes(self) -> dict[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {}
+        for path, (inner, outer) in self.widths.items():
+            shapes[f"{path}.lora_A"] = (self.lora.rank, inner)
+            shapes[f"{path}.lora_B"] = (outer, self.lora.rank)
+        return shapes
+
+    def init_weights(self, seed: int) -> dict[str, Tensor]:
+        """Draw uniform A as PEFT does, zero B, and a head, all keyed by the seed."""
+        weights: dict[str, Tensor] = {}
+        for path, (inner, outer) in self.widths.items():
+            shape = (self.lora.rank, inner)
+            drawn = generator(seed, "lora", path).uniform(-1, 1, shape) / math.sqrt(inner)
+            factor_KI = torch.from_numpy(drawn.astype(np.float32))
+            weights[f"{path}.lora_A"] = factor_KI.to(self.device)
+            weights[f"{path}.lora_B"] = torch.zeros(outer, self.lora.rank, device=self.device)
+        return weights | initial_head(self.classifier, seed)
+
+    def peft_config(self, **options: Any) -> Any:
+        from peft import LoraConfig
+
+        own = self.lora
+        return LoraConfig(r=own.rank, lora_alpha=own.alpha, lora_dropout=own.dropout, **options)
+
+    def masks(self, training: Sequence[TrainingBatch], batch: Batch) -> Masks | None:
+        lost = self.lora.dropout
+        if not lost:
+            return None
+        steps_S2 = self._keys([key(each.seed, "lora dropout", each.step) for each in training])
+        runs_R12 = steps_S2[self.adapters.run_R][:, None]
+        rows_RT2 = joined(runs_R12, to_device(token_rows(batch).int()[..., None], self.device))
+        places_RT1 = to_device(batch.depths_RT.int()[..., None], self.device)
+        tokens_N2 = joined(rows_RT2, places_RT1).flatten(0, 1)
+        layers = dict(
+            zip(self.widths, self._keys([key(path) for path in self.widths]), strict=True)
+        )
+
+        def mask(path: str, rows_RTI: Tensor) -> Tensor:
+            # A layer may be on another device than the first.
+            device = rows_RTI.device
+            keys_N2 = joined(tokens_N2.to(device), layers[path].to(device))
+            return kept(keys_N2, rows_RTI.shape[-1:], lost).view(rows_RTI.shape)
+
+        return mask
+
+    def _keys(self, numbers: Sequence[int]) -> Tensor:
+        return keys(numbers, self.device)
 
 
 def head_modules(classifier: Classifier) -> list[str]:
@@ -301,12 +400,3 @@ def target_layers(
 def names_layer(path: str, name: str) -> bool:
     """Check whether a layer's path ends with a name, as PEFT matches them."""
     return path == name or path.endswith(f".{name}")
-
-
-def _widths(layer: torch.nn.Module) -> tuple[int, int]:
-    """Return input and output width; Conv1D holds its weight the other way round."""
-    if isinstance(layer, torch.nn.Linear):
-        return layer.in_features, layer.out_features
-    weight = layer.get_parameter("weight")
-    inner, outer = getattr(weight, "ds_shape", weight.shape)
-    return int(inner), int(outer)

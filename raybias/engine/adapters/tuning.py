@@ -18,20 +18,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.adapters.base import FIRST_SCALE, AdapterTrainer, LossScale, TrainingBatch
+from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch
 from raybias.engine.adapters.options import Recipe, batch_of_step, should_stop
-from raybias.engine.model_files import dtype_of
+from raybias.engine.checkpoint import dtype_of
 from raybias.engine.packing import PackedSequence
 from raybias.seeding import generator
 
 #: By number, since states hold tensors only; the first is of a run that goes on.
 _STOP_REASONS: Final = ("", "early_stop", "max_steps", "diverged")
 _MOMENTS: Final = ("exp_avg", "exp_avg_sq")
+#: As in `torch.amp.GradScaler`: the first factor, and the finite steps until it doubles.
+FIRST_SCALE: Final = 2.0**16
+_GROWS_AFTER: Final = 2000
 #: Dtypes of a run's numbers in its state.
 _STATE: Final = {
     **dict.fromkeys(("steps", "weights_step", "tokens", "evaluated"), torch.int64),
     **dict.fromkeys(("seconds", "losses", "accuracies"), torch.float64),
 }
+_SCALE: Final = {"factor": torch.float64, "finite": torch.int64, "skipped": torch.int64}
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,36 @@ class Evaluation:
     loss: float
     accuracy: float
     stop_reason: str | None
+
+
+@dataclass
+class LossScale:
+    """Scale one run's loss where gradients are computed in float16 (Micikevicius et al. 2018).
+
+    Rule and numbers are those of `torch.amp.GradScaler` (a gradient that is not finite skips the
+    step and halves the factor), with one factor per run, so that runs of a pack stay independent.
+
+    factor: stays 1 for a run whose gradients are not in float16.
+    finite: steps since the factor changed.
+    skipped: steps without an update.
+    """
+
+    factor: float = 1.0
+    finite: int = 0
+    skipped: int = 0
+    dynamic: bool = False
+
+    def update(self, *, finite: bool) -> bool:
+        """Change the factor after a step; return whether the step is to be taken."""
+        if not self.dynamic:
+            return finite
+        if not finite:
+            self.factor, self.finite, self.skipped = self.factor / 2, 0, self.skipped + 1
+            return False
+        self.finite += 1
+        if self.finite == _GROWS_AFTER:
+            self.factor, self.finite = self.factor * 2, 0
+        return True
 
 
 @dataclass
@@ -170,8 +204,9 @@ class PackedTuner:
             "stop_reason": torch.tensor(_STOP_REASONS.index(run.stop_reason)),
             **{name: torch.tensor(getattr(run, name), dtype=t) for name, t in _STATE.items()},
             **{f"best/{name}": tensor for name, tensor in run.best.items()},
-            **{f"scale/{name}": tensor for name, tensor in run.scale.state().items()},
         }
+        for name, dtype in _SCALE.items():
+            tensors[f"scale/{name}"] = torch.tensor(getattr(run.scale, name), dtype=dtype)
         for name, weight in run.weights.items():
             tensors[f"weights/{name}"] = weight.detach()
             for moment in _MOMENTS:
@@ -189,7 +224,8 @@ class PackedTuner:
         run.stop_reason = _STOP_REASONS[int(state["stop_reason"])]
         for name in _STATE:
             setattr(run, name, state[name].tolist())
-        run.scale.load_state(_named(state, "scale"))
+        for name in _SCALE:
+            setattr(run.scale, name, state[f"scale/{name}"].item())
         for name, weight in run.weights.items():
             if f"{_MOMENTS[0]}/{name}" in state:
                 run.optimizer.state[weight] = {
@@ -244,7 +280,13 @@ class PackedTuner:
             # AdamW leaves alone what no gradient reaches, such as XLNet's `mask_emb`.
             for name, weight in run.weights.items():
                 weight.grad = _laid_out(gradient[name], weight) if name in gradient else None
-            self._apply(run)
+            if self.recipe.clip is not None:
+                torch.nn.utils.clip_grad_norm_(run.weights.values(), self.recipe.clip)
+            factor = self.recipe.rate_share(run.steps - 1, self._end)
+            for group in run.optimizer.param_groups:
+                group["lr"] = run.trial.learning_rate * factor
+            run.optimizer.step()
+            run.optimizer.zero_grad()
 
     def _batch(self, run: Run) -> TrainingBatch:
         size = self.recipe.batch_size
@@ -260,15 +302,6 @@ class PackedTuner:
             dropout=self.recipe.dropout_after_first_eval or len(run.evaluated) <= 1,
             loss_scale=run.scale.factor,
         )
-
-    def _apply(self, run: Run) -> None:
-        if self.recipe.clip is not None:
-            torch.nn.utils.clip_grad_norm_(run.weights.values(), self.recipe.clip)
-        factor = self.recipe.rate_share(run.steps - 1, self._end)
-        for group in run.optimizer.param_groups:
-            group["lr"] = run.trial.learning_rate * factor
-        run.optimizer.step()
-        run.optimizer.zero_grad()
 
     def _evaluate(self, runs: Sequence[Run]) -> list[Evaluation]:
         with _timed(runs):
@@ -343,7 +376,6 @@ def _named(state: Mapping[str, Tensor], kind: str) -> dict[str, Tensor]:
 
 @contextmanager
 def _timed(runs: Sequence[Run]) -> Iterator[None]:
-    """Share the time of the body among runs."""
     begun = time.perf_counter()
     yield
     seconds = time.perf_counter() - begun

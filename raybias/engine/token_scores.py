@@ -1,28 +1,46 @@
-"""Compute label logits after rows, and log-probabilities of their tokens, with a causal model.
+"""Compute label logits after rows, and log-probabilities of their tokens, causal or masked.
 
-Rows are packed as prefix trees, so one token after one prefix has one value. Labels take their rows
-of the LM head alone, in float32, and tokens a few places at a time, so no [batch, tokens,
-vocabulary] tensor exists. A model whose own forward pass disagrees with one of these short cuts on
-a sample is called the plain way instead.
+Causal models: rows are packed as prefix trees, so one token after one prefix has one value. Labels
+take their rows of the LM head alone, in float32, and tokens a few places at a time, so no [batch,
+tokens, vocabulary] tensor exists. Masked models: each distinct masked copy of a sentence is one
+row, sorted by length, and the model's own head sees the masked places only. A model whose own
+forward pass disagrees with one of these short cuts on a sample is called the plain way instead.
 Shapes: R sequences, T tokens, S prompts of P vectors, W input width, N places, A requested tokens,
 H hidden, L labels, V vocabulary.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import AutoModelForMaskedLM
 
-from raybias.engine.attention import attention_window, states_at
-from raybias.engine.backbone import LoadedBackbone
+from raybias.config import Backbone
+from raybias.engine.attention import (
+    attention_window,
+    fastest,
+    read_samples,
+    sample_tokens,
+    states_at,
+)
+from raybias.engine.backbone import (
+    LoadedBackbone,
+    is_encoder,
+    load_backbone,
+    load_pretrained,
+)
+from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.devices import to_device
+from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.packing import (
     MAX_TOKENS,
     Batch,
@@ -31,8 +49,9 @@ from raybias.engine.packing import (
     Row,
     common_length,
     pack,
+    padded,
 )
-from raybias.engine.self_check import fastest, read_samples, sample_tokens
+from raybias.errors import ModelError
 
 Values = NDArray[np.float32]
 Numbers = NDArray[np.int64]
@@ -75,8 +94,7 @@ def gathered(parameter: Tensor | None) -> Any:
 class CausalReader:
     """Compute a causal model at some places of a batch.
 
-    `packs`: whether rows share sequences (see `packing`); `part`: whether the head is applied to
-    the wanted places only.
+    `packs`: rows share sequences (see `packing`); `part`: the head is applied to no other places.
     """
 
     backbone: LoadedBackbone
@@ -171,38 +189,6 @@ def log_probs_of(logits_NV: Tensor, of_A: Tensor, tokens_A: Tensor) -> Tensor:
     return logits_NV.float().log_softmax(-1)[of_A, tokens_A]
 
 
-class LabelScorer:
-    """Compute label logits of token rows with one backbone, with or without soft prompts."""
-
-    def __init__(self, backbone: LoadedBackbone, label_ids: Sequence[int]) -> None:
-        self.backbone = backbone
-        self.label_ids = tuple(label_ids)
-        self.label_rows = LabelRows.of(backbone, self.label_ids)
-        self.batcher = backbone.batcher()
-        self.reader = make_reader(backbone, "labels")
-
-    def pack(self, rows: Sequence[Row]) -> list[PackedSequence]:
-        """Pack rows into sequences for this backbone."""
-        return pack(rows, max_tokens=self.reader.max_tokens)
-
-    def logits(self, batch: Batch, prompts_SPW: Tensor) -> Tensor:
-        """Compute the label logits [N, L] of a batch's rows; see `CausalReader.labels`."""
-        return self.reader.labels(batch, prompts_SPW, self.label_rows)
-
-    def score(self, rows: Sequence[Row], prompt_PW: Tensor | None = None) -> Tensor:
-        """Compute the label logits [N, L] of rows after a prompt, float32 on the CPU."""
-        if prompt_PW is None:
-            prompt_PW = torch.empty(0, self.backbone.width)
-        prompts_SPW = to_device(prompt_PW[None], self.backbone.device)
-        (logits_NL,) = self.batcher.logits(
-            lambda batch: self.logits(batch, prompts_SPW),
-            [self.pack(rows)],
-            labels=len(self.label_ids),
-            prompt_length=len(prompt_PW),
-        )
-        return logits_NL
-
-
 @dataclass(frozen=True)
 class Tree:
     """A packed prefix tree, with the tokens that its rows go on with.
@@ -219,10 +205,7 @@ class Tree:
 
     @classmethod
     def of(cls, sequence: PackedSequence, rows: Sequence[Row], since: Sequence[int]) -> Tree:
-        """List the tokens to score of a sequence, which has all but the last token of its `rows`.
-
-        `since`: the place in each row of the first of them.
-        """
+        """List the tokens of a sequence to score: of each row of it, from the place `since` on."""
         paths = [
             np.flatnonzero(sequence.ends[: last + 1] > last)[since[n] - 1 :]
             for n, last in zip(sequence.members, sequence.lasts, strict=True)
@@ -258,7 +241,17 @@ class TokenScorer:
         starts = [begins[row] for row in distinct]
         number = {row: n for n, row in enumerate(distinct)}
         parts = [(number[tuple(row)], first - begins[tuple(row)]) for row, first in requests]
-        trees = self._trees(distinct, starts)
+        # The last token is scored, never read; a row of one token, which nothing precedes, is in no
+        # tree.
+        stems = {n: row[:-1] for n, row in enumerate(distinct) if len(row) > 1}
+        longest, model = max(map(len, stems.values()), default=0), self.reader.backbone.model
+        whole = longest <= attention_window(model.config)
+        packed = pack([*stems.values()], max_tokens=self.reader.max_tokens * whole)
+        scored = [*stems]
+        trees = [
+            Tree.of(replace(each, members=tuple(scored[n] for n in each.members)), distinct, starts)
+            for each in packed
+        ]
 
         def read() -> list[Values]:
             values = self._read(trees, len(distinct))
@@ -266,20 +259,6 @@ class TokenScorer:
             return [values[n][left_out:] for n, left_out in parts]
 
         return read
-
-    def _trees(self, rows: Sequence[Row], since: Sequence[int]) -> list[Tree]:
-        """Pack the rows; a row of one token, which nothing precedes, is in no tree."""
-        # The last token is scored, never read.
-        stems = [row[:-1] for row in rows]
-        whole = max(map(len, stems), default=0) <= attention_window(
-            self.reader.backbone.model.config
-        )
-        scored = [n for n, stem in enumerate(stems) if stem]
-        packed = pack([stems[n] for n in scored], max_tokens=self.reader.max_tokens * whole)
-        return [
-            Tree.of(replace(each, members=tuple(scored[n] for n in each.members)), rows, since)
-            for each in packed
-        ]
 
     def _read(self, trees: Sequence[Tree], count: int) -> list[Values]:
         """Compute the values of `count` rows; those in no tree have none."""
@@ -317,3 +296,129 @@ def _share(rows: Sequence[Row], values: Sequence[Values], since: Sequence[int]) 
         if known > first:
             before = values[n - 1][first - since[n - 1] : known - since[n - 1]]
             values[n][first - since[n] : known - since[n]] = before
+
+
+def load_masked(spec: Backbone, execution: Execution = ON_CPU) -> LoadedBackbone:
+    """Load, freeze and place a masked language model.
+
+    Its context is what its positions hold: RoBERTa's begin after the padding token's id.
+    Raises ModelError: as `load_pretrained` says, or a tokenizer that cannot mask.
+    """
+    encoder = load_tokenizer(spec)
+    check_tokenizer(encoder)
+    model, _ = load_pretrained(
+        AutoModelForMaskedLM,
+        spec,
+        execution,
+        cure="use a checkpoint that was saved with its masked-language-model head",
+    )
+    execution.begin(model)
+    offsets = [
+        module.padding_idx + 1
+        for name, module in model.named_modules()
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None
+    ]
+    positions = getattr(model.config, "max_position_embeddings", None)
+    limits = (encoder.context, positions and positions - max(offsets, default=0))
+    context = min((limit for limit in limits if limit), default=None)
+    return LoadedBackbone(replace(encoder, context=context), model, execution)
+
+
+def scored_loader(spec: Backbone) -> Callable[..., LoadedBackbone]:
+    """Choose what loads a model whose tokens are scored: `load_masked` or `load_backbone`."""
+    return load_masked if is_encoder(spec) else load_backbone
+
+
+def check_tokenizer(encoder: TextEncoder) -> None:
+    """Refuse a tokenizer that cannot mask, or puts nothing around a sentence, with a ModelError."""
+    tokenizer = encoder.tokenizer
+    if tokenizer.mask_token_id is None:
+        raise ModelError(
+            "the tokenizer has no mask token, which masked scores need",
+            where=encoder.spec.id,
+            cure="use a masked language model, or a causal score",
+        )
+    ids = tokenizer("")["input_ids"]
+    if len(ids) < 2:
+        raise ModelError(
+            f"the tokenizer puts {len(ids)} special tokens around a sentence, and masked scores "
+            "leave out the first token and the last",
+            where=encoder.spec.id,
+            cure="give it the post-processor that the model was trained with",
+        )
+
+
+class MaskedScorer:
+    """Score masked tokens with one model; `part`: its head is applied to the wanted places only."""
+
+    def __init__(self, backbone: LoadedBackbone) -> None:
+        self.backbone, model = backbone, backbone.model
+        self.mask = int(backbone.tokenizer.mask_token_id)
+        self.pad = int(backbone.tokenizer.pad_token_id or 0)
+        self.batcher, self._wanted = backbone.batcher(), threading.local()
+        hook = model.base_model.register_forward_hook(self._keep)
+        self.part = fastest([True], False, self._sample, dtype=model.dtype)
+        if not self.part:
+            hook.remove()
+        backbone.execution.note("masked tokens", packs=False, part=self.part, fastest=self.part)
+
+    def prepare(self, requests: Sequence[Sequence[tuple[Row, int]]]) -> Callable[[], list[Values]]:
+        """Mask rows, without a device; return the call that scores their tokens.
+
+        `requests`: groups of token ids, with the specials around them, each with a place to mask.
+        The call returns, by group, the natural log-probability of each row's token at its place,
+        and raises WorkFailed where a single row does not fit the device's memory.
+        """
+        flat = [each for group in requests for each in group]
+        asked: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        for a, (row, place) in enumerate(flat):
+            copy = (place, (*row[:place], self.mask, *row[place + 1 :]))
+            asked.setdefault(copy, []).append(a)
+        numbers, device = list(asked.values()), self.backbone.device
+        placed = []
+        for n, (place, row) in enumerate(asked):
+            tokens, ends = np.array(row, np.int64), np.full(len(row), len(row))
+            sequence = PackedSequence(tokens, np.arange(len(row)), ends, (n,), (place,))
+            placed.append(Placed(0, sequence))
+
+        def work(batch: Batch) -> tuple[list[int], Tensor]:
+            by_row = [numbers[n] for _, n in batch.rows]
+            mine = [a for each in by_row for a in each]
+            with torch.no_grad():
+                logits_RV = self.logits(batch, part=self.part)
+                of_A = to_device([r for r, each in enumerate(by_row) for _ in each], device)
+                tokens_A = to_device([flat[a][0][flat[a][1]] for a in mine], device)
+                return mine, log_probs_of(logits_RV, of_A, tokens_A)
+
+        def read() -> list[Values]:
+            log_probs_A = np.empty(len(flat), np.float32)
+            # Copying waits for the device, so it comes after all batches.
+            for _, (mine, values_A) in [*self.batcher.each(work, placed)]:
+                log_probs_A[mine] = values_A.cpu().numpy()
+            return np.split(log_probs_A, np.cumsum([*map(len, requests)]))[:-1]
+
+        return read
+
+    def logits(self, batch: Batch, *, part: bool) -> Tensor:
+        """Compute the logits [R, V] at the place of each row."""
+        tokens_RT, mask_RT, at_R, at_T = (
+            to_device(each, self.backbone.device)
+            for each in (*padded(batch, self.pad), batch.at_R, batch.at_T)
+        )
+        self._wanted.at = (at_R, at_T) if part else None
+        try:
+            found: Tensor = self.backbone.model(
+                input_ids=tokens_RT, attention_mask=mask_RT.long()
+            ).logits
+        finally:
+            self._wanted.at = None
+        return found[0] if part else found[at_R, at_T]
+
+    def _keep(self, _module: torch.nn.Module, _given: Any, output: Any) -> Any:
+        if (at := getattr(self._wanted, "at", None)) is not None:
+            output.last_hidden_state = output.last_hidden_state[at][None]
+        return output
+
+    def _sample(self, part: bool) -> Tensor:
+        read = partial(self.logits, part=part)
+        return read_samples(read, self.backbone.model, packs=False, alone=False)
