@@ -22,6 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from platformdirs import user_cache_path
 from pyarrow import fs
 
 from raybias.config import Backbone
@@ -273,10 +274,9 @@ def downloaded(spec: Backbone, files: tuple[str, ...], without: tuple[str, ...])
 
 def file_hashes(folder: Path) -> dict[str, str]:
     """Compute, or recall, each deciding file's sha256 by relative path; ModelError: unreadable."""
-    import pooch
     from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
 
-    cache, known = Store(pooch.os_cache("raybias")), dict[str, dict[str, Any]]()
+    cache, known = Store(user_cache_path("raybias")), dict[str, dict[str, Any]]()
     with suppress(OSError, ValueError, RaybiasError):
         known = json.loads(cache.read_text(_HASHES))
     try:

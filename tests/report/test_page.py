@@ -221,7 +221,7 @@ def test_reports_and_gaps_need_neither_torch_nor_ray(tmp_path: Path) -> None:
         # SciPy looks torch up in sys.modules, so a None there would not do.
         "class Absent:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        heavy = ('torch', 'ray', 'transformers', 'datasets', 'pooch')\n"
+        "        heavy = ('torch', 'ray', 'transformers', 'datasets', 'requests')\n"
         "        if name.partition('.')[0] in heavy:\n"
         "            raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Absent())\n"
