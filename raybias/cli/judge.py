@@ -228,7 +228,7 @@ def show(results: Results) -> None:
     from raybias.measures.prediction_rows import KIND, gap_rows
     from raybias.report.estimates import gaps_table, text
     from raybias.report.judges import judged_text
-    from raybias.report.outs import as_reported, read_notes
+    from raybias.report.outs import as_reported
     from raybias.report.sentences import by_scope, verdict
 
     store = results.store
@@ -238,7 +238,7 @@ def show(results: Results) -> None:
         asked = found.filter(found["kind"] != KIND)
         print(*text(asked, level=study.statistics.level), sep="\n\n")
     if study.probes:
-        for note in read_notes(store):
+        for note in results.table("notes").collect()["note"]:
             print(f"raybias: warning: {note}", file=sys.stderr)
         scope = study.statistics.scope
         components = results.table("components").collect()

@@ -8,6 +8,7 @@ from typing import Final
 import polars as pl
 import pyarrow as pa
 
+from raybias import schema
 from raybias.config import PairProbe, Probe, QuestionProbe, StyleOptions, TrainingSet
 from raybias.errors import ConfigError
 from raybias.probes.checks import as_table, attribute_name, choose
@@ -26,14 +27,6 @@ from raybias.probes.sources import place_of
 from raybias.probes.styles.rules import check_style, styled
 from raybias.probes.styles.written import own_styled_pairs, refuse_written
 from raybias.probes.templates import Template, unmarked_forms, with_unmarked
-from raybias.schema import (
-    COREFERENCES,
-    DECISIONS,
-    OPTION_ITEMS,
-    SENTENCE_ITEMS,
-    SENTENCES,
-    TRIPLES,
-)
 
 __all__ = [
     "base_items",
@@ -52,10 +45,10 @@ AnyProbe = Probe | PairProbe | QuestionProbe
 _MAY_LACK: Final = {"family", "other"}
 #: By table, the columns within which `limit` samples, and those whose rows it keeps together.
 _UNITS: Final[tuple[tuple[pa.Schema, tuple[str, ...], str], ...]] = (
-    (OPTION_ITEMS, ("category",), "template_id"),
-    (TRIPLES, ("domain", "task"), "term"),
-    (DECISIONS, (), "decision_id"),
-    (SENTENCE_ITEMS, ("axis",), "template_id"),
+    (schema.OPTION_ITEMS, ("category",), "template_id"),
+    (schema.TRIPLES, ("domain", "task"), "term"),
+    (schema.DECISIONS, (), "decision_id"),
+    (schema.SENTENCE_ITEMS, ("axis",), "template_id"),
 )
 
 
@@ -99,7 +92,7 @@ def base_pairs(probe: PairProbe) -> pl.DataFrame:
     """Read the pairs of a probe in style "original", in their published order."""
     source = pair_probes[probe.source]
     items = _read(source, probe)
-    if source.schema == COREFERENCES:
+    if source.schema == schema.COREFERENCES:
         items = with_others(items)
     return _of_kinds(items, source.kind, probe.kinds, probe)
 
@@ -172,7 +165,9 @@ def training_sentences(training: TrainingSet) -> Splits:
     """Read the splits (schema.SENTENCES): of one own file `train` alone, as a pool of examples."""
     splits = training_sets[training.source](training)
     where = f"training set {training.name}"
-    return {split: as_table(frame, SENTENCES, where=where) for split, frame in splits.items()}
+    return {
+        split: as_table(frame, schema.SENTENCES, where=where) for split, frame in splits.items()
+    }
 
 
 def _read(source: Source, probe: AnyProbe, *wanted: Sequence[str] | None) -> pl.DataFrame:

@@ -40,7 +40,7 @@ _UNNESTED: Final = "a bar that sticks out of a thinner one is of few seeds, or o
 
 @dataclass(frozen=True)
 class _Row:
-    """One estimate; `told` replaces `text` under the pointer, `brief` on narrow screens."""
+    """One estimate; `told` replaces `text` under the pointer."""
 
     name: str
     text: str
@@ -51,10 +51,6 @@ class _Row:
     sure: bool | None
     """Whether it is significant; None without a verdict."""
     truth: float | None
-
-    @property
-    def brief(self) -> str:
-        return self.text.partition(" [")[0]
 
 
 @dataclass(frozen=True)
@@ -139,7 +135,7 @@ class _Forest:
     @property
     def least(self) -> int:
         """Return the pixels across that names and values without their intervals need."""
-        longest = max(len(row.name) + len(row.brief) for row in self._rows)
+        longest = max(len(row.name + row.text.partition(" [")[0]) for row in self._rows)
         return round(_CHARACTER * longest) + 10
 
 

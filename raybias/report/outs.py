@@ -1,4 +1,4 @@
-"""Read a finished OUT: its study as reported, files of predictions, items and notes."""
+"""Read a finished OUT: its study as reported, files of predictions, and items."""
 
 from __future__ import annotations
 
@@ -44,9 +44,3 @@ def read_items(store: Store, probes: Sequence[str], *columns: str) -> pl.DataFra
             items = pl.DataFrame(store.read_table(name, schema=wanted))
             parts.append(items.select(pl.lit(probe).alias("probe"), *columns))
     return pl.concat(parts)
-
-
-def read_notes(store: Store) -> list[str]:
-    """Read the warnings of the statistics in OUT/tables, the urgent first."""
-    notes = store.read_table("tables/notes.parquet", schema=pa.schema([("note", pa.string())]))
-    return [str(note) for note in pl.DataFrame(notes)["note"]]

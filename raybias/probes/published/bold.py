@@ -34,7 +34,8 @@ _FILE: Final = TypeAdapter(dict[_Text, dict[_Text, list[_Text]]])
 def bold_items(data: str, attributes: Sequence[str] | None = None) -> pl.DataFrame:
     """Read prompts (schema.ITEMS), all neutral; groups are categories, templates are articles."""
     rows: list[tuple[object, ...]] = []
-    for attribute, store, name in _files(data, attributes):
+    store, files = _files(data, attributes)
+    for attribute, name in files.items():
         groups = parsed(_FILE, store.read_bytes(name), store.uri_of(name), _CURE)
         found = (
             (group, prompt.strip(), f"{attribute}/{group}/{article}")
@@ -50,7 +51,7 @@ def bold_items(data: str, attributes: Sequence[str] | None = None) -> pl.DataFra
     return items_frame(rows)
 
 
-def _files(data: str, attributes: Sequence[str] | None) -> list[tuple[str, Store, str]]:
+def _files(data: str, attributes: Sequence[str] | None) -> tuple[Store, dict[str, str]]:
     wanted = ATTRIBUTES if attributes is None else attributes
     if data.endswith(_ENDING):
         store, name = split_uri(data)
@@ -59,13 +60,13 @@ def _files(data: str, attributes: Sequence[str] | None) -> list[tuple[str, Store
             raise DataError(
                 f"is of {attribute}, not of {', '.join(wanted)}", where=data, cure="name its domain"
             )
-        return [(attribute, store, name)]
+        return store, {attribute: name}
     store = Store(data)
-    found = [(each, store, f"{each}{_ENDING}") for each in wanted]
+    found = {each: f"{each}{_ENDING}" for each in wanted}
     if attributes is None:
-        found = [each for each in found if store.exists(each[2])]
+        found = {each: name for each, name in found.items() if store.exists(name)}
     if not found:
         raise DataError(
             f"has no file such as {ATTRIBUTES[0]}{_ENDING}", where=data, cure="check the folder"
         )
-    return found
+    return store, found
