@@ -42,11 +42,10 @@ from raybias.planning.stage_plans import ScorePlan
 from raybias.planning.tasks import Task
 from raybias.planning.workload import shards_of
 from raybias.runtime.graph import Grant
+from raybias.runtime.predict.shards import Reading, ShardWorker
 from raybias.runtime.predict.stream import Replicas
-from raybias.runtime.predict.worker import ShardWorker
 from raybias.runtime.progress import Meter
 from raybias.runtime.ray_session import connected
-from raybias.runtime.workers import Reading
 from raybias.schema import ITEMS, LABELS, PREDICTIONS, OutputSpec
 from raybias.storage import Store
 
@@ -86,7 +85,7 @@ def bare_loop(store: Store, labeller: SoftPromptTrainer, shards: list[Shard]) ->
 def granted(slots: int) -> Grant:
     """Return what a study's graph grants a reading."""
     task = Task(key="read", kind="read", backbone="m", seconds=1.0)
-    return Grant(task, slots, slots, {}, frozenset(), threading.Event(), lambda task, work: None)
+    return Grant(task, slots, slots, {}, frozenset(), threading.Event(), lambda task: None)
 
 
 def plain_actors(reading: Reading, count: int) -> None:
@@ -141,7 +140,7 @@ def rounds_of(
         backbone="m", method="soft_prompt", replicas_min=1, replicas_max=threads,
         need=ResourceRequest(cpus=1, gpus=0), replica_cpus=0.75, data_cpus=0.5,
         layout=Layout(labeller.batcher.tokens_per_batch), rows_per_shard=rows,
-        items={}, runs=0, shards=len(shards), memory=(), device_memory=0,
+        items={}, runs=0, memory=(), device_memory=0,
     )  # fmt: skip
     reading = Reading(
         name="bench",

@@ -32,9 +32,8 @@ import workload
 from raybias.config import Backbone, Probe, Study, TrainingSet
 from raybias.engine.adapters import base
 from raybias.methods import SoftPrompt
-from raybias.runtime.serve.app import TOKEN_VARIABLE
+from raybias.runtime.serve.app import TOKEN_VARIABLE, serve_out
 from raybias.runtime.serve.http import Limits
-from raybias.runtime.serve.start import serve
 from raybias.schema import RUNS
 from raybias.storage import Store
 from raybias.study_record import begin, make_record
@@ -183,7 +182,7 @@ def main(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     limits = Limits(max_queued=max_queued, timeout_s=TIMEOUT_S)
-    with serve(store.uri, port=port, limits=limits) as url:
+    with serve_out(store.uri, port=port, limits=limits) as url:
         client = Client(url, workload.items(None, 1800), texts)
         rows, capacity, wrong = asyncio.run(measure(client, seconds))
     headers = ("load", "asked/s", "answered/s", "p50 ms", "p95 ms", "p99 ms", "503 %",

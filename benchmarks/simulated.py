@@ -153,7 +153,7 @@ def runs_of(plan: Plan, tasks: Sequence[Task], *, early: bool) -> dict[str, Runs
     for task in tasks:
         if task.kind == "tune" and task.least == 1:
             stage = plan.tune(task.backbone, task.training, task.method)
-            work = plan.works.tuning[task.backbone, task.training, task.method]
+            work = stage.work
             count = work.sweep if task.stage == "sweep" else work.final
             stops = work.stops(count, early=early)[task.pack :: task.packs]
             found[task.key] = Runs(work, stage.speed, stage.layout, stops)
@@ -379,14 +379,14 @@ def simulate(
     return Schedule(tuple(state.spans), state.devices)
 
 
-def schedule_of(prepared: PreparedStudy, made: Plan, *, early: bool) -> Schedule:
+def schedule_of(made: Plan, *, early: bool) -> Schedule:
     """Simulate a plan; `early` stops runs between the first possible step and the last."""
-    tasks = tasks_of(prepared, made, early=early)
+    tasks = tasks_of(made, early=early)
     runs = runs_of(made, tasks, early=early)
     return simulate(tasks, made.inventory, most=made.devices, runs=runs)
 
 
-def search(prepared: PreparedStudy, made: Plan, stages: Sequence[Sequence[TunePlan]]) -> Plan:
+def search(made: Plan, stages: Sequence[Sequence[TunePlan]]) -> Plan:
     """Return the plan with the packs that end the study soonest by simulation.
 
     For a few times T each stage takes the widest packs with which its sweep and its final runs end
@@ -397,7 +397,7 @@ def search(prepared: PreparedStudy, made: Plan, stages: Sequence[Sequence[TunePl
     stages: for each tuning stage its plans, from the widest packs to the narrowest.
     """
     apart = [[each for each in sizes if not each.sharded] or [*sizes] for sizes in stages]
-    lengths = [[_seconds(made, each) for each in sizes] for sizes in apart]
+    lengths = [[_seconds(each) for each in sizes] for sizes in apart]
     found: dict[tuple[int, ...], _Tried] = {}
     times = sorted({length for each in lengths for length in each})
     for most in [*times[:: max(1, -(-len(times) // _TRIED))], *times[-1:]]:
@@ -407,7 +407,7 @@ def search(prepared: PreparedStudy, made: Plan, stages: Sequence[Sequence[TunePl
         )
         if chosen not in found:
             tuning = tuple(sizes[n] for sizes, n in zip(apart, chosen, strict=True))
-            found[chosen] = _Tried.of(prepared, replace(made, tuning=tuning))
+            found[chosen] = _Tried.of(replace(made, tuning=tuning))
     enough = _AS_GOOD * min(each.wall for each in found.values())
     best = min((each for each in found.values() if each.wall <= enough), key=lambda each: each.work)
     for place, sizes in enumerate(stages):
@@ -415,7 +415,7 @@ def search(prepared: PreparedStudy, made: Plan, stages: Sequence[Sequence[TunePl
             continue
         if sizes[-1].sharded:
             tuning = (*best.plan.tuning[:place], sizes[-1], *best.plan.tuning[place + 1 :])
-            tried = _Tried.of(prepared, replace(best.plan, tuning=tuning))
+            tried = _Tried.of(replace(best.plan, tuning=tuning))
             best = tried if tried.wall < _WORTH * best.wall else best
     return best.plan
 
@@ -429,18 +429,17 @@ class _Tried:
     work: float
 
     @classmethod
-    def of(cls, prepared: PreparedStudy, made: Plan) -> _Tried:
+    def of(cls, made: Plan) -> _Tried:
         wall = work = 1.0
         for early in (True, False):
-            wall *= schedule_of(prepared, made, early=early).wall
-            work *= sum(task.work for task in tasks_of(prepared, made, early=early))
+            wall *= schedule_of(made, early=early).wall
+            work *= sum(task.work for task in tasks_of(made, early=early))
         return cls(made, wall, work)
 
 
-def _seconds(made: Plan, stage: TunePlan) -> float:
+def _seconds(stage: TunePlan) -> float:
     """Return the seconds of a stage's longest sweep pack and longest final pack."""
-    work = made.works.tuning[stage.backbone, stage.training, stage.method]
-    seconds = 0.0
+    work, seconds = stage.work, 0.0
     for name, runs in (("sweep", work.sweep), ("final", work.final)):
         if packs := stage.packs(name):
             longest = work.stops(runs)[(runs - 1) % packs :: packs]
@@ -452,23 +451,24 @@ def _seconds(made: Plan, stage: TunePlan) -> float:
 def by_runs(made: Plan, stages: Sequence[Sequence[TunePlan]]) -> Plan:
     """Return the plan with packs as wide as memory holds, at most the study's runs / devices."""
     apart = [[each for each in sizes if not each.sharded] or [*sizes] for sizes in stages]
-    runs = sum(max(sizes[0].sweep_units, sizes[0].final_units) for sizes in apart)
+    runs = sum(max(sizes[0].work.sweep, sizes[0].work.final) for sizes in apart)
     most = math.ceil(runs / made.devices)
     tuning = (next((each for each in sizes if each.pack <= most), sizes[-1]) for sizes in apart)
     return replace(made, tuning=tuple(tuning))
 
 
-def stages_of(prepared: PreparedStudy, made: Plan) -> list[list[TunePlan]]:
+def stages_of(made: Plan) -> list[list[TunePlan]]:
     """Return for each tuning stage of a plan its plans by the width of its packs."""
     found = []
     for stage in made.tuning:
-        backbone = next(each for each in made.decided.backbones if each.name == stage.backbone)
+        backbone = next(each for each in made.study.backbones if each.name == stage.backbone)
         method = next(each for each in made.methods(backbone) if each.name == stage.method)
-        training = next(each for each in made.decided.training if each.name == stage.training)
+        training = next(each for each in made.study.training if each.name == stage.training)
         shape = made.shapes[backbone.name]
-        planner = LayoutPlanner(made.decided.resources, made.inventory, backbone, shape, Machine())
-        work = made.works.tuning[backbone.name, training.name, method.name]
-        found.append(planner.tunings(training, method, work))
+        planner = LayoutPlanner(made.study.resources, made.inventory, backbone, shape, Machine())
+        found.append(
+            planner.tunings(training, method, made.prepared.works[backbone.name, method.name])
+        )
     return found
 
 
@@ -500,11 +500,11 @@ def main(
                     made = plan(prepared, assumed(nodes), skip_unfit=True)
                 except PlanError:
                     continue
-                stages = stages_of(prepared, made)
-                bounds = Forecast.of(prepared, made)
-                found = (made, by_runs(made, stages), search(prepared, made, stages))
+                stages = stages_of(made)
+                bounds = Forecast.of(made)
+                found = (made, by_runs(made, stages), search(made, stages))
                 for early, bound in ((True, bounds.planned), (False, bounds.latest)):
-                    own, *others = (schedule_of(prepared, each, early=early) for each in found)
+                    own, *others = (schedule_of(each, early=early) for each in found)
                     rule, searched = (each.wall for each in others)
                     ratios["the planner's"].append(own.wall / searched)
                     ratios["runs / devices"].append(rule / searched)

@@ -62,10 +62,10 @@ from raybias.planning.tasks import Task
 from raybias.planning.workload import shards_of
 from raybias.runtime.graph import Grant
 from raybias.runtime.inventory import read_inventory
+from raybias.runtime.predict.shards import Reading
 from raybias.runtime.predict.stream import Replicas
 from raybias.runtime.progress import Meter
 from raybias.runtime.ray_session import connected
-from raybias.runtime.workers import Reading
 from raybias.storage import Store
 from raybias.study_record import read_runs
 
@@ -267,7 +267,7 @@ def reading_of(study: Study, out: Path, scoring: ScorePlan) -> Reading:
 def granted() -> Grant:
     """Return what a study's graph grants a reading that has one replica."""
     task = Task(key="read", kind="read", backbone="planted", seconds=1.0)
-    return Grant(task, 1, 1, {}, frozenset(), threading.Event(), lambda task, work: None)
+    return Grant(task, 1, 1, {}, frozenset(), threading.Event(), lambda task: None)
 
 
 def read_again(held: Replicas, reading: Reading) -> None:

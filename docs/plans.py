@@ -140,7 +140,7 @@ def summary(made: Plan, costs: Costs) -> str:
     rows = []
     stages: list[tuple[Stage, str]] = [(each, each.training) for each in made.tuning]
     for stage, training in [*stages, *((each, "") for each in made.scoring)]:
-        cost = costs.stages[stage.backbone, stage.method, training]
+        cost = costs[stage.backbone, stage.method, training]
         workers = getattr(stage, "workers", None) or getattr(stage, "replicas_max", 0)
         rows.append(
             (
@@ -185,12 +185,12 @@ def page(data: Path, models: Path) -> str:
             except PlanError as error:
                 parts.append(f"Refused: {error}")
                 continue
-            costs = costs_of(prepared, made)
+            costs = costs_of(made)
             parts += [*notes, summary(made, costs)]
-            gathered = sum(cost.gathered for cost in costs.stages.values())
+            gathered = sum(cost.gathered for cost in costs.values())
+            hours = sum(cost.hours for cost in costs.values())
             parts.append(
-                f"Together at most {costs.hours:,.0f} GPU-hours and {gathered / 1e12:,.0f} TB"
-                " gathered."
+                f"Together at most {hours:,.0f} GPU-hours and {gathered / 1e12:,.0f} TB gathered."
             )
             parts += [f"How {SHOWN} comes about:", arithmetic(made, costs)]
     return "\n\n".join(parts)
@@ -212,7 +212,7 @@ def layouts(data: Path, models: Path) -> list[str]:
                 rows.append((name, cluster, "", f"refused: {error}", "", ""))
                 continue
             (tuned,) = made.tuning
-            walls = Forecast.of(prepared, made)
+            walls = Forecast.of(made)
             rows.append(
                 (
                     name,
@@ -238,8 +238,8 @@ def arithmetic(made: Plan, costs: Costs) -> str:
         tuning=tuple(each for each in made.tuning if each.backbone == SHOWN),
         scoring=tuple(each for each in made.scoring if each.backbone == SHOWN),
     )
-    stages = {key: cost for key, cost in costs.stages.items() if key[0] == SHOWN}
-    return f"```text\n{describe(own, Costs(stages))}\n```"
+    stages = {key: cost for key, cost in costs.items() if key[0] == SHOWN}
+    return f"```text\n{describe(own, stages)}\n```"
 
 
 def write_models(

@@ -49,8 +49,7 @@ def write_seal(store: Store, files: Mapping[str, str]) -> None:
 def still_valid(store: Store) -> dict[str, str]:
     """Return the part of the seal that a study goes on with: without files that it writes again.
 
-    A file that was deleted is computed again. One that was changed keeps its old entry, so that it
-    is still reported.
+    One that was changed keeps its old entry, so that it is still reported.
     """
     sealed = read_seal(store)
     now = _digests(store, [name for name in sealed if name.startswith(_REWRITTEN)])
@@ -66,10 +65,7 @@ def seal(store: Store, valid: Mapping[str, str], folders: Iterable[str]) -> None
 
 
 def changes(store: Store, *, tables: bool = False) -> list[str]:
-    """Say which files are not as they were written; nothing where OUT has no seal.
-
-    `tables` includes those of the report, which it writes anew.
-    """
+    """Say which files are not as they were written, with the report's `tables` or without."""
     sealed = {name: sha for name, sha in read_seal(store).items()
               if tables or not name.startswith("tables/")}  # fmt: skip
     if not sealed:

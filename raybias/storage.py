@@ -198,11 +198,7 @@ class Store:
         self.write_bytes(name, sink.getvalue().to_pybytes())
 
     def read_table(self, name: str, *, schema: pa.Schema | None = None) -> pa.Table:
-        """Read one Parquet file without its metadata: all columns, or those of a schema.
-
-        Raises DataError: not a whole Parquet file, or one without a column of the schema and its
-        type.
-        """
+        """Read one Parquet file without its metadata, all columns or those of a schema."""
         with self.reading(name, "as a Parquet table"):
             file = pq.ParquetFile(self.path(name), filesystem=self.fs)
             with file:
@@ -255,10 +251,7 @@ class Store:
 
     @contextmanager
     def reading(self, name: str, form: str = "") -> Iterator[None]:
-        """Raise whatever a library says of a file's content as one `DataError` that names it.
-
-        `form`: completes "cannot be read".
-        """
+        """Raise whatever a library says of a file's content as one `DataError` ("... {form}")."""
         try:
             with self.translating_errors("read", name):
                 yield
@@ -292,8 +285,8 @@ def check_unpacked(size: int, where: str) -> None:
         )
 
 
-class _Draft(Store):
-    """A store whose files are written only when all of them are known."""
+class Draft(Store):
+    """A store whose files are held until all of them are known."""
 
     def __init__(self, uri: str) -> None:
         super().__init__(uri)
@@ -301,15 +294,6 @@ class _Draft(Store):
 
     def write_bytes(self, name: str, data: bytes) -> None:
         self.held[name] = data
-
-
-@contextmanager
-def drafted(store: Store) -> Iterator[_Draft]:
-    """Give a store to write to whose files reach `store` at the end, and none after an error."""
-    draft = _Draft(store.uri)
-    yield draft
-    for name, data in draft.held.items():
-        store.write_bytes(name, data)
 
 
 def split_uri(uri: str) -> tuple[Store, str]:

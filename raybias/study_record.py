@@ -87,10 +87,7 @@ def make_record(
 def read_record(store: Store) -> Record:
     """Read OUT/study.yaml.
 
-    Raises
-    ------
-    OutputError: no such folder, no raybias output in it, or a record with a wrong value.
-    ConfigError: the study in it is wrong.
+    OutputError: no folder, no raybias output in it, or a wrong value; ConfigError: a wrong study.
     """
     cure = "give the OUT of a study that was run"
     if not store.exists(NAME):
@@ -124,14 +121,9 @@ def before_work() -> Iterator[None]:
 
 @before_work()
 def resumed(store: Store, record: Record) -> Record:
-    """Return the record to run in `store`.
+    """Return the record to run in `store`; in a used OUT with the first run's shards and dtypes.
 
-    In a new OUT it is as given; in a used one it takes the first run's shards and dtypes.
-
-    Raises
-    ------
-    OutputError: OUT cannot be read or holds another study; the first differing keys are shown.
-    DataError: its runs cannot be read.
+    OutputError: OUT cannot be read or holds another study. DataError: its runs cannot be read.
     """
     if not store.exists(NAME):
         return record

@@ -34,10 +34,7 @@ _ESCAPED: Final = r"^'('*[=+\-@\t\r\n])"
 
 
 def unzipped(data: bytes, name: str, where: str) -> bytes:
-    """Unpack a file's content if its name ends in .gz.
-
-    Raises DataError: not a whole gzip file, nothing in it, or more than memory holds.
-    """
+    """Unpack a .gz file's content; DataError for a broken, empty or huge one."""
     if name.endswith(".gz"):
         try:
             with gzip.open(BytesIO(data)) as stream:
@@ -54,10 +51,7 @@ def unzipped(data: bytes, name: str, where: str) -> bytes:
 
 
 def read_frame(store: Store, name: str) -> pl.DataFrame:
-    """Read one CSV or TSV (every column as text), JSON Lines or Parquet file, by suffix.
-
-    Raises DataError: another suffix, no such file, or content that is not what the suffix says.
-    """
+    """Read a CSV or TSV (all text), JSON Lines or Parquet file, by suffix; else `DataError`."""
     if name.endswith(".parquet"):
         table = store.read_table(name)
         with store.reading(name, "as a table"):

@@ -159,9 +159,8 @@ def plan(
         machine=machine,
         skip_unfit=skip_unfit,
     )
-    forecast = Forecast.of(prepared, planned)
-    scales = tuple(scaled(prepared, planned, scale, machine))
-    return StudyPlan(planned, costs_of(prepared, planned), forecast, scales)
+    scales = tuple(scaled(planned, scale, machine))
+    return StudyPlan(planned, costs_of(planned), Forecast.of(planned), scales)
 
 
 def audit(
@@ -303,11 +302,11 @@ def serve(out: str | Path, **options: Any) -> AbstractContextManager[str]:
 
     Parameters
     ----------
-    options: of `raybias.runtime.serve.start.serve`.
+    options: of `raybias.runtime.serve.app.serve_out`.
     """
-    from raybias.runtime.serve.start import serve
+    from raybias.runtime.serve.app import serve_out
 
-    return serve(str(out), **options)
+    return serve_out(str(out), **options)
 
 
 def doctor(

@@ -84,7 +84,6 @@ class Way:
 
     Attributes
     ----------
-    options: of the method.
     read: answer, likelihood or calibrated; what calibration takes off comes from the other half.
     unread: share of the answers that name no label word.
     named: how many sentences got each label.
@@ -105,21 +104,6 @@ class Way:
             f"{kind} {form}, read by {self.read}: accuracy {self.accuracy:.2f}, {self.unread:.0%}"
             f" unread ({named}; {self.mass:.0%} of the probability on the label words)"
         )
-
-
-def sentences(training: Mapping[str, Any]) -> pl.DataFrame:
-    """Draw the pilot's sentences, equally many per label, from a split that nothing is tuned on."""
-    splits = training_sentences(TrainingSet(**training))
-    pool = splits.get("validation", splits["train"])
-    rows = [
-        int(row)
-        for label in range(len(LABELS))
-        for row in generator(_SEED, "pilot", label).choice(
-            (pool["label"] == label).arg_true().to_numpy(), PILOT // len(LABELS), replace=False
-        )
-    ]
-    said = {"attribute": pl.lit("pilot"), "group": pl.lit("all")}
-    return pool[rows].select("text", "label").with_columns(**said)
 
 
 def ways_of(predictions: pl.DataFrame) -> tuple[Way, ...]:
@@ -148,13 +132,12 @@ def ways_of(predictions: pl.DataFrame) -> tuple[Way, ...]:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a model.
+    """What is asked of a model: an attribute of the Amazon templates, and how.
 
     Attributes
     ----------
-    attribute: of the Amazon templates, such as race or age.
     kind: of the method; None chooses by the model and the budget.
-    data: local folder of the public data sets, which are fetched there.
+    data: local folder of the public data sets.
     ways: of the pilot, the best first.
     """
 
@@ -204,23 +187,30 @@ class Question:
         asked = [kind for kind in self.kinds if not methods[kind].trains]
         if not asked:
             return None
-        folder.write_table("sentences.parquet", sentences(self._training).to_arrow())
+        splits = training_sentences(TrainingSet(**self._training))
+        # Equally many of each label, from a split that nothing is tuned on.
+        pool = splits.get("validation", splits["train"])
+        rows = [
+            int(row)
+            for label in range(len(LABELS))
+            for row in generator(_SEED, "pilot", label).choice(
+                (pool["label"] == label).arg_true().to_numpy(), PILOT // len(LABELS), replace=False
+            )
+        ]
+        names = {"attribute": pl.lit("pilot"), "group": pl.lit("all")}
+        sentences = pool[rows].select("text", "label").with_columns(**names)
+        folder.write_table("sentences.parquet", sentences.to_arrow())
         forms = ["raw"]
         if load_tokenizer(Backbone(id=self.model)).has_chat_template:
             forms.append("chat")
-        content = {
-            "name": f"{self.name}-pilot"[:64],
-            "backbones": [{"id": self.model}],
-            "training": [self._training],
-            "methods": [
-                {"kind": kind, "name": f"{kind}_{form}", "prompt_format": form, "temperature": 0.0,
-                 "unparsed": "invalid", "seeds": [_SEEDS[0]]}
-                for kind in asked for form in forms
-            ],
-            "probes": [{"source": "file", "name": "pilot",
-                        "data": folder.uri_of("sentences.parquet")}],
-        }  # fmt: skip
-        study = parse_study(content, where="audit")
+        ways = [
+            {"kind": kind, "name": f"{kind}_{form}", "prompt_format": form, "temperature": 0.0,
+             "unparsed": "invalid", "seeds": [_SEEDS[0]]}
+            for kind in asked for form in forms
+        ]  # fmt: skip
+        data = folder.uri_of("sentences.parquet")
+        probe = {"source": "file", "name": "pilot", "data": data}
+        study = self._study(ways, probe, name=f"{self.name}-pilot"[:64])
         prepared = PreparedStudy.of(study)
         (backbone,) = prepared.study.backbones
         fitting = []
@@ -235,19 +225,25 @@ class Question:
         tuned = [kind for kind in self.kinds if methods[kind].trains]
         asked = [kind for kind in self.kinds if kind not in tuned]
         well_read = bool(self.ways) and self.ways[0].accuracy >= _GOOD
+
+        def made(method: Mapping[str, Any], limit: int | None) -> Study:
+            data = str(self.folders["amazon"])
+            probe = {"source": "amazon", "data": data, "attributes": [self.attribute]}
+            return self._study([method], probe, **({} if limit is None else {"limit": limit}))
+
         for limit, steps in _TUNED[: 2 if asked and well_read else None]:
             for kind in tuned:
                 method = {"kind": kind, "seeds": list(_SEEDS), "keep": len(_SEEDS)}
                 method |= _RATES.get(kind, {})
                 if steps is not None:
                     method |= {"max_steps": steps, "eval_every": max(20, steps // 8)}
-                yield self._study(method, limit)
+                yield made(method, limit)
         for kind in asked[:1]:
             way: dict[str, Any] = {"kind": kind}
             if self.ways:
                 way = {**self.ways[0].options, "read": self.ways[0].read}
             for limit in _READ:
-                yield self._study({**way, "seeds": list(_SEEDS)}, limit)
+                yield made({**way, "seeds": list(_SEEDS)}, limit)
 
     @property
     def best_ways(self) -> list[Way]:
@@ -261,17 +257,15 @@ class Question:
     def _training(self) -> dict[str, str]:
         return {"source": "sst5", "data": str(self.folders["sst5"])}
 
-    def _study(self, method: Mapping[str, Any], limit: int | None) -> Study:
-        content: dict[str, Any] = {
+    def _study(self, methods: Any, probe: Mapping[str, Any], **options: Any) -> Study:
+        content = {
             "name": self.name,
             "backbones": [{"id": self.model}],
             "training": [self._training],
-            "methods": [method],
-            "probes": [{"source": "amazon", "data": str(self.folders["amazon"]),
-                        "attributes": [self.attribute]}],
-            **({} if limit is None else {"limit": limit}),
-        }  # fmt: skip
-        return parse_study(content, where="audit")
+            "methods": methods,
+            "probes": [probe],
+        }
+        return parse_study(content | options, where="audit")
 
     @cached_property
     def folders(self) -> dict[str, Path]:
@@ -313,10 +307,7 @@ def choose(question: Question, budget: float, estimate: Callable[[Study], float]
 
 
 def forecast(study: Study) -> pl.DataFrame:
-    """Expect the half width of each group's 95% interval, with gaps as variable as Regard's.
-
-    Returns group, templates, words, and half widths under `sentences` and `wording`.
-    """
+    """Expect each group's half widths of 95% intervals, with gaps as variable as Regard's."""
     (method,), (probe,) = study.methods, study.probes
     items = PreparedStudy.of(study).data.items[probe.name]
     groups = items.group_by("group").agg(

@@ -15,7 +15,6 @@ from tabulate import tabulate
 
 from raybias.planning.inventory import Inventory, duration
 from raybias.planning.machine import ResourceRequest, places
-from raybias.planning.prepared import PreparedStudy
 from raybias.planning.stage_plans import Plan, TunePlan
 from raybias.planning.tasks import Task, remaining, tasks_of, tuning_tasks
 
@@ -99,11 +98,7 @@ class Bounds:
 def _graham(
     tasks: Sequence[Task], share: Mapping[ResourceRequest, float], *, halved: bool
 ) -> float:
-    """Return the longest path and the rest of the work over the workers that are then busy.
-
-    `share` is of the cluster, by one worker; `halved`: idle workers halve packs down to single
-    runs.
-    """
+    """Return the longest path and the rest of the work, packs whole or `halved` to single runs."""
     apart, area, shares = 0.0, 0.0, {1.0}
     path: list[Task] = []
     for task in tasks:
@@ -129,33 +124,20 @@ def _graham(
 
 @dataclass(frozen=True)
 class Forecast:
-    """Bounds of a plan's wall time on `count` devices: `latest` if all runs go to their last step.
-
-    `planned`: runs stop between the first step at which they can and the last.
-    """
+    """Bounds on `count` devices if runs stop early (`planned`) or go on (`latest`)."""
 
     planned: Bounds
     latest: Bounds
     count: int
 
     @classmethod
-    def of(cls, prepared: PreparedStudy, made: Plan) -> Forecast:
+    def of(cls, made: Plan) -> Forecast:
         """Bound the wall time of a plan."""
         planned, latest = (
-            Bounds.of(tasks_of(prepared, made, early=early), made.inventory, made.devices)
+            Bounds.of(tasks_of(made, early=early), made.inventory, made.devices)
             for early in (True, False)
         )
         return cls(planned, latest, made.devices)
-
-    @property
-    def turns(self) -> float:
-        """Product of the wall times in which packs take turns, with early stops and without."""
-        return self.planned.turns * self.latest.turns
-
-    @property
-    def high(self) -> float:
-        """Product of the upper bounds with early stops and without."""
-        return self.planned.high * self.latest.high
 
     def __str__(self) -> str:
         return "\n".join(
@@ -205,19 +187,20 @@ def scale_table(found: Sequence[tuple[int, Forecast]]) -> str:
     )
 
 
-def choose_packs(prepared: PreparedStudy, plan: Plan, stages: Sequence[Sequence[TunePlan]]) -> Plan:
-    """Return the plan with the packs of each stage that end the study soonest as they take turns.
+def choose_packs(plan: Plan, stages: Sequence[Sequence[TunePlan]]) -> Plan:
+    """Return the plan with the packs that end the study soonest as they take turns.
 
-    Wide packs cost least device time, narrow ones use spare devices. For a few times T each stage
-    takes the cheapest packs that end by T; the best T has the least wall time. Weights are sharded
-    where that clearly ends a study of minutes sooner.
+    For a few times T each stage takes the cheapest packs that end by T; the best T has the least
+    wall time. Weights are sharded where that clearly ends a study of minutes sooner.
     """
     if not stages:
         return plan
 
-    def tried(tuning: Sequence[TunePlan]) -> tuple[Forecast, Plan]:
+    def tried(tuning: Sequence[TunePlan]) -> tuple[float, float, Plan]:
+        """Return products of both wall times in turns, and of both upper bounds."""
         made = replace(plan, tuning=tuple(tuning))
-        return Forecast.of(prepared, made), made
+        each = Forecast.of(made)
+        return each.planned.turns * each.latest.turns, each.planned.high * each.latest.high, made
 
     def cost(stage: TunePlan) -> tuple[float, float]:
         """Return a stage's work, and the seconds of its longest sweep and final packs."""
@@ -241,12 +224,12 @@ def choose_packs(prepared: PreparedStudy, plan: Plan, stages: Sequence[Sequence[
         )
         if chosen not in found:
             found[chosen] = tried([sizes[n] for sizes, n in zip(apart, chosen, strict=True)])
-    enough = _AS_GOOD * min(forecast.turns for forecast, _ in found.values())
-    good = (each for each in found.values() if each[0].turns <= enough)
-    best = min(good, key=lambda each: each[0].high)
+    enough = _AS_GOOD * min(turns for turns, *_ in found.values())
+    good = (each for each in found.values() if each[0] <= enough)
+    best = min(good, key=lambda each: each[1])
     for place, (*_, last) in enumerate(stages):
-        if last.sharded and not apart[place][0].sharded and best[0].turns > _LONG_S**2:
-            tuning = best[1].tuning
+        if last.sharded and not apart[place][0].sharded and best[0] > _LONG_S**2:
+            tuning = best[2].tuning
             other = tried([*tuning[:place], last, *tuning[place + 1 :]])
-            best = other if other[0].turns < _WORTH * best[0].turns else best
-    return best[1]
+            best = other if other[0] < _WORTH * best[0] else best
+    return best[2]

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from tabulate import tabulate
 
+from raybias.config import Study
 from raybias.engine.backbone import ModelShape
 from raybias.engine.memory import MemoryTerm, product, total
 from raybias.methods.work import Work
 from raybias.planning.bounds import Forecast, scale_table
 from raybias.planning.inventory import size
-from raybias.planning.prepared import PreparedStudy
 from raybias.planning.stage_plans import (
     LATENCY_S,
     AskPlan,
@@ -29,8 +29,7 @@ from raybias.planning.stage_plans import (
     Stage,
     TunePlan,
 )
-from raybias.planning.tasks import Task, tasks_of
-from raybias.planning.workload import TuningWork
+from raybias.planning.tasks import tasks_of
 
 #: A step of the arithmetic: what is counted, how, and the result.
 Line = tuple[str, str, str]
@@ -38,10 +37,7 @@ Line = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Cost of one stage: tokens and FLOPs of all workers, device-hours at the assumed speed.
-
-    `gathered`: bytes of weights that all workers receive under ZeRO-3.
-    """
+    """Tokens, FLOPs, device-hours, and bytes gathered under ZeRO-3, of one stage."""
 
     tokens: float
     flops: float = 0.0
@@ -50,50 +46,34 @@ class Cost:
     lines: tuple[Line, ...]
 
 
-@dataclass(frozen=True)
-class Costs:
-    """Cost of a plan, by backbone, method and training set, which is empty for scoring."""
-
-    stages: Mapping[tuple[str, str, str], Cost]
-
-    @property
-    def hours(self) -> float:
-        """Device-hours of all stages."""
-        return sum(cost.hours for cost in self.stages.values())
+#: By backbone, method and training set, which is empty for scoring.
+Costs = Mapping[tuple[str, str, str], Cost]
 
 
-def costs_of(prepared: PreparedStudy, plan: Plan) -> Costs:
+def costs_of(plan: Plan) -> Costs:
     """Count the costs of all stages of a plan; none of tuning that no step ends."""
     stages: dict[tuple[str, str, str], Cost] = {}
-    late, early = (_hours(tasks_of(prepared, plan, early=early)) for early in (False, True))
+    late, early = (defaultdict[tuple[str, str, str], float](float) for _ in range(2))
+    for hours in (late, early):
+        for task in tasks_of(plan, early=hours is early):
+            training = task.training if task.kind == "tune" else ""
+            hours[task.backbone, task.method, training] += task.work / 3600
     for tuned in plan.tuning:
         key = tuned.backbone, tuned.method, tuned.training
-        work = plan.works.tuning[tuned.backbone, tuned.training, tuned.method]
-        if work.last is not None:
-            shape = plan.shapes[tuned.backbone]
-            stages[key] = _tuning_cost(tuned, work, shape, late[key], early[key])
+        if tuned.work.last is not None:
+            stages[key] = _tuning_cost(tuned, plan.shapes[tuned.backbone], late[key], early[key])
     for scored in plan.scoring:
         key = scored.backbone, scored.method, ""
         if isinstance(scored, AskPlan):
             stages[key] = _asking_cost(scored)
         else:
-            whole, shape = plan.works.whole[key[:2]], plan.shapes[scored.backbone]
+            whole, shape = plan.prepared.works[key[:2]], plan.shapes[scored.backbone]
             stages[key] = _scoring_cost(scored, whole, shape, late[key])
-    return Costs(stages)
+    return stages
 
 
-def _hours(tasks: Iterable[Task]) -> dict[tuple[str, str, str], float]:
-    hours: dict[tuple[str, str, str], float] = defaultdict(float)
-    for task in tasks:
-        training = task.training if task.kind == "tune" else ""
-        hours[task.backbone, task.method, training] += task.work / 3600
-    return hours
-
-
-def _tuning_cost(
-    stage: TunePlan, work: TuningWork, shape: ModelShape, hours: float, planned: float
-) -> Cost:
-    steps = work.last or 0
+def _tuning_cost(stage: TunePlan, shape: ModelShape, hours: float, planned: float) -> Cost:
+    work, steps, unit = stage.work, stage.work.last or 0, "GPU" if stage.gpus else "core"
     runs, checks = work.sweep + work.final, 1 + math.ceil(steps / work.every)
     tuned, tuned_on = product(
         (runs, "{} runs"), (steps, "{:,} steps"), (work.step.number, "{} rows"),
@@ -128,7 +108,7 @@ def _tuning_cost(
          f"the longest of {taken}; host {1e3 * work.host(stage.speed, stage.pack):,.1f} ms",
          f"{1e3 * work.step_seconds(stage.speed, stage.layout, stage.pack):,.1f} ms"),
         *_sent(stage, gathered),
-        (_device_hours(stage), f"if all runs go to step {steps:,}", f"{hours:,.2f} h"),
+        (f"{unit}-hours", f"if all runs go to step {steps:,}", f"{hours:,.2f} h"),
         ("as planned",
          f"if runs stop between steps {work.first:,} and {steps:,}, evenly in their logarithm",
          f"{planned:,.2f} h"),
@@ -138,7 +118,7 @@ def _tuning_cost(
 
 
 def _scoring_cost(stage: ScorePlan, work: Work, shape: ModelShape, hours: float) -> Cost:
-    runs = stage.runs
+    runs, unit = stage.runs, "GPU" if stage.gpus else "core"
     read = {
         name: product((runs, "{} runs"), (rows, "{:,} items"), (work.tokens[name], "{:.1f}"))
         for name, rows in stage.items.items()
@@ -155,7 +135,7 @@ def _scoring_cost(stage: ScorePlan, work: Work, shape: ModelShape, hours: float)
         ("work", f"{_short(weights)} parameters x 2 x {_short(tokens)} tokens",
          _short(flops, "FLOP")),
         *_sent(stage, gathered),
-        (_device_hours(stage), f"at the speed of {stage.speed.kind}, below", f"{hours:,.2f} h"),
+        (f"{unit}-hours", f"at the speed of {stage.speed.kind}, below", f"{hours:,.2f} h"),
     ]  # fmt: skip
     return Cost(tokens=tokens, flops=flops, hours=hours, gathered=gathered, lines=tuple(lines))
 
@@ -170,10 +150,6 @@ def _asking_cost(stage: AskPlan) -> Cost:
          f"{stage.seconds / 3600:,.2f} h"),
     ]  # fmt: skip
     return Cost(tokens=stage.read + stage.written, lines=tuple(lines))
-
-
-def _device_hours(stage: Stage) -> str:
-    return "GPU-hours" if stage.gpus else "core-hours"
 
 
 def _gathered(stage: Stage, shape: ModelShape, tokens: float) -> float:
@@ -192,7 +168,6 @@ def _sent(stage: Stage, gathered: float) -> list[Line]:
 
 
 def _short(number: float, unit: str = "") -> str:
-    """Format a number with a prefix and its unit: 12.3 TFLOP."""
     for prefix, least in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if number >= least:
             return f"{number / least:.3g} {prefix}{unit}".rstrip()
@@ -201,10 +176,7 @@ def _short(number: float, unit: str = "") -> str:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """Tasks of a study, their workers, memory and cost; `print` shows them.
-
-    `scales` are bounds of the wall time for so many times the nodes.
-    """
+    """Tasks of a study, their workers, memory and cost, and bounds for other numbers of nodes."""
 
     plan: Plan
     costs: Costs
@@ -222,46 +194,49 @@ class StudyPlan:
 
 def describe(plan: Plan, costs: Costs) -> str:
     """Write a plan and its costs as text."""
-    parts = [f"{plan.study} on {plan.inventory}"]
+    parts = [f"{plan.study.name} on {plan.inventory}"]
     if plan.precision is not None:
         parts.append(str(plan.precision))
     stages: tuple[TunePlan | ScorePlan, ...] = (*plan.rewriting, *plan.tuning, *plan.scoring)
     for stage in stages:
-        lines = _described(stage)
+        lines = _described(stage, plan.study)
         if not isinstance(stage, AskPlan):
             lines += _memory(stage.memory, f"of {size(stage.device_memory)}")
             if stage.host:
                 lines += ["  and of its node's memory", *_memory(stage.host, "")]
         training = stage.training if isinstance(stage, TunePlan) else ""
-        if cost := costs.stages.get((stage.backbone, stage.method, training)):
+        if cost := costs.get((stage.backbone, stage.method, training)):
             lines += ["  costs at most", *_arithmetic(cost.lines)]
         parts.append("\n".join(lines))
     computed = [scored.speed for scored in plan.scoring if not isinstance(scored, AskPlan)]
     parts += dict.fromkeys(f"speed of {speed}" for speed in computed)
     parts += [f"note: {note}" for note in plan.notes]
+    hours = sum(cost.hours for cost in costs.values())
     aside = ", rewriting aside" if plan.rewriting else ""
-    parts.append(f"together {costs.hours:,.1f} device-hours at most{aside}")
+    parts.append(f"together {hours:,.1f} device-hours at most{aside}")
     return "\n\n".join(parts)
 
 
-def _described(plan: TunePlan | ScorePlan) -> list[str]:
+def _described(plan: TunePlan | ScorePlan, study: Study) -> list[str]:
     each = _count(plan.need.cpus, "CPU") + (f" and {_count(plan.gpus, 'GPU')}" if plan.gpus else "")
     if selector := plan.requests.get("label_selector"):
         each += f" {next(iter(selector.values()))}"
     if plan.pending:
         each += f", {_count(plan.pending, 'node')} of them yet to come"
     if isinstance(plan, RewritePlan):
+        options = study.styles.rewriting[plan.style]
+        judge = options.adequacy.spec().name
         probes = ", ".join(f"{name} {_count(rows, 'pair')}" for name, rows in plan.items.items())
         return [
-            f"rewrite as {plan.style} with {plan.backbone}, judged by {plan.judge} ({plan.paired}):"
+            f"rewrite as {plan.style} with {plan.backbone}, judged by {judge} ({options.paired}):"
             f" {probes}",
             f"  {_count(plan.replicas_max, 'replica')}, each {each};"
             f" {_count(plan.shards, 'chunk')}, {plan.layout.tokens} tokens at a time",
         ]
     if isinstance(plan, TunePlan):
-        runs = f"{plan.final_units} runs"
-        if plan.sweep_units:
-            runs = f"{plan.sweep_units} runs of the sweep, then {runs} of what it chooses"
+        runs = f"{plan.work.final} runs"
+        if plan.work.sweep:
+            runs = f"{plan.work.sweep} runs of the sweep, then {runs} of what it chooses"
         packs = _count(max(plan.sweep_packs, plan.final_packs), "pack")
         together = (
             f"{plan.workers} workers share one pack of {plan.pack} seeds"

@@ -8,17 +8,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
-from pydantic import ByteSize, TypeAdapter, ValidationError
+from pydantic import ByteSize, Field, TypeAdapter, ValidationError
 
 from raybias.config import Resources, Study
+from raybias.config.reading import parse_section
+from raybias.config.section import Section
 from raybias.config.study import NodeKind
 from raybias.engine.checkpoint import quantisation
 from raybias.errors import ConfigError
 
 #: Kinds of GPU, as Ray names them, from before bfloat16 (compute capability below 8.0).
 _OLD_GPUS: Final = frozenset({"K80", "P4", "P100", "V100", "T4"})
+# Ray keeps about this part of a node's memory for its object store and itself.
+_RAY_SHARE = 0.3
+#: Memory of an assumed node per CPU, where none is given.
+_PER_CPU: Final = 8 * 2**30
+#: The label in which Ray keeps a node's kind of GPU.
+GPU_LABEL: Final = "ray.io/accelerator-type"
 
 
 @dataclass(frozen=True)
@@ -41,10 +49,7 @@ def cpu_has_bfloat16() -> bool:
 
 
 def decide_dtypes(study: Study, inventory: Inventory) -> tuple[Study, Precision | None]:
-    """Replace `auto` by the dtype that suits the nodes; a quantised checkpoint keeps its own.
-
-    Returns the study and the choice; None where no backbone leaves it open.
-    """
+    """Replace `auto` by the dtype that suits the nodes; return the choice, if any was open."""
     if not study.undecided:
         return study, None
     chosen = choose(inventory, gpus=inventory.gpus_of_worker(study.resources) > 0)
@@ -82,45 +87,40 @@ def choose(inventory: Inventory, *, gpus: bool) -> Precision:
     return Precision("bfloat16", f"{whose} in it")
 
 
-# Ray keeps about this part of a node's memory for its object store and itself.
-_RAY_SHARE = 0.3
-#: Memory of an assumed node per CPU, where none is given.
-_PER_CPU: Final = "8GiB"
-#: The label in which Ray keeps a node's kind of GPU.
-GPU_LABEL: Final = "ray.io/accelerator-type"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One machine, as Ray would schedule on it."""
+    """One machine, as Ray would schedule on it.
+
+    Attributes
+    ----------
+    memory: bytes that workers may use, Ray's own share taken off.
+    gpu_memory: bytes of one GPU, if known.
+    address: of its machine, which several nodes can share, if known.
+    name: its id in the cluster, if it is there.
+    gpu: kind of GPU, as Ray names it (A100, H100, A10G), if known.
+    pending: not there yet; the cluster's autoscaler brings it when work waits for it.
+    bfloat16: whether its GPUs multiply in bfloat16; None where only their kind tells.
+    cpu_bfloat16: whether its CPUs do; None where they were not asked.
+    """
 
     cpus: float
     memory: int
-    """Bytes that workers may use, Ray's own share taken off."""
     gpus: int = 0
     gpu_memory: int | None = None
-    """Bytes of one GPU; None where it is not known."""
     address: str | None = None
-    """Of its machine, which several nodes can share; None where it is not known."""
     name: str = ""
-    """Its id in the cluster, if it is there."""
     gpu: str | None = None
-    """Kind of GPU, as Ray names it: A100, H100, A10G; None where it is not known."""
     pending: bool = False
-    """Not there yet; the cluster's autoscaler brings it when work waits for it."""
     bfloat16: bool | None = None
-    """Whether its GPUs multiply in bfloat16; None where only their kind tells."""
     cpu_bfloat16: bool | None = None
-    """Whether its CPUs do; None where they were not asked."""
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """The nodes that a plan is made for."""
+    """The nodes that a plan is made for, and for people where they were read."""
 
     nodes: tuple[Node, ...]
     source: str
-    """Where this was read, for people."""
 
     @property
     def cpus(self) -> float:
@@ -128,25 +128,20 @@ class Inventory:
         return sum(node.cpus for node in self.nodes)
 
     @property
-    def memory(self) -> int:
-        """Bytes of all nodes."""
-        return sum(node.memory for node in self.nodes)
-
-    @property
     def gpus(self) -> int:
         """GPUs of all nodes."""
         return sum(node.gpus for node in self.nodes)
+
+    @property
+    def pending(self) -> int:
+        """Nodes that are not there yet."""
+        return sum(node.pending for node in self.nodes)
 
     @property
     def machines(self) -> int:
         """How many machines the nodes are; nodes of one address share theirs and its files."""
         known = {node.address for node in self.nodes if node.address is not None}
         return len(known) + sum(node.address is None for node in self.nodes)
-
-    @property
-    def pending(self) -> int:
-        """Nodes that are not there yet."""
-        return sum(node.pending for node in self.nodes)
 
     def gpus_of_worker(self, resources: Resources) -> int:
         """Return the GPUs of one worker or replica: as a study asks, or one if there are any."""
@@ -162,7 +157,8 @@ class Inventory:
         nodes = f"{len(self.nodes)} node{'s' if len(self.nodes) != 1 else ''}"
         if self.pending:
             nodes += f" ({self.pending} yet to come)"
-        text = f"{nodes}, {self.cpus:g} CPUs, {size(self.memory)} for workers"
+        memory = size(sum(node.memory for node in self.nodes))
+        text = f"{nodes}, {self.cpus:g} CPUs, {memory} for workers"
         kinds = Counter[str]()
         for node in self.nodes:
             if node.gpus:
@@ -194,63 +190,53 @@ def parse_size(text: str, *, where: str) -> int:
         ) from error
 
 
+class _Nodes(Section):
+    """Nodes of one kind, as `--assume` writes them."""
+
+    nodes: int = Field(1, ge=1, le=1000)
+    cpus: int = Field(1, ge=1, le=1024)
+    memory: ByteSize | None = None
+    gpus: int = Field(0, ge=0, le=64)
+    gpu_memory: ByteSize | None = None
+    gpu: str | None = None
+
+    @classmethod
+    def read(cls, given: dict[str, Any], where: str, *, pending: bool = False) -> list[Node]:
+        kind = parse_section(cls, given, where=where)
+        node = Node(
+            cpus=kind.cpus,
+            memory=for_workers(kind.memory or _PER_CPU * kind.cpus),
+            gpus=kind.gpus,
+            gpu_memory=kind.gpu_memory,
+            gpu=kind.gpu,
+            pending=pending,
+        )
+        return [node] * kind.nodes
+
+
 def assumed(*texts: str) -> Inventory:
     """Parse the inventory of `--assume nodes=4,cpus=32,memory=256GiB,gpus=8,...`.
 
     Each text is one kind of node. `cpus`, `memory` (8GiB per CPU by default), `gpus`, `gpu_memory`
     (of one GPU) and `gpu` (its kind, such as A100) are per node.
     """
-    return Inventory(tuple(node for text in texts for node in _assumed_kind(text)), "assumed")
-
-
-#: How many nodes of a kind there are, and CPUs and GPUs of a node, as in `resources.nodes`.
-_COUNTS: Final = {"nodes": (1, 1000), "cpus": (1, 1024), "gpus": (0, 64)}
-
-
-def _assumed_kind(text: str) -> tuple[Node, ...]:
-    where = "--assume"
-    values = {"nodes": "1", "cpus": "1", "memory": "", "gpus": "0", "gpu_memory": "", "gpu": ""}
-    for part in text.split(","):
-        name, equals, value = part.strip().partition("=")
-        if not equals or name not in values:
-            raise ConfigError(
-                f"{part.strip()!r} is not one of {', '.join(values)} with =value", where=where
-            )
-        values[name] = value
-    counts = {}
-    for name, (least, most) in _COUNTS.items():
-        known = values[name].isdecimal() and len(values[name]) <= len(str(most)) + 2
-        if not known or not least <= int(values[name]) <= most:
-            problem = f"{name}={values[name]!r} is not a whole number from {least} to {most}"
-            raise ConfigError(problem, where=where)
-        counts[name] = int(values[name])
-    memory = parse_size(values["memory"] or _PER_CPU, where=where)
-    node = Node(
-        cpus=counts["cpus"],
-        memory=for_workers(memory * (1 if values["memory"] else counts["cpus"])),
-        gpus=counts["gpus"],
-        gpu_memory=parse_size(values["gpu_memory"], where=where) if values["gpu_memory"] else None,
-        gpu=values["gpu"] or None,
-    )
-    return (node,) * counts["nodes"]
+    nodes: list[Node] = []
+    for text in texts:
+        given = dict(part.strip().partition("=")[::2] for part in text.split(","))
+        nodes += _Nodes.read(given, "--assume")
+    return Inventory(tuple(nodes), "assumed")
 
 
 def with_autoscaled_nodes(inventory: Inventory, kinds: Sequence[NodeKind]) -> Inventory:
     """Add the nodes of `resources.nodes` that the cluster's autoscaler has not brought yet."""
-    free, coming, where = list(inventory.nodes), [], "resources.nodes"
+    free, coming = list(inventory.nodes), list[Node]()
     for kind in kinds:
-        node = Node(
-            cpus=kind.cpus,
-            memory=for_workers(parse_size(kind.memory, where=where)),
-            gpus=kind.gpus,
-            gpu_memory=parse_size(kind.gpu_memory, where=where) if kind.gpu_memory else None,
-            gpu=kind.gpu,
-            pending=True,
-        )
-        there = [each for each in free if _alike(each, node)][: kind.count]
+        given = {"nodes": kind.count, **kind.model_dump(exclude={"count"})}
+        wanted = _Nodes.read(given, "resources.nodes", pending=True)
+        there = [each for each in free if _alike(each, wanted[0])][: kind.count]
         for each in there:
             free.remove(each)
-        coming += [node] * (kind.count - len(there))
+        coming += wanted[len(there) :]
     return replace(inventory, nodes=(*inventory.nodes, *coming))
 
 

@@ -30,7 +30,7 @@ from raybias.planning.machine import (
     places,
 )
 from raybias.planning.stage_plans import ScorePlan, TunePlan
-from raybias.planning.workload import ReadingWork, TuningWork
+from raybias.planning.workload import Passes, ReadingWork, TuningWork
 
 # A replica computes on all its CPUs but asks Ray for this part of them: the rest
 # lets Ray Data's readers and callers, which mostly wait, be scheduled beside it.
@@ -58,12 +58,25 @@ class LayoutPlanner:
         self.machine, self.backbone = machine, backbone
         self.cpus, self.gpus = asked.cpus_per_worker, inventory.gpus_of_worker(asked)
         self.on = "gpu" if self.gpus else "cpu"
-        self.nodes, self.device_memory = self._devices()
+        self.nodes = inventory.nodes
         #: Token budgets of a pass, halved from the study's.
         self.budgets = halved(asked.tokens_per_batch, _FEWEST_TOKENS)
         gpus = f" and {self.gpus} GPU{'s' if self.gpus > 1 else ''}" if self.gpus else ""
         self.each = f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}{gpus}"
-        largest = max(node.cpus for node in inventory.nodes)
+        if asked.memory_per_device is not None:
+            most = parse_size(asked.memory_per_device, where="resources.memory_per_device")
+            self.nodes = tuple(replace(n, gpu_memory=most) if n.gpus else n for n in self.nodes)
+        elif not self.gpus:
+            most = max(node.memory for node in self.nodes)
+        elif not inventory.gpus:
+            problem = f"resources.gpus_per_worker is {self.gpus}, there is no GPU"
+            raise self._refused(problem, "set it to 0, or add GPU nodes")
+        elif not (most := max((n.gpu_memory or 0 for n in self.nodes if n.gpus), default=0)):
+            cure = "set resources.memory_per_device, such as 80GiB"
+            raise self._refused("the memory of its GPUs cannot be read", cure)
+        #: Bytes of the largest device.
+        self.device_memory = most
+        largest = max(node.cpus for node in self.nodes)
         if self.cpus > largest:
             problem = f"is {self.cpus}, the largest node has {largest:g} CPUs"
             cure = f"set it to {largest:g} or less"
@@ -72,37 +85,19 @@ class LayoutPlanner:
     def _refused(self, problem: str, cure: str) -> PlanError:
         return PlanError(problem, where=str(self.inventory), cure=cure)
 
-    def _devices(self) -> tuple[tuple[Node, ...], int]:
-        """Return the nodes with the memory of their GPUs, and that of the largest device."""
-        given, nodes = self.resources.memory_per_device, self.inventory.nodes
-        if given is not None:
-            most = parse_size(given, where="resources.memory_per_device")
-            return tuple(replace(n, gpu_memory=most) if n.gpus else n for n in nodes), most
-        if not self.gpus:
-            return nodes, max(node.memory for node in nodes)
-        if not self.inventory.gpus:
-            problem = f"resources.gpus_per_worker is {self.gpus}, there is no GPU"
-            raise self._refused(problem, "set it to 0, or add GPU nodes")
-        known = [n.gpu_memory for n in nodes if n.gpus and n.gpu_memory]
-        if not known:
-            cure = "set resources.memory_per_device, such as 80GiB"
-            raise self._refused("the memory of its GPUs cannot be read", cure)
-        return nodes, max(known)
-
-    def tunings(
-        self, training: TrainingSet, method: MethodFields, work: TuningWork
-    ) -> list[TunePlan]:
+    def tunings(self, training: TrainingSet, method: MethodFields, whole: Work) -> list[TunePlan]:
         """Plan one method on one training set, from the largest packs to the smallest.
 
         The last plan, where possible, has all GPUs share one pack. PlanError as in `scoring`.
         """
+        work = TuningWork.of(whole, training.name, self.shape)
         asked, trials = self.resources.train_workers, max(work.sweep, work.final)
         wanted = [min(asked, trials)] if asked else list(range(1, trials + 1))
         made: list[TunePlan] = []
         errors: list[PlanError] = []
         for pack in sorted({math.ceil(trials / packs) for packs in wanted}, reverse=True):
             try:
-                made.append(self._tuning(training, method, work, pack))
+                made.append(self._tuning(training.name, method, work, pack))
             except PlanError as error:
                 errors.append(error)
                 continue
@@ -112,12 +107,12 @@ class LayoutPlanner:
             raise errors[0]
         if self.gpus and asked is None and not made[-1].sharded:
             with suppress(PlanError):
-                made.append(self._tuning(training, method, work, 1, shared=True))
+                made.append(self._tuning(training.name, method, work, 1, shared=True))
         return made
 
     def _tuning(
         self,
-        training: TrainingSet,
+        training: str,
         method: MethodFields,
         work: TuningWork,
         pack: int,
@@ -127,11 +122,9 @@ class LayoutPlanner:
         trials = max(work.sweep, work.final)
         packs = math.ceil(trials / pack)
 
-        def terms(shape: ModelShape, tokens: int, partitions: int) -> tuple[MemoryTerm, ...]:
+        def terms(shape: ModelShape, *, partitions: int, **how: Any) -> tuple[MemoryTerm, ...]:
             held = trials if partitions > 1 else pack
-            return work.whole.tuning_memory(
-                shape, pack=held, tokens=tokens, device=self.on, partitions=partitions
-            )
+            return work.whole.tuning_memory(shape, pack=held, partitions=partitions, **how)
 
         def seconds(fit: Fit) -> float:
             parts = 1 if fit.layout.sharded else packs
@@ -141,10 +134,9 @@ class LayoutPlanner:
         fit = self._fit(method, work.whole, load, packs, seconds, shared=shared)
         size = trials if fit.layout.sharded else pack
         return TunePlan(
-            training=training.name,
+            training=training,
             method=method.name,
-            sweep_units=work.sweep,
-            final_units=work.final,
+            work=work,
             workers=fit.workers,
             pack=min(size, work.most or size),
             sweep_packs=math.ceil(work.sweep / size),
@@ -152,18 +144,10 @@ class LayoutPlanner:
             **self.stage(fit, load),
         )
 
-    def scoring(
-        self, method: MethodFields, work: ReadingWork, rows: int | None = None
-    ) -> ScorePlan:
-        """Plan the replicas and shards of all probes; `rows` by default take a few seconds a shard.
-
-        Raises PlanError: it does not fit, or not as the study wants it.
-        """
-
-        def terms(shape: ModelShape, tokens: int, partitions: int) -> tuple[MemoryTerm, ...]:
-            return work.whole.reading_memory(
-                shape, tokens=tokens, device=self.on, partitions=partitions
-            )
+    def scoring(self, method: MethodFields, whole: Work, rows: int | None = None) -> ScorePlan:
+        """Plan the replicas and shards of all probes; PlanError where it does not fit."""
+        item = whole.weight_bytes(self.shape)
+        work = ReadingWork(whole, Passes(self.shape, item, whole.parameters(self.shape)))
 
         def each(fit: Fit) -> int:
             return rows or work.rows_per_shard(fit.speed, fit.layout, fit.workers)
@@ -171,13 +155,24 @@ class LayoutPlanner:
         def seconds(fit: Fit) -> float:
             return work.seconds(fit.speed, fit.layout, each(fit))
 
-        item = work.whole.weight_bytes(self.shape)
-        load = Load(terms, self.shape, item, self.on, self.backbone.gpu_share)
-        fit = self._fit(method, work.whole, load, None, seconds)
-        sharded = fit.layout.sharded
-        least, most = (fit.workers,) * 2 if sharded else self._replicas(fit.workers)
+        load = Load(whole.reading_memory, self.shape, item, self.on, self.backbone.gpu_share)
+        fit = self._fit(method, whole, load, None, seconds)
+        least = most = slots = fit.workers
+        held, asked = float(self.cpus), self.resources
+        if not fit.layout.sharded:
+            held, least = self.cpus * _REPLICA_SHARE, asked.replicas_min
+            most = asked.replicas_max or max(slots, least)
+        if most > slots:
+            key = "replicas_max" if asked.replicas_max else "replicas_min"
+            raise self._refused(
+                f"resources.{key} is {most}: replicas of {self.each} would leave Ray Data"
+                f" nothing to read with; {slots} fit",
+                f"set it to {slots} or less, or lower resources.cpus_per_worker",
+            )
+        if least > most:
+            problem = f"resources.replicas_min is {least}, replicas_max is {most}"
+            raise PlanError(problem, cure="lower replicas_min")
         fit = replace(fit, workers=most)
-        held = self.cpus * (1 if sharded else _REPLICA_SHARE)
         return ScorePlan(
             method=method.name,
             replicas_min=least,
@@ -185,9 +180,9 @@ class LayoutPlanner:
             replica_cpus=held,
             data_cpus=self.inventory.cpus - most * held,
             rows_per_shard=each(fit),
-            items=work.whole.items,
-            runs=work.whole.runs,
-            shards=work.whole.runs * work.shards(each(fit)),
+            items=whole.items,
+            runs=whole.runs,
+            work=work,
             **self.stage(fit, load),
         )
 
@@ -207,23 +202,6 @@ class LayoutPlanner:
             "speed": fit.speed,
             "deterministic": self.resources.deterministic,
         }
-
-    def _replicas(self, slots: int) -> tuple[int, int]:
-        asked = self.resources
-        most = asked.replicas_max or max(slots, asked.replicas_min)
-        if most > slots:
-            key = "replicas_max" if asked.replicas_max else "replicas_min"
-            raise self._refused(
-                f"resources.{key} is {most}: replicas of {self.each} would leave Ray Data"
-                f" nothing to read with; {slots} fit",
-                f"set it to {slots} or less, or lower resources.cpus_per_worker",
-            )
-        if asked.replicas_min > most:
-            raise PlanError(
-                f"resources.replicas_min is {asked.replicas_min}, replicas_max is {most}",
-                cure="lower replicas_min",
-            )
-        return asked.replicas_min, most
 
     def _fit(
         self,
@@ -273,7 +251,11 @@ class LayoutPlanner:
             found += [fit for fit in among_all if asked is None or fit.workers == asked]
         if not found:
             raise self._refusal(load, method.name, workers, can_shard=whole.can_shard)
-        return min(found, key=lambda fit: (seconds(fit) / fit.at_once, -fit.layout.tokens))
+
+        def at_once(fit: Fit) -> int:
+            return 1 if fit.layout.sharded else fit.places.count
+
+        return min(found, key=lambda fit: (seconds(fit) / at_once(fit), -fit.layout.tokens))
 
     def _splits(self, *, can_split: bool) -> list[Layout]:
         """List over how many devices a worker may split the layers; budgets are chosen later."""
@@ -350,10 +332,7 @@ class LayoutPlanner:
         return f"replicated: each worker holds the whole backbone in {fits}{less}"
 
     def _refusal(self, load: Load, method: str, workers: int, *, can_shard: bool) -> PlanError:
-        """Make the error of a backbone that fits in no way that the study allows.
-
-        `can_shard`: workers can share what the method needs of the backbone.
-        """
+        """Make the error of a backbone that fits in no way, with the nearest way that would."""
         asked, alone = self.resources.shard, Layout(self.budgets[-1])
         who = f"{self.backbone.name} ({method})"
         if not can_shard and asked == "zero3":

@@ -21,44 +21,42 @@ from raybias.planning.inventory import GPU_LABEL, Node
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Constants of one kind of device; times are in seconds, rates a second."""
+    """Constants of one kind of device, and for people their source; times are in seconds.
+
+    Attributes
+    ----------
+    peak: FLOP/s of dense products.
+    bandwidth: bytes/s of the device's memory.
+    reached: share of the peak that a pass over many tokens reaches.
+    streamed: share of the bandwidth at which a pass reads weights.
+    launch: of one block's kernels in a forward pass, on the host.
+    token: of one token in a block beside its products, such as softmax and norms.
+    score: of one attention score in a forward pass, where no fused kernel hides it.
+    step, run: of the host in every step of a pack, and for each of its runs.
+    shard: of the host for one shard of predictions.
+    evaluation: of a worker for one evaluation: its report and the checkpoint of its runs.
+    link, network: bytes/s between the devices of one node, and between nodes.
+    loading: bytes/s at which weights come from a node's disk to the device.
+    start: of a worker's process until it loads weights.
+    """
 
     kind: str
     source: str
-    """Where the constants are from, for people."""
     peak: float
-    """FLOP/s of dense products."""
     bandwidth: float
-    """Bytes/s of the device's memory."""
     reached: float
-    """Share of the peak that a pass over many tokens reaches."""
     streamed: float = 0.5
-    """Share of the bandwidth at which a pass reads weights."""
     launch: float = 0.25e-3
-    """Of one block's kernels in a forward pass, on the host; as much again or a little more in a
-    backward one."""
     token: float = 0.0
-    """Of one token in a block beside its products, such as softmax and norms, where these are not
-    hidden behind others."""
     score: float = 0.0
-    """Of one attention score (a query, a key and a head of a block) in a forward pass, where no
-    fused kernel hides it, as on GPUs."""
     step: float = 5e-3
-    """Of the host in every step of a pack, however many runs it has."""
     run: float = 0.8e-3
-    """Of the host in a step for each run: its batch, its AdamW, its bookkeeping."""
     shard: float = 8.7e-3
-    """Of the host for one shard of predictions."""
     evaluation: float = 50e-3
-    """Of a worker for one evaluation: its report and the checkpoint of its runs."""
     link: float = 12e9
-    """Bytes/s between the devices of one node."""
     network: float = 5e9
-    """Bytes/s between nodes, which all workers of a node share."""
     loading: float = 1e9
-    """Bytes/s at which weights come from a node's disk to the device."""
     start: float = 15.0
-    """Of a worker's process until it loads weights."""
 
     def __str__(self) -> str:
         return (
@@ -67,7 +65,7 @@ class Speed:
         )
 
     def work(self, flops: float, read: float) -> float:
-        """Return the seconds of the device for FLOPs and bytes read from its memory."""
+        """Return the seconds of FLOPs and of bytes read from the device's memory."""
         return flops / (self.peak * self.reached) + read / (self.bandwidth * self.streamed)
 
     def load(self, weight_bytes: float) -> float:
@@ -126,10 +124,7 @@ CPU: Final = Speed(
 
 @dataclass(frozen=True)
 class Machine:
-    """The assumed speed of devices; None for that of their kind.
-
-    `peak`: TFLOP/s of one device. `utilisation`: share of it that a long pass reaches.
-    """
+    """Assumed TFLOP/s of a device and share that long passes reach; None as of its kind."""
 
     peak: float | None = None
     utilisation: float | None = None
@@ -149,14 +144,12 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceRequest:
-    """What one worker asks of a node."""
+    """What one worker asks of a node: bytes of each GPU (`device`) and of its memory (`host`)."""
 
     cpus: int
     gpus: int
     device: int = 0
-    """Bytes of each GPU; 0 on CPUs."""
     host: int = 0
-    """Bytes of the node's memory."""
 
     @property
     def devices(self) -> int:
@@ -257,10 +250,8 @@ class Layout:
     Attributes
     ----------
     tokens: budget of one pass.
-    devices: of one worker, which its layers are split over.
-    passes: concurrent ones, on different devices.
-    ranks: workers that share every weight with ZeRO-3; 1 where each holds all of them.
-    across: whether these are on several nodes.
+    devices: of one worker, over which its layers are split; `passes` run at once on them.
+    ranks: workers that share every weight with ZeRO-3, on several nodes if `across`.
     """
 
     tokens: int
@@ -271,7 +262,6 @@ class Layout:
 
     @property
     def sharded(self) -> bool:
-        """Whether workers share every weight."""
         return self.ranks > 1
 
 
@@ -284,40 +274,35 @@ class Fit:
     places: Placement
     speed: Speed
 
-    @property
-    def at_once(self) -> int:
-        """Workers that the nodes have room for, those that share weights counting once."""
-        return 1 if self.layout.sharded else self.places.count
-
 
 @dataclass(frozen=True)
 class Load:
-    """Memory of a worker, by the layout of its backbone.
+    """Memory of a worker on a device ("cpu", "gpu"), by the layout of its backbone.
 
     Attributes
     ----------
-    terms: memory of one device, by shape, tokens of a pass and number of partitions.
+    terms: memory of one device, by shape, and by name tokens of a pass, device and partitions.
     item: bytes of one weight.
-    on: the kind of device, "cpu" or "gpu".
     share: of a GPU that the backbone's engine takes.
     """
 
-    terms: Callable[[ModelShape, int, int], tuple[MemoryTerm, ...]]
+    terms: Callable[..., tuple[MemoryTerm, ...]]
     shape: ModelShape
     item: int
     on: str
     share: float = 1.0
 
     def device(self, layout: Layout) -> tuple[MemoryTerm, ...]:
-        """Return the arithmetic of one device."""
+        """Count the memory of one device."""
         shape = self.shape if layout.devices == 1 else self.shape.part(layout.devices)
-        terms = self.terms(shape, layout.tokens * layout.passes, layout.ranks)
+        tokens = layout.tokens * layout.passes
+        terms = self.terms(shape, tokens=tokens, device=self.on, partitions=layout.ranks)
         if self.share < 1 and self.on == "gpu":
             return within_share(terms, self.share)
         return with_headroom(terms, self.on)
 
     def host(self, layout: Layout) -> tuple[MemoryTerm, ...]:
-        """Return the arithmetic of a worker on a GPU in its node's memory."""
+        """Count what a worker on a GPU takes of its node's memory."""
         return host_memory(self.shape, device=self.on, item=self.item, partitions=layout.ranks)
 
 

@@ -6,34 +6,23 @@ It refuses what Ray would wait for in vain.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Final
 
 from raybias.config.parts import Rewriting
+from raybias.engine import memory
 from raybias.engine.backbone import ModelShape, model_shape
-from raybias.engine.memory import (
-    MemoryTerm,
-    activations,
-    added,
-    keys_and_values,
-    of_bytes,
-    process,
-    term,
-    total,
-    weights,
-)
 from raybias.errors import ConfigError, OutputError, PlanError
-from raybias.methods.base import methods_of
 from raybias.planning.bounds import Forecast, choose_packs
 from raybias.planning.inventory import Inventory, decide_dtypes, size
 from raybias.planning.layout import LayoutPlanner
 from raybias.planning.machine import Layout, Load, Machine, halved
 from raybias.planning.prepared import PreparedStudy, in_style
 from raybias.planning.stage_plans import Plan, RewritePlan, ScorePlan, TunePlan, asking_plan
-from raybias.planning.workload import CHUNK_ROWS, REWRITING, Works, works_of
+from raybias.planning.workload import CHUNK_ROWS, REWRITING, chunks_of
 from raybias.providers.base import Provider
 from raybias.storage import Store
 from raybias.study_record import recorded_dtypes
@@ -56,12 +45,10 @@ def plan(
     out: str | None = None,
     machine: Machine | None = None,
     skip_unfit: bool = False,
-    works: Works | None = None,
 ) -> Plan:
     """Decide what runs where.
 
-    A dtype that `out` was begun with stays. `works` are those of another plan of the study, and
-    parameters else as of `raybias.plan`.
+    A dtype that `out` was begun with stays; parameters as of `raybias.plan`.
 
     Raises
     ------
@@ -81,17 +68,31 @@ def plan(
         for backbone in study.backbones
         if backbone.is_checkpoint
     }
-    works = works or works_of(prepared, shapes)
-    prepared = prepared.with_study(study)
-    tuning, scoring, errors = _laid_out(prepared, inventory, machine or Machine(), shapes, works)
+    works, prepared = prepared.works, prepared.with_study(study)
+    tuning: list[list[TunePlan]] = []
+    scoring: list[ScorePlan] = []
+    errors: dict[tuple[str, str], PlanError] = {}
+    for backbone, method in prepared.methods:
+        work = works[backbone.name, method.name]
+        if isinstance(backbone, Provider):
+            scoring.append(asking_plan(prepared, inventory, backbone, method, work))
+            continue
+        shape = shapes[backbone.name]
+        planner = LayoutPlanner(study.resources, inventory, backbone, shape, machine or Machine())
+        try:
+            sets = study.training if method.trains else ()
+            tuned = [planner.tunings(each, method, work) for each in sets]
+            rows = prepared.rows_per_shard(backbone, method)
+            scoring.append(planner.scoring(method, work, rows))
+            tuning += tuned
+        except PlanError as error:
+            errors[backbone.name, method.name] = error
     if errors and not (skip_unfit and scoring):
         raise _together(list(errors.values()))
     made = Plan(
-        study=study.name,
-        decided=study,
+        prepared=prepared,
         precision=precision,
         inventory=inventory,
-        items={name: frame.height for name, frame in prepared.data.items.items()},
         shapes=shapes,
         rewriting=tuple(
             _rewriting(prepared, inventory, style, options)
@@ -99,81 +100,34 @@ def plan(
         ),
         tuning=tuple(sizes[0] for sizes in tuning),
         scoring=tuple(scoring),
-        works=works,
         unfit={key: str(error) for key, error in errors.items()},
-        notes=(
-            *(f"left out: {error}" for error in errors.values()),
-            *(
-                f"{name}: max_steps is not set; the early-stop rule can run for ever on a slowly"
-                " falling loss"
-                for name in dict.fromkeys(
-                    name for (_, _, name), work in works.tuning.items() if work.last is None
-                )
-            ),
-        ),
+        notes=(),
     )
-    made = choose_packs(prepared, made, tuning)
-    gathering = (_gathering(stage, works) for stage in made.tuning)
-    notes = filter(None, (*gathering, *made.notes))
-    return replace(made, notes=tuple(notes))
+    made = choose_packs(made, tuning)
+    endless = {
+        name: f"{name}: max_steps is not set; the early-stop rule can run for ever on a slowly"
+        " falling loss"
+        for (_, name), work in works.items()
+        if any(each.last is None for each in work.tuning.values())
+    }
+    left_out = (f"left out: {error}" for error in errors.values())
+    gathering = filter(None, map(_gathering, made.tuning))
+    return replace(made, notes=(*gathering, *left_out, *endless.values()))
 
 
-def scaled(
-    prepared: PreparedStudy, made: Plan, sizes: Sequence[int], machine: Machine
-) -> list[tuple[int, Forecast]]:
+def scaled(made: Plan, sizes: Sequence[int], machine: Machine) -> list[tuple[int, Forecast]]:
     """Bound a study's wall time on so many times the nodes of its plan, planned anew for each."""
     found = []
     for times in sizes:
         inventory = replace(made.inventory, nodes=made.inventory.nodes * times)
-        again = plan(
-            prepared, inventory, machine=machine, skip_unfit=bool(made.unfit), works=made.works
-        )
-        found.append((times, Forecast.of(prepared, again)))
+        again = plan(made.prepared, inventory, machine=machine, skip_unfit=bool(made.unfit))
+        found.append((times, Forecast.of(again)))
     return found
 
 
-def _laid_out(
-    prepared: PreparedStudy,
-    inventory: Inventory,
-    machine: Machine,
-    shapes: Mapping[str, ModelShape],
-    works: Works,
-) -> tuple[list[list[TunePlan]], list[ScorePlan], dict[tuple[str, str], PlanError]]:
-    """Lay out the stages of a study.
-
-    Returns each tuning stage's plans by pack size, the plans of scoring, and by backbone and method
-    why it does not fit.
-    """
-    tuning: list[list[TunePlan]] = []
-    scoring: list[ScorePlan] = []
-    errors: dict[tuple[str, str], PlanError] = {}
-    for backbone in prepared.study.backbones:
-        for method in methods_of(prepared.study, backbone):
-            name = backbone.name, method.name
-            if isinstance(backbone, Provider):
-                whole = works.whole[name]
-                scoring.append(asking_plan(prepared, inventory, backbone, method, whole))
-                continue
-            shape = shapes[backbone.name]
-            planner = LayoutPlanner(prepared.study.resources, inventory, backbone, shape, machine)
-            try:
-                tuned = [
-                    planner.tunings(each, method, works.tuning[name[0], each.name, name[1]])
-                    for each in prepared.study.training
-                    if method.trains
-                ]
-                rows = prepared.rows_per_shard(backbone, method)
-                scoring.append(planner.scoring(method, works.reading[name], rows))
-            except PlanError as error:
-                errors[name] = error
-                continue
-            tuning += tuned
-    return tuning, scoring, errors
-
-
-def _gathering(stage: TunePlan, works: Works) -> str:
+def _gathering(stage: TunePlan) -> str:
     """Warn of a stage whose workers wait longer for weights than they compute; else nothing."""
-    work = works.tuning[stage.backbone, stage.training, stage.method]
+    work = stage.work
     parts = work.step_parts(stage.speed, stage.layout, stage.pack)
     if parts.get("gathering", 0.0) <= parts["computing"]:
         return ""
@@ -196,28 +150,23 @@ def _rewriting(
     originals = in_style(prepared.study, style, prepared.data.items)
     pairs = {name: frame.height for name, frame in originals.items()}
     planner = LayoutPlanner(prepared.study.resources, inventory, options.spec(), shape, Machine())
-
-    def terms(shape: ModelShape, tokens: int, partitions: int) -> tuple[MemoryTerm, ...]:
-        return _rewriting_memory(shape, judge, options, tokens=tokens, device=planner.on)
-
-    load = Load(terms, planner.shape, planner.shape.item, planner.on)
+    load = Load(partial(_rewriting_memory, judge, options), shape, shape.item, planner.on)
     asked = planner.resources.tokens_per_batch
     budgets = halved(asked if planner.gpus else min(asked, _MOST_ON_CPU), _FEWEST_TOKENS)
     fit = next(filter(None, (planner.settle(load, Layout(each)) for each in budgets)), None)
     if fit is None:
+        least = memory.total(load.device(Layout(budgets[-1])))
         raise PlanError(
-            f"{planner.backbone.name}, which makes the style {style!r}, needs"
-            f" {size(total(load.device(Layout(budgets[-1]))))} with its judge at the smallest token"
-            f" budget, and one device has {size(planner.device_memory)}",
+            f"{planner.backbone.name}, which makes the style {style!r}, needs {size(least)} with"
+            f" its judge at the smallest token budget, and one device has"
+            f" {size(planner.device_memory)}",
             where=str(planner.inventory),
             cure="draw fewer candidates, use bfloat16 or a smaller checkpoint, or larger devices",
         )
-    chunks = sum(math.ceil(rows / CHUNK_ROWS) for rows in pairs.values())
+    chunks = len(chunks_of(style, pairs))
     replicas = min(fit.places.count, chunks)
     return RewritePlan(
         style=style,
-        judge=options.adequacy.spec().name,
-        paired=options.paired,
         method=REWRITING,
         replicas_min=1,
         replicas_max=replicas,
@@ -226,31 +175,36 @@ def _rewriting(
         rows_per_shard=CHUNK_ROWS,
         items=pairs,
         runs=1,
-        shards=chunks,
         **planner.stage(replace(fit, workers=replicas), load),
     )
 
 
 def _rewriting_memory(
-    shape: ModelShape, judge: ModelShape, options: Rewriting, *, tokens: int, device: str
-) -> tuple[MemoryTerm, ...]:
+    judge: ModelShape,
+    options: Rewriting,
+    shape: ModelShape,
+    *,
+    tokens: int,
+    device: str,
+    partitions: int,
+) -> tuple[memory.MemoryTerm, ...]:
     """Count the memory of a replica that rewrites `tokens` tokens at a time."""
     rows = min(tokens // _SHORTEST_REWRITTEN, 2 * CHUNK_ROWS) * options.candidates
-    held = added((rows, options.max_length), (tokens, options.candidates), unit="tokens")
-    alive = [activations(each, tokens, each.item, "activations") for each in (shape, judge)]
+    held = memory.added((rows, options.max_length), (tokens, options.candidates), unit="tokens")
+    alive = [memory.activations(each, tokens, each.item, "activations") for each in (shape, judge)]
     return (
-        weights("weights of the checkpoint", shape.parameters, shape.item),
-        weights("weights of the judge", judge.parameters, judge.item),
+        memory.weights("weights of the checkpoint", shape.parameters, shape.item),
+        memory.weights("weights of the judge", judge.parameters, judge.item),
         max(alive, key=lambda each: each.bytes),
-        keys_and_values(shape, held, shape.item, note=", written and read"),
-        term(
+        memory.keys_and_values(shape, held, shape.item, note=", written and read"),
+        memory.term(
             "logits and what is drawn from",
             (rows, "{:,} candidates"),
             (shape.vocabulary, "{:,} words"),
-            of_bytes(4),
+            memory.of_bytes(4),
             _DRAWN_FROM,
         ),
-        process(device),
+        memory.process(device),
     )
 
 
@@ -277,7 +231,7 @@ def check_place(store: Store, inventory: Inventory) -> None:
 
 def check_libraries(planned: Plan) -> None:
     """Refuse a plan that needs a package which is not installed, or not for its devices."""
-    backbones = {each.name: each for each in planned.decided.backbones}
+    backbones = {each.name: each for each in planned.study.backbones}
     for stage in planned.scoring:
         backbones[stage.backbone].check_device(stage.gpus)
     sharded = [each.backbone for each in (*planned.tuning, *planned.scoring) if each.sharded]

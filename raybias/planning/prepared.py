@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Final
 
 import polars as pl
@@ -27,13 +27,13 @@ from raybias.engine.checkpoint import (
 )
 from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, ModelError
-from raybias.methods.base import Inputs, methods, methods_of
-from raybias.methods.work import TokenCounts
+from raybias.methods.base import Inputs, Method, methods, methods_of
+from raybias.methods.work import TokenCounts, Work
 from raybias.probes import base_pairs, in_styles, probe_items, question_items, training_sentences
 from raybias.probes.registries import Source, pair_probes, question_probes
 from raybias.probes.sampling import sample_items, sample_pairs
 from raybias.stats import check_metrics, check_reference_groups
-from raybias.study_record import Record, fingerprint, make_record
+from raybias.study_record import Record, make_record
 
 Items = Mapping[str, pl.DataFrame]
 #: What backbones can do, in words.
@@ -51,6 +51,7 @@ class StudyData:
     """The text of a study, read and tokenised when it is first asked for."""
 
     study: Study
+    works: dict[tuple[str, str], Work] = field(default_factory=dict)
 
     @cached_property
     def items(self) -> dict[str, pl.DataFrame]:
@@ -66,13 +67,6 @@ class StudyData:
     def tokens(self) -> dict[str, TokenCounts]:
         """By backbone, its tokenizer with the counts of what it tokenised."""
         return {each.name: TokenCounts(load_tokenizer(each)) for each in self.study.backbones}
-
-    def fingerprints(self) -> dict[str, str]:
-        """By probe and split, a fingerprint of its rows."""
-        marks = {f"probe {name}": fingerprint(frame) for name, frame in self.items.items()}
-        for name, splits in self.sentences.items():
-            marks |= {f"{name} {split}": fingerprint(frame) for split, frame in splits.items()}
-        return marks
 
 
 @dataclass(frozen=True)
@@ -92,6 +86,22 @@ class PreparedStudy:
     def study(self) -> Study:
         """The study that runs: its methods fitted, its models pinned as far as is known."""
         return self.record.study
+
+    @property
+    def methods(self) -> list[tuple[Backbone, Method]]:
+        """Each backbone with each of its methods."""
+        study = self.study
+        return [(each, method) for each in study.backbones for method in methods_of(study, each)]
+
+    @property
+    def works(self) -> Mapping[tuple[str, str], Work]:
+        """What the runs of each method on each backbone need, counted once."""
+        held = self.data.works
+        for backbone, method in self.methods:
+            name = backbone.name, method.name
+            if name not in held:
+                held[name] = method.work(self.inputs(method, backbone))
+        return held
 
     def with_study(self, study: Study) -> PreparedStudy:
         """Replace what does not change the text: resources, revisions and dtypes."""
@@ -122,16 +132,14 @@ class PreparedStudy:
         """
         check_metrics(self.study.statistics.metrics)
         check_references(self.study, self.data.items)
-        for backbone in self.study.backbones:
-            for method in methods_of(self.study, backbone):
-                method.check(self.inputs(method, backbone))
+        for backbone, method in self.methods:
+            method.check(self.inputs(method, backbone))
 
     def check_rewritten(self, items: Items) -> None:
         """Refuse rewritten pairs, by probe, that are too long for a backbone that scores them."""
-        for backbone in self.study.backbones:
-            for method in methods_of(self.study, backbone):
-                if method.reads == "pairs":
-                    method.check(self.inputs(method, backbone, items))
+        for backbone, method in self.methods:
+            if method.reads == "pairs":
+                method.check(self.inputs(method, backbone, items))
 
     def rows_per_shard(self, backbone: Backbone, method: MethodFields) -> int | None:
         """Return the items of a shard that the study or its OUT names; None where a plan may."""
@@ -159,10 +167,7 @@ def with_styles(items: Items, made: Mapping[str, Items]) -> dict[str, pl.DataFra
 
 
 def read_items(study: Study) -> dict[str, pl.DataFrame]:
-    """Read the limited items by probe; pairs in every style.
-
-    A style that a model will make holds the originals, marked as kept.
-    """
+    """Read the limited items by probe; a style that a model will make holds the originals."""
     had = {style for probe in study.pairs for style in pair_probes[probe.source].styles}
     for style in study.styles.names if study.pairs else ():
         if style not in had:
@@ -223,10 +228,7 @@ def read_by(study: Study, method: MethodFields) -> list[str]:
 
 
 def fit_methods(study: Study) -> Study:
-    """Return the study with each method fitted to its backbones; no weights are read.
-
-    A method that differs between backbones becomes several of its name.
-    """
+    """Fit each method to its backbones; it becomes several of its name where they differ."""
     found: list[MethodFields] = []
     for method in study.methods:
         fitted: dict[MethodFields, list[str]] = {}
@@ -306,7 +308,11 @@ def check_weights(study: Study) -> None:
                 cure="copy or download them into the folder, then run this again",
             )
         for index in sorted(folder.glob("*.safetensors.index.json")):
-            if missing := sorted(name for name in _parts(index) if not (folder / name).is_file()):
+            named = set[str]()
+            # One that is malformed names nothing.
+            with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+                named = set(map(str, json.loads(index.read_bytes())["weight_map"].values()))
+            if missing := sorted(name for name in named if not (folder / name).is_file()):
                 more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
                 raise ModelError(
                     f"lacks {missing[0]}{more}, which {index.name} names",
@@ -323,12 +329,3 @@ def check_weights(study: Study) -> None:
                     where=spec.id,
                     cure="fetch it again",
                 ) from error
-
-
-def _parts(index: Path) -> set[str]:
-    """Return the files that an index of weights names; one that is malformed names none."""
-    try:
-        content = json.loads(index.read_bytes())
-        return {str(name) for name in content["weight_map"].values()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return set()

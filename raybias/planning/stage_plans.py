@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from raybias.config import Backbone, MethodFields, Study
 from raybias.engine.backbone import ModelContext, ModelShape
@@ -17,38 +17,40 @@ from raybias.methods.work import Work
 from raybias.planning.inventory import Inventory, Precision
 from raybias.planning.machine import CPU, Layout, ResourceRequest, Speed
 from raybias.planning.prepared import PreparedStudy
-from raybias.planning.workload import Works, rows_in
+from raybias.planning.workload import ReadingWork, TuningWork, rows_in
 from raybias.providers.base import Provider
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Work of one backbone, and the resources of each of its workers."""
+    """Work of one backbone, and the resources of each of its workers.
+
+    Attributes
+    ----------
+    memory, host: arithmetic of one of a worker's devices, and of its node beside a GPU.
+    device_memory: bytes of the smallest device that is used, or of its node without GPUs.
+    reason: why it is sharded or not.
+    requests: Ray options of a worker beside CPUs and GPUs, where not every node would do.
+    pending: nodes that an autoscaler must still bring for all workers.
+    speed: of the slowest device that it may run on.
+    deterministic: whether a GPU computes the same bits again.
+    """
 
     backbone: str
     need: ResourceRequest
-    """Of one worker or replica; it computes on so many CPUs."""
     layout: Layout
     memory: tuple[MemoryTerm, ...]
-    """Arithmetic of one of a worker's devices."""
     device_memory: int
-    """Bytes of the smallest device that is used, or of its node without GPUs."""
     host: tuple[MemoryTerm, ...] = ()
-    """Arithmetic of what a worker on a GPU takes of its node's memory."""
     reason: str = ""
-    """Why it is sharded or not."""
     requests: Mapping[str, Any] = field(default_factory=dict)
-    """Ray options of a worker beside CPUs and GPUs, where not every node would do."""
     pending: int = 0
-    """Nodes that an autoscaler must still bring for all workers."""
     speed: Speed = CPU
-    """Of the slowest device that it may run on."""
     deterministic: bool = False
-    """Whether a GPU computes the same bits again."""
 
     @property
     def gpus(self) -> int:
-        """GPUs of one worker or replica, which the layers are split over."""
+        """GPUs of one worker or replica."""
         return self.need.gpus
 
     @property
@@ -73,48 +75,63 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class TunePlan(Stage):
-    """Tuning of one backbone on one training set by one method."""
+    """Tuning of one backbone on one training set by one method.
+
+    Attributes
+    ----------
+    workers: that the nodes hold at once; all share one pack where the backbone is sharded.
+    pack: most runs that one worker tunes in one step.
+    sweep_packs, final_packs: packs of the runs of the sweep, and of the final runs.
+    """
 
     method: str
     training: str
-    sweep_units: int
-    """Runs of the sweep; 0 where nothing is swept over."""
-    final_units: int
-    """Runs after the sweep; sweep runs of the chosen combination are used again."""
+    work: TuningWork
     workers: int
-    """Workers that the nodes hold at once; all sharing one pack where the backbone is sharded."""
     pack: int
-    """Most runs that one worker tunes in one step."""
     sweep_packs: int
-    """Packs of the runs of the sweep; each is tuned by itself, on one worker."""
     final_packs: int
-    """Packs of the final runs."""
 
     def packs(self, stage: str) -> int:
-        """Return the packs of a stage, "sweep" or "final"."""
+        """Return the packs of the "sweep" or "final" runs."""
         return self.sweep_packs if stage == "sweep" else self.final_packs
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScorePlan(Stage):
-    """Reading the probes with one backbone and the kept runs of one method."""
+    """Reading the probes with one backbone and the kept runs of one method.
+
+    Attributes
+    ----------
+    replicas_min, replicas_max: of Ray Serve, or workers of a group that shares the backbone.
+    replica_cpus, data_cpus: that one replica asks Ray for, and that all leave to Ray Data.
+    rows_per_shard: items of one request and one predictions file.
+    items: rows of each probe that the `runs` read.
+    work: None where it is no reading of probes with a backbone's weights.
+    """
 
     method: str
     replicas_min: int
     replicas_max: int
-    """Ray Serve replicas; workers of one group where the backbone is sharded."""
     replica_cpus: float
-    """CPUs that one replica asks Ray for."""
     data_cpus: float
-    """CPUs left to Ray Data when all replicas run."""
     rows_per_shard: int
-    """Items of one request and one predictions file."""
     items: Mapping[str, int]
-    """Rows of each probe that is read."""
     runs: int
-    """That read them."""
-    shards: int
-    """Predictions files: probes x kept runs x row ranges."""
+    work: ReadingWork | None = None
+
+    @property
+    def shards(self) -> int:
+        """Predictions files: probes x kept runs x row ranges."""
+        ranges = (math.ceil(count / self.rows_per_shard) for count in self.items.values())
+        return self.runs * sum(ranges)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of one replica that reads everything."""
+        if self.work is None:
+            return 0.0
+        return self.work.seconds(self.speed, self.layout, self.rows_per_shard)
 
     @property
     def replica(self) -> Hashable:
@@ -129,9 +146,6 @@ class RewritePlan(ScorePlan):
     """Rewriting of the probes' pairs in one style with a checkpoint, in shards of pairs."""
 
     style: str
-    judge: str
-    paired: Literal["separate", "mirror"]
-    """Whether both sides of a pair are rewritten, or one and the edit is carried over."""
 
 
 #: Seconds of a request, for the schedule; nobody knows them before.
@@ -142,16 +156,12 @@ _SHARD_S: Final = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class AskPlan(ScorePlan):
-    """Asking a provider by one method, from one process."""
+    """Asking a provider by one method, from one process: how often, and at most how many tokens."""
 
     calls: float
-    """Requests, those that are repeated too."""
     counted: str
-    """How they are counted."""
     read: float
-    """Tokens of prompts."""
     written: float
-    """Most tokens of answers."""
     money: float
     at_once: int
 
@@ -189,7 +199,6 @@ def asking_plan(
         rows_per_shard=rows,
         items=items,
         runs=runs,
-        shards=runs * sum(math.ceil(count / rows) for count in items.values()),
         reason=f"at {backbone.place}, {backbone.at_once} requests at once, from one process",
         calls=calls,
         counted=f"prompts of {runs} runs, and {backbone.repeat:.1%} of them once more",
@@ -204,45 +213,41 @@ def asking_plan(
 class Plan:
     """A study on an inventory."""
 
-    study: str
-    decided: Study
-    """The study, with every dtype that it left to the hardware."""
+    prepared: PreparedStudy
+    """With every dtype that the study left to the hardware."""
     precision: Precision | None
     """What was decided and why; None where the study, or OUT before it, says."""
     inventory: Inventory
-    items: dict[str, int]
-    """Rows per probe."""
     shapes: dict[str, ModelShape]
     """Of each backbone with weights, by name."""
     rewriting: tuple[RewritePlan, ...]
     tuning: tuple[TunePlan, ...]
     scoring: tuple[ScorePlan, ...]
-    works: Works
-    """What each stage has to do."""
     unfit: Mapping[tuple[str, str], str]
     """Backbones and methods that are left out, and why they do not fit."""
     notes: tuple[str, ...]
     """What a user should know before starting."""
 
     @property
+    def study(self) -> Study:
+        """The study, with every dtype decided."""
+        return self.prepared.study
+
+    @property
     def devices(self) -> int:
-        """Return the GPUs, or CPUs without them, that the study holds at most."""
-        return self.inventory.devices(self.decided.resources)
+        """GPUs, or CPUs without them, that the study holds at most."""
+        return self.inventory.devices(self.study.resources)
 
     def methods(self, backbone: Backbone) -> list[Method]:
         """List the methods of a backbone that the inventory has room for."""
-        methods = methods_of(self.decided, backbone)
+        methods = methods_of(self.study, backbone)
         return [each for each in methods if (backbone.name, each.name) not in self.unfit]
 
-    def rewrite(self, style: str) -> RewritePlan:
-        """Return the plan of a style that a model makes."""
-        return next(each for each in self.rewriting if each.style == style)
-
     def tune(self, backbone: str, training: str, method: str) -> TunePlan:
-        """Return the tuning plan of a backbone, training set and method, by their names."""
+        """Return the plan of a tuning, by names."""
         wanted = (backbone, training, method)
         return next(t for t in self.tuning if (t.backbone, t.training, t.method) == wanted)
 
     def score(self, backbone: str, method: str) -> ScorePlan:
-        """Return the scoring plan of a backbone and method, by their names."""
+        """Return the scoring plan of a backbone and method, by names."""
         return next(s for s in self.scoring if (s.backbone, s.method) == (backbone, method))

@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
 from typing import Final, Literal
 
 from raybias.config import Backbone
 from raybias.engine.checkpoint import folder_of
 from raybias.engine.memory import total
-from raybias.methods.base import Method
 from raybias.planning.machine import ResourceRequest
-from raybias.planning.prepared import PreparedStudy
-from raybias.planning.stage_plans import AskPlan, Plan, RewritePlan, TunePlan
+from raybias.planning.stage_plans import Plan, RewritePlan, ScorePlan, TunePlan
 from raybias.planning.workload import CHUNK_ROWS
 
 #: Bytes/s at which a node takes weights from the hub.
@@ -86,65 +85,55 @@ class Task:
 def remaining(tasks: Iterable[Task]) -> dict[str, float]:
     """Return by task the seconds of the longest path from its beginning to the study's end."""
     known = {task.key: task for task in tasks}
-    behind: dict[str, list[str]] = {key: [] for key in known}
-    for task in known.values():
+    order = TopologicalSorter({key: task.after for key, task in known.items()}).static_order()
+    paths = dict.fromkeys(known, 0.0)
+    for task in map(known.__getitem__, reversed(list(order))):
+        paths[task.key] += task.load + task.seconds / (task.most if task.divisible else 1)
         for before in task.after:
-            behind[before].append(task.key)
-    paths: dict[str, float] = {}
-    waiting = {key: len(after) for key, after in behind.items()}
-    ends = [key for key, count in waiting.items() if not count]
-    while ends:
-        task = known[ends.pop()]
-        own = task.load + task.seconds / (task.most if task.divisible else 1)
-        paths[task.key] = own + max((paths[key] for key in behind[task.key]), default=0.0)
-        for before in task.after:
-            waiting[before] -= 1
-            if not waiting[before]:
-                ends.append(before)
+            paths[before] = max(paths[before], paths[task.key])
     return paths
 
 
-def tasks_of(prepared: PreparedStudy, plan: Plan, *, early: bool = True) -> list[Task]:
+def tasks_of(plan: Plan, *, early: bool = True) -> list[Task]:
     """List the tasks of a study; runs stop early, as planned, or all at their last step."""
-    fetched = fetched_models(prepared, plan)
+    fetched = fetched_models(plan)
     tasks = [
         Task(key=key, kind="fetch", backbone=spec.name, seconds=count / _HUB)
         for key, (spec, count) in fetched.items()
     ]
-    for stage in plan.rewriting:
-        specs = prepared.study.styles.rewriting[stage.style].specs
+    for rewriting in plan.rewriting:
+        specs = plan.study.styles.rewriting[rewriting.style].specs
         models = [key for spec in specs if (key := _fetching(spec)) in fetched]
-        tasks.append(_rewriting(prepared, stage, tuple(models)))
+        tasks.append(_rewriting(plan, rewriting, tuple(models)))
     styles = tuple(task.key for task in tasks if task.kind == "rewrite")
-    for backbone in prepared.study.backbones:
+    for backbone in plan.study.backbones:
         own = [key for key in [f"fetch/{backbone.name}"] if key in fetched]
         for method in plan.methods(backbone):
-            if not method.trains:
-                beside = plan.works.whole[backbone.name, method.name].beside
-                models = [key for each in beside if (key := _fetching(each.spec)) in fetched]
-                after = (*own, *models, *(styles if method.reads == "pairs" else ()))
-                tasks.append(_reading(prepared, plan, backbone, method, after=after))
-                continue
-            for training in prepared.study.training:
-                tuned = plan.tune(backbone.name, training.name, method.name)
-                packs = list(tuning_tasks(plan, tuned, tuple(own), early=early))
-                last = tuple(pack.key for pack in packs if pack.stage == packs[-1].stage)
-                tasks += packs
-                tasks.append(
-                    _reading(prepared, plan, backbone, method, training=training.name, after=last)
-                )
+            for training in plan.study.training if method.trains else (None,):
+                if training is not None:
+                    tuned = plan.tune(backbone.name, training.name, method.name)
+                    packs = list(tuning_tasks(plan, tuned, tuple(own), early=early))
+                    after = [pack.key for pack in packs if pack.stage == packs[-1].stage]
+                    tasks += packs
+                else:
+                    beside = plan.prepared.works[backbone.name, method.name].beside
+                    models = [key for each in beside if (key := _fetching(each.spec)) in fetched]
+                    after = [*own, *models, *(styles if method.reads == "pairs" else ())]
+                name, parts = (training.name, len(plan.study.training)) if training else ("", 1)
+                stage = plan.score(backbone.name, method.name)
+                tasks.append(replace(_reading(stage, name, parts), after=tuple(after)))
     return tasks
 
 
-def fetched_models(prepared: PreparedStudy, plan: Plan) -> dict[str, tuple[Backbone, int]]:
+def fetched_models(plan: Plan) -> dict[str, tuple[Backbone, int]]:
     """Return the models of the hub that workers load, by their task, and their weights' bytes."""
-    study = prepared.study
+    study = plan.study
     found = {
         f"fetch/{each.name}": (each, plan.shapes[each.name].weight_bytes)
         for each in study.backbones
         if each.is_checkpoint
     }
-    works = plan.works.whole.values()
+    works = plan.prepared.works.values()
     beside = [(each.spec, each.shape.weight_bytes) for work in works for each in work.beside]
     for stage in plan.rewriting:
         weights = (term.bytes for term in stage.memory)
@@ -162,7 +151,7 @@ def tuning_tasks(
     plan: Plan, stage: TunePlan, after: tuple[str, ...] = (), *, early: bool
 ) -> Iterator[Task]:
     """Yield the packs of a training set: of the sweep, after `after`, then of the final runs."""
-    work = plan.works.tuning[stage.backbone, stage.training, stage.method]
+    work = stage.work
     load = stage.speed.load(work.passes.all_bytes / stage.layout.ranks)
 
     def seconds(stops: Sequence[int], packs: int) -> list[float]:
@@ -212,34 +201,21 @@ def tuning_tasks(
         after = tuple(made)
 
 
-def _reading(
-    prepared: PreparedStudy,
-    plan: Plan,
-    backbone: Backbone,
-    method: Method,
-    *,
-    training: str = "",
-    after: tuple[str, ...],
-) -> Task:
-    """Return the scoring of one training set's runs, or of all where none is tuned on."""
-    stage = plan.score(backbone.name, method.name)
+def _reading(stage: ScorePlan, training: str, parts: int) -> Task:
+    """Return the scoring of one of `parts` training sets' runs, or of all where none is tuned."""
     task = Task(
-        key="/".join(filter(None, ("read", backbone.name, training, method.name))),
+        key="/".join(filter(None, ("read", stage.backbone, training, stage.method))),
         kind="read",
-        backbone=backbone.name,
-        method=method.name,
+        backbone=stage.backbone,
+        method=stage.method,
         training=training,
-        seconds=stage.seconds if isinstance(stage, AskPlan) else 0.0,
-        after=after,
+        seconds=stage.seconds / parts,
     )
-    if isinstance(stage, AskPlan):
+    if (work := stage.work) is None:
         return task
-    work = plan.works.reading[backbone.name, method.name]
-    parts = len(prepared.study.training) if training else 1
     least = stage.replicas_max if stage.sharded else 1
     return replace(
         task,
-        seconds=work.seconds(stage.speed, stage.layout, stage.rows_per_shard) / parts,
         load=stage.speed.load(work.passes.all_bytes / stage.layout.ranks),
         need=stage.need,
         least=least,
@@ -247,11 +223,11 @@ def _reading(
     )
 
 
-def _rewriting(prepared: PreparedStudy, stage: RewritePlan, after: tuple[str, ...]) -> Task:
+def _rewriting(plan: Plan, stage: RewritePlan, after: tuple[str, ...]) -> Task:
     """Return the rewriting of pairs in one style; every new token of a batch reads all weights."""
     rows = max(1, stage.layout.tokens // _SENTENCE)
     batches = stage.shards * math.ceil(2 * CHUNK_ROWS / rows)
-    length = prepared.study.styles.rewriting[stage.style].max_length
+    length = plan.study.styles.rewriting[stage.style].max_length
     return Task(
         key=f"rewrite/{stage.style}",
         kind="rewrite",

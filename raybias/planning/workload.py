@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from raybias.engine.backbone import ModelShape
-from raybias.methods.base import Shard, methods_of
-from raybias.methods.work import Tuning, Work
+from raybias.methods.base import Shard
+from raybias.methods.work import Rows, Tuning, Work
 from raybias.planning.machine import Layout, Speed
-from raybias.planning.prepared import PreparedStudy
 from raybias.schema import PAIRS, REWRITTEN_PAIRS, OutputSpec
 
 #: Most items of a shard, and the seconds that one takes on a replica, from least to most.
@@ -40,10 +39,7 @@ _BATCHES: Final = 4
 
 @dataclass(frozen=True)
 class Passes:
-    """Cost of passes over a backbone.
-
-    `item`: bytes of one weight; `parameters`: those that multiply one token.
-    """
+    """Passes over a backbone: bytes of one weight (`item`), and parameters per token."""
 
     shape: ModelShape
     item: int
@@ -113,11 +109,14 @@ class TuningWork(Tuning):
     whole: Work
     passes: Passes
 
-    def stops(self, runs: int, *, early: bool = True) -> tuple[int, ...]:
-        """Return the planned last steps of runs, log-spaced from the first possible one.
+    @classmethod
+    def of(cls, whole: Work, training: str, shape: ModelShape) -> TuningWork:
+        """Return a method's tuning on a training set."""
+        passes = Passes(shape, whole.weight_bytes(shape), shape.block_parameters)
+        return cls(**vars(whole.tuning[training]), whole=whole, passes=passes)
 
-        Not `early`, all stop at the last.
-        """
+    def stops(self, runs: int, *, early: bool = True) -> tuple[int, ...]:
+        """Return the planned last steps of runs, log-spaced; not `early` the last one."""
         last = self.last or _UNBOUNDED * self.first
         if not early:
             return (last,) * runs
@@ -126,22 +125,35 @@ class TuningWork(Tuning):
         return tuple(min(last, math.ceil(each / self.every) * self.every) for each in steps)
 
     def step_seconds(self, speed: Speed, layout: Layout, runs: int) -> float:
-        """Return the seconds of one step of a pack of so many runs."""
+        """Return the seconds of one step of so many runs."""
         # What the optimizer reads and writes.
         moving = runs * float(self.moved * self.passes.shape.parameters) / speed.bandwidth
         return max(self.step_parts(speed, layout, runs).values()) + moving + self.host(speed, runs)
 
     def step_parts(self, speed: Speed, layout: Layout, runs: int) -> dict[str, float]:
         """Return what a step's passes take; see `Passes.seconds`."""
-        shared, own = self.launches
+        factor = float(self.factor)
+        return self._parts(self.step, speed, layout, runs, factor=factor, ways=_BOTH_WAYS)
+
+    def _parts(
+        self,
+        rows: Rows,
+        speed: Speed,
+        layout: Layout,
+        runs: int,
+        *,
+        factor: float = 2.0,
+        ways: float = 1.0,
+    ) -> dict[str, float]:
+        (shared, own), number = self.launches, runs * rows.number
         return self.passes.seconds(
             speed,
             layout,
-            runs * self.step.number * self.step.length,
-            length=self.step.length,
-            factor=float(self.factor),
-            launches=_BOTH_WAYS * (shared + own * runs),
-            least=self.step.widths.batches(runs * self.step.number),
+            number * rows.length,
+            length=rows.length,
+            factor=factor,
+            launches=ways * (shared + own * runs),
+            least=rows.widths.batches(number),
         )
 
     def host(self, speed: Speed, runs: int) -> float:
@@ -150,15 +162,7 @@ class TuningWork(Tuning):
 
     def evaluation_seconds(self, speed: Speed, layout: Layout, runs: int) -> float:
         """Return the seconds of one evaluation of so many runs, with its report."""
-        shared, own = self.launches
-        computing = self.passes.seconds(
-            speed,
-            layout,
-            runs * self.checked.number * self.checked.length,
-            length=self.checked.length,
-            launches=shared + own * runs,
-            least=self.checked.widths.batches(runs * self.checked.number),
-        )
+        computing = self._parts(self.checked, speed, layout, runs)
         return max(computing.values()) + speed.evaluation
 
     def test_seconds(self, speed: Speed, layout: Layout) -> float:
@@ -232,9 +236,8 @@ class ReadingWork:
     def rows_per_shard(self, speed: Speed, layout: Layout, replicas: int) -> int:
         """Choose the items of a shard, a power of two that takes a few seconds.
 
-        So a driver feeds hundreds of replicas and a lost one repeats little. Written answers need
-        at least the prompts of one pass, and a few times as many where each replica has enough, so
-        that their prefix is computed once and batches have like lengths.
+        Written answers need at least the prompts of one pass, and a few times as many where each
+        replica has enough, so that their prefix is computed once and batches have like lengths.
         """
         alone = self.seconds(speed, layout, ROWS) * layout.ranks
         if not alone:
@@ -247,35 +250,6 @@ class ReadingWork:
             full = each * self.together(layout)
             wanted = max(wanted, full, min(share, _BATCHES * full))
         return rows_in(wanted, each)
-
-
-@dataclass(frozen=True)
-class Works:
-    """The work of all stages, by backbone, training set and method."""
-
-    whole: Mapping[tuple[str, str], Work]
-    tuning: Mapping[tuple[str, str, str], TuningWork]
-    reading: Mapping[tuple[str, str], ReadingWork]
-
-
-def works_of(prepared: PreparedStudy, shapes: Mapping[str, ModelShape]) -> Works:
-    """Ask each method for its work, by the shapes of its backbones with weights."""
-    whole: dict[tuple[str, str], Work] = {}
-    tuning: dict[tuple[str, str, str], TuningWork] = {}
-    reading: dict[tuple[str, str], ReadingWork] = {}
-    for backbone in prepared.study.backbones:
-        for method in methods_of(prepared.study, backbone):
-            name = backbone.name, method.name
-            work = whole[name] = method.work(prepared.inputs(method, backbone))
-            if (shape := shapes.get(backbone.name)) is None:
-                continue
-            item = work.weight_bytes(shape)
-            reading[name] = ReadingWork(work, Passes(shape, item, work.parameters(shape)))
-            passes = Passes(shape, item, shape.block_parameters)
-            for training, each in work.tuning.items():
-                tuned = TuningWork(**vars(each), whole=work, passes=passes)
-                tuning[backbone.name, training, method.name] = tuned
-    return Works(whole, tuning, reading)
 
 
 def chunks_of(style: str, pairs: Mapping[str, int]) -> list[Shard]:

@@ -33,7 +33,7 @@ from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, w
 from raybias.stats.design import TARGET
 from raybias.stats.metric import metrics
 from raybias.stats.scopes import REDRAWN, SCOPES
-from raybias.storage import Store, drafted
+from raybias.storage import Draft, Store
 from raybias.study_record import Record, read_record, read_runs
 from raybias.table_files import csv_text
 
@@ -43,13 +43,15 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
     sealed, changed = read_seal(store), changes(store)
     if changed:
         warnings.warn(in_words(changed), ChangedWarning, stacklevel=2)
-    with drafted(store) as draft:
-        found = _write_report(draft, study, [in_words(changed)] if changed else [])
-        if sealed:
-            kept = {name: sha for name, sha in sealed.items() if not name.startswith("tables/")}
-            tables = (n for n in draft.held if n.startswith("tables/") and n.endswith(".parquet"))
-            write_seal(draft, kept | {name: digest(draft.held[name]) for name in tables})
-        return found
+    draft = Draft(store.uri)
+    found = _write_report(draft, study, [in_words(changed)] if changed else [])
+    if sealed:
+        kept = {name: sha for name, sha in sealed.items() if not name.startswith("tables/")}
+        tables = (n for n in draft.held if n.startswith("tables/") and n.endswith(".parquet"))
+        write_seal(draft, kept | {name: digest(draft.held[name]) for name in tables})
+    for name, content in draft.held.items():
+        store.write_bytes(name, content)
+    return found
 
 
 def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataFrame:

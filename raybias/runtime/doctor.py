@@ -24,15 +24,8 @@ from raybias.engine.checkpoint import MIRROR, mirror
 from raybias.errors import PlanError, RaybiasError
 from raybias.planning.inventory import choose, size
 from raybias.redaction import redact
+from raybias.runtime import ray_internals
 from raybias.runtime.inventory import read_inventory, sick_gpus
-from raybias.runtime.owners import left_behind
-from raybias.runtime.ray_internals import (
-    COMMANDS,
-    asks_for_token,
-    cpu_count,
-    gpus_of_machine,
-    memory_bytes,
-)
 from raybias.runtime.ray_session import connected, is_loopback
 from raybias.storage import Store
 
@@ -117,18 +110,18 @@ def _problem(text: str) -> str:
 def _machine() -> Iterator[Finding]:
     import torch
 
-    threads, cores = torch.get_num_threads(), cpu_count()
+    threads, cores = torch.get_num_threads(), ray_internals.cpu_count()
     yield Finding.of(
         threads <= cores,
         "torch threads",
         f"{threads} on {cores} CPUs",
         f"set OMP_NUM_THREADS to {cores} at most",
     )
-    gpus = gpus_of_machine(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    gpus = ray_internals.gpus_of_machine(os.environ.get("CUDA_VISIBLE_DEVICES"))
     kinds = {each.kind or "GPU" for each in gpus}
     found = f"{len(gpus)} x {', '.join(sorted(kinds))}" if gpus else "no GPU"
     yield Finding("ok", "accelerator", found)
-    total, enough = memory_bytes(), f"{size(_MEMORY_NEEDED)} or more is safer"
+    total, enough = ray_internals.memory_bytes(), f"{size(_MEMORY_NEEDED)} or more is safer"
     yield Finding.of(total >= _MEMORY_NEEDED, "memory", size(total), enough)
     try:
         with tempfile.TemporaryFile():
@@ -151,7 +144,7 @@ def _ray(address: str | None) -> Iterator[Finding]:
             inventory = read_inventory(address, dtypes=True)
             sick = sick_gpus() if inventory.gpus else {}
             weaknesses = list(_weaknesses())
-            left = left_behind()
+            left = ray_internals.left_behind()
     except PlanError as error:
         yield Finding("fail", "ray", error.problem, f"{error.where}: {error.cure}")
         return
@@ -187,10 +180,11 @@ def _ray(address: str | None) -> Iterator[Finding]:
 
 def _weaknesses() -> Iterator[Finding]:
     """Check whether the connected Ray asks for a token, and who can reach it on this machine."""
+    asks = ray_internals.asks_for_token()
     yield Finding.of(
-        asks_for_token(),
+        asks,
         "Ray's token",
-        "required" if asks_for_token() else "not required: who reaches a port runs code",
+        "required" if asks else "not required: who reaches a port runs code",
         "set RAY_AUTH_MODE=token on every node",
     )
     reached = sorted({each for each, host in _listening() if not is_loopback(host)})
@@ -208,7 +202,7 @@ def _listening() -> Iterator[tuple[str, str]]:
     for process in psutil.process_iter(["cmdline"]):
         command = " ".join(process.info["cmdline"] or ())
         with suppress(psutil.Error):
-            if any(part in command for part in COMMANDS):
+            if any(part in command for part in ray_internals.COMMANDS):
                 for each in process.net_connections("tcp"):
                     if each.status == psutil.CONN_LISTEN:
                         name = command.split()[0].rpartition("/")[2]

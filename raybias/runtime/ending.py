@@ -41,10 +41,7 @@ def undoing(action: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """End the process on SIGTERM or SIGINT while the context is open; a second ends it at once.
-
-    Outside of the main thread, which alone can handle signals, nothing changes.
-    """
+    """End on SIGTERM or SIGINT while the context is open, at once on a second; main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -145,7 +142,6 @@ def _is_running(process: psutil.Process) -> bool:
 
 
 def _exit(number: int) -> None:
-    """Leave without waiting for any thread."""
     kill_started()
     sys.stderr.flush()
     os._exit(128 + number)

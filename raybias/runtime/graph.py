@@ -1,10 +1,10 @@
 """Run a graph of tasks on nodes that come and go: of what is ready, the widest, then longest path.
 
-A task begins when those that it comes after have ended and a node has room for its worker, or
-several for its workers. One that is ready and finds no room reserves the nodes where it will begin:
-nothing narrower is placed there. So one node, not the study, waits for what it still holds; behind
-narrow tasks of longer paths a wide one would wait until the last of them. Devices that nobody waits
-for go to tasks that can use more, and to halves of running packs. It knows nothing of Ray.
+A task starts when its dependencies are done and a node has room for its worker, or several for its
+workers. One that is ready and finds no room reserves the nodes where it will start, and nothing
+narrower is placed there. So one node, not the study, waits for what it still holds; behind narrow
+tasks of longer paths a wide one would wait for the last of them. Devices that nobody waits for go
+to tasks that can use more, and to halves of running packs. It knows nothing of Ray.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from heapq import heappop, heappush
 from typing import Any, Protocol
 
 from raybias.config import Resources
@@ -27,9 +26,6 @@ from raybias.planning.tasks import Task, remaining
 
 #: What a task does with the workers that it is granted.
 Work = Callable[["Grant"], None]
-
-#: Seconds between two looks at the nodes, and for what idle devices could take over.
-_LOOK_EVERY_S = 2.0
 
 
 class Stopped(WorkFailed):
@@ -46,8 +42,8 @@ class Grant:
     enough: how many it can still use.
     nodes: workers by the name of the node that is planned to hold them, or that does.
     avoid: names of nodes that are reserved for tasks before it.
-    stopped: whether it is to end.
-    add: adds a task that does a part of this one, for what waits for it.
+    stopped: set when it is to end.
+    add: adds a task for a part of this one's work, for what waits for it.
     """
 
     task: Task
@@ -56,7 +52,7 @@ class Grant:
     nodes: dict[str, int]
     avoid: frozenset[str]
     stopped: threading.Event
-    add: Callable[[Task, Work], None]
+    add: Callable[[Task], None]
     _actions: list[Callable[[], object]] = field(default_factory=list)
 
     def on_stop(self, action: Callable[[], object]) -> None:
@@ -64,6 +60,11 @@ class Grant:
         self._actions.append(action)
         if self.stopped.is_set():
             action()
+
+    def check(self) -> None:
+        """Raise `Stopped` where the task is to end."""
+        if self.stopped.is_set():
+            raise Stopped("stopped before its end")
 
     def end(self) -> None:
         """End the task by what `on_stop` was given."""
@@ -73,48 +74,41 @@ class Grant:
 
 
 class Places(Protocol):
-    """The nodes on which a graph's tasks run."""
+    """The nodes on which a graph's tasks run; `resources` has the study's share of them."""
 
-    @property
-    def resources(self) -> Resources:
-        """What the study asks, such as its share of the nodes."""
+    resources: Resources
 
     def inventory(self) -> Inventory:
         """List the nodes that there are now; without any, tasks run one after another."""
 
-    def halve(self, fits: Callable[[Task], bool]) -> None:
+    def halve(self, fits: Callable[[Task], object]) -> None:
         """Halve running packs for whose task `fits` finds, and takes, a free place."""
 
 
 class Logbook:
-    """Numbers the devices that tasks hold as they run, and keeps which held what and when.
-
-    `spans`: rows of `schema.SCHEDULE`, but for `devices`, of devices that are held no more.
-    """
+    """Numbers the devices that tasks hold; `spans` are rows of `schema.SCHEDULE`, not `devices`."""
 
     def __init__(self) -> None:
         self.devices = 0
         self.spans: list[dict[str, Any]] = []
-        self._free: list[int] = []
         self._held: dict[str, tuple[Task, list[tuple[int, float]]]] = {}
 
     def hold(self, held: Mapping[str, tuple[Task, int]], devices: int, now: float) -> None:
         """Note how many devices each running task holds from `now` on, of so many."""
-        for number in range(self.devices, devices):
-            heappush(self._free, number)
         self.devices = max(self.devices, devices)
         for key, (task, own) in self._held.items():
             count = held[key][1] if key in held else 0
             while len(own) > count:
                 worker, start = own.pop()
-                heappush(self._free, worker)
                 names = {"kind": task.kind, "backbone": task.backbone, "method": task.method}
                 times = {"worker": worker, "start": start, "end": now}
                 self.spans.append({"task": key, **names, **times})
+        taken = {worker for _, own in self._held.values() for worker, _ in own}
+        free = sorted(set(range(self.devices)) - taken, reverse=True)
         for key, (task, count) in held.items():
             _, own = self._held.setdefault(key, (task, []))
-            while len(own) < count and self._free:
-                own.append((heappop(self._free), now))
+            while len(own) < count and free:
+                own.append((free.pop(), now))
 
 
 @lru_cache(4096)
@@ -151,8 +145,8 @@ class _Room:
                     memory=node.memory - workers * need.host,
                 )
 
-    def find(self, task: Task, workers: int, *, least: int) -> dict[str, int]:
-        """Find nodes for up to so many workers; none where fewer than `least` have room.
+    def add(self, task: Task, workers: int, *, least: int) -> dict[str, int]:
+        """Take nodes for up to so many workers; none where fewer than `least` have room.
 
         One worker goes where least is left; several, which may share a backbone, to few nodes.
         """
@@ -165,7 +159,10 @@ class _Room:
         for name in sorted(rooms, key=rooms.__getitem__, reverse=workers > 1):
             if (more := min(rooms[name], workers - sum(found.values()))) > 0:
                 found[name] = more
-        return found if sum(found.values()) >= max(1, least) else {}
+        if sum(found.values()) < max(1, least):
+            return {}
+        self.take(task, found)
+        return found
 
     def reserve(self, task: Task, before: Iterable[str]) -> None:
         """Reserve nodes for a task: those of `before`, then those where the least must end."""
@@ -212,10 +209,7 @@ class Graph:
             self._changed.notify_all()
 
     def run(self, *, limit_s: float = math.inf) -> None:
-        """Run all tasks to their end; raises the first error of a task, after stopping the others.
-
-        `Stopped` is raised where they run for more than `limit_s` seconds, or were stopped.
-        """
+        """Run all tasks; raises the first error of one, or `Stopped` after `limit_s` seconds."""
         self._begun = time.monotonic()
         try:
             while self._step(self.places.inventory()):
@@ -241,7 +235,6 @@ class Graph:
             self._changed.wait_for(lambda: not self._running, timeout=patience_s)
 
     def _step(self, inventory: Inventory) -> bool:
-        """Begin what can, and wait for a change; returns whether anything is left."""
         with self._changed:
             if self._stopped.is_set() or len(self._done) == len(self._tasks):
                 return False
@@ -252,8 +245,9 @@ class Graph:
             self._begin(room)
             self._share(room)
             self._note(room.devices)
-            self.places.halve(partial(self._fits, room))
-            self._changed.wait(_LOOK_EVERY_S)
+            self.places.halve(partial(room.add, workers=1, least=1))
+            # For new nodes, and for what idle devices could take over.
+            self._changed.wait(2.0)
             return True
 
     def _begin(self, room: _Room) -> None:
@@ -268,8 +262,7 @@ class Graph:
         for task in sorted(self._ordered(ready), key=lambda t: -t.devices * t.least):
             if task.need is None:
                 self._start(task, {}, frozenset())
-            elif nodes := room.find(task, task.least, least=task.least):
-                room.take(task, nodes)
+            elif nodes := room.add(task, task.least, least=task.least):
                 self._start(task, nodes, room.closed)
             else:
                 room.reserve(task, self._reserved.get(task.key, ()))
@@ -280,7 +273,7 @@ class Graph:
             self._start(waiting[0], {}, frozenset())
 
     def _start(self, task: Task, nodes: dict[str, int], avoid: frozenset[str]) -> None:
-        add = partial(self.add, beside=task.key)
+        add = partial(self.add, work=self._work[task.key], beside=task.key)
         grant = Grant(task, task.least, task.most, nodes, avoid, self._stopped, add)
         self._running[task.key] = grant
         name = f"raybias {task.key}"
@@ -290,16 +283,8 @@ class Graph:
         for task in self._ordered(grant.task for grant in self._running.values()):
             grant = self._running[task.key]
             wanted = max(0, min(task.most, grant.enough) - task.least)
-            more = room.find(task, wanted, least=1) if wanted else {}
-            if more:
-                room.take(task, more)
+            more = room.add(task, wanted, least=1) if wanted else {}
             grant.slots = task.least + sum(more.values())
-
-    def _fits(self, room: _Room, task: Task) -> bool:
-        """Take a place for a worker as those of `task`, if one is free."""
-        if nodes := room.find(task, 1, least=1):
-            room.take(task, nodes)
-        return bool(nodes)
 
     def _note(self, devices: int) -> None:
         held = {

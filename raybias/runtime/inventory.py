@@ -15,13 +15,7 @@ from raybias.planning.inventory import (
     cpu_has_bfloat16,
     for_workers,
 )
-from raybias.runtime.ray_internals import (
-    cpu_count,
-    free_by_node,
-    gpus_of_machine,
-    leaving_nodes,
-    memory_bytes,
-)
+from raybias.runtime import ray_internals
 from raybias.runtime.ray_session import NO_RAY, connected
 
 T = TypeVar("T")
@@ -37,8 +31,8 @@ def read_inventory(address: str | None = None, *, dtypes: bool = False) -> Inven
 
     Parameters
     ----------
-    address: of a Ray cluster ("auto" for the one this machine belongs to); None, "local" and
-        "none" read this machine and start no Ray. A connected Ray is read whatever it says.
+    address: None, "local" and "none" read this machine and start no Ray. A connected Ray is read
+        whatever it says.
     dtypes: whether to ask each node's CPU if it multiplies in bfloat16 (a second or two).
 
     Raises PlanError: no cluster answers at `address`.
@@ -55,10 +49,10 @@ def read_inventory(address: str | None = None, *, dtypes: bool = False) -> Inven
 
 def this_machine(*, dtypes: bool = False) -> Inventory:
     """Read the inventory that a Ray of this machine would have; `dtypes` as in `read_inventory`."""
-    gpus = gpus_of_machine(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    gpus = ray_internals.gpus_of_machine(os.environ.get("CUDA_VISIBLE_DEVICES"))
     node = Node(
-        cpus=float(cpu_count()),
-        memory=for_workers(memory_bytes()),
+        cpus=float(ray_internals.cpu_count()),
+        memory=for_workers(ray_internals.memory_bytes()),
         gpus=len(gpus),
         gpu_memory=min((gpu.free for gpu in gpus), default=None),
         gpu=gpus[0].kind if gpus else None,
@@ -72,8 +66,10 @@ def _cluster(source: str, *, dtypes: bool) -> Inventory:
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
-    described = ask([each["NodeID"] for each in alive if _gpus(each)], gpus_of_machine)
-    unheld, able = free_by_node(), ask_cpus(alive) if dtypes else {}
+    described = ask(
+        [each["NodeID"] for each in alive if _gpus(each)], ray_internals.gpus_of_machine
+    )
+    unheld, able = ray_internals.free_by_node(), ask_cpus(alive) if dtypes else {}
     nodes = []
     for each in alive:
         name = each["NodeID"]
@@ -100,7 +96,7 @@ def nodes_now(planned: Inventory) -> Inventory:
     for node in planned.nodes:
         if node.gpu_memory is not None:
             sizes[node.gpu] = min(node.gpu_memory, sizes.get(node.gpu, node.gpu_memory))
-    leaving = leaving_nodes()
+    leaving = ray_internals.leaving_nodes()
     there = (_node(each) for each in ray.nodes() if each["Alive"])
     nodes = (
         replace(node, gpu_memory=sizes.get(node.gpu)) for node in there if node.name not in leaving
@@ -134,10 +130,7 @@ def ask_cpus(nodes: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
 
 
 def sick_gpus() -> dict[str, str]:
-    """Multiply matrices on one GPU of each node that has any, in the connected cluster.
-
-    Returns what is wrong, by the node's address; a node whose GPUs are all at work is left out.
-    """
+    """Multiply matrices on one free GPU of each node; return what is wrong, by its address."""
     import ray
 
     nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
@@ -166,12 +159,9 @@ def ask(
     num_gpus: float = 0,
     patience_s: float = 30,
 ) -> dict[str, T]:
-    """Call a function once on each node, which needs no CPU that is free.
+    """Call a function once on each node, which needs no free CPU but may hold `num_gpus`.
 
-    Parameters
-    ----------
-    num_gpus: that it holds meanwhile; without any, Ray hides all from it.
-    patience_s: a node that does not reply within it, or is lost before it begins, is left out.
+    A node that does not reply within `patience_s`, or is lost before it begins, is left out.
     """
     import ray
 

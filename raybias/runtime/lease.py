@@ -80,8 +80,7 @@ def leased(store: Store) -> Iterator[None]:
     """Hold the lease of an OUT while the context is open; a signal gives it back, too.
 
     A holder that finds another in its place, as after hours asleep, interrupts the main thread.
-
-    Raises OutputError: another driver holds it, or OUT cannot be written.
+    OutputError: another driver holds it, or OUT cannot be written.
     """
     made = store.is_local and not Path(store.root).exists()
     mine, ended = Lease(), threading.Event()
@@ -99,7 +98,8 @@ def leased(store: Store) -> Iterator[None]:
         beats.join()
         _HOLDING.discard(mine.holder)
         with _locked(store):
-            if _is(mine, _read(store)):
+            _, last = _read(store)
+            if last is not None and last.holder == mine.holder:
                 store.delete(NAME)
             if made:
                 # Nothing is left of what was refused before any work.
@@ -117,23 +117,22 @@ def leased(store: Store) -> Iterator[None]:
 @before_work()
 def _take(store: Store, mine: Lease) -> None:
     try:
-        found = _read(store)
-        lease = _parsed(found)
+        found, lease = _read(store)
         if found is not None and not (lease is not None and lease.is_dead):
             if lease is not None and abs(time.time() - lease.heartbeat) < EXPIRES_S:
                 raise _held(store, lease)
             # Its heartbeat is old by this machine's clock, which may be wrong.
             time.sleep(2 * _BEATS_S)
         with _locked(store) as alone:
-            again = _read(store)
-            changed = _parsed(again) if again != found else None
-            if changed is not None and not changed.is_dead:
-                raise _held(store, changed)
+            again, lease = _read(store)
+            if again != found and lease is not None and not lease.is_dead:
+                raise _held(store, lease)
             store.write_text(NAME, mine.model_dump_json())
         if not alone:
             time.sleep(_SETTLES_S)
-            if not _is(mine, again := _read(store)):
-                raise _held(store, _parsed(again))
+            _, last = _read(store)
+            if last is None or last.holder != mine.holder:
+                raise _held(store, last)
     except OSError as error:
         raise OutputError(
             f"cannot write ({error.strerror or error})",
@@ -155,9 +154,9 @@ def _beat(store: Store, mine: Lease, ended: threading.Event) -> None:
     """Renew a lease until `ended`; a place that does not answer is tried again."""
     while not ended.wait(_BEATS_S):
         with suppress(RaybiasError, OSError), _locked(store):
-            found = _read(store)
-            if found is not None and not _is(mine, found):
-                print(f"raybias: {store.uri}: taken over by {_parsed(found)}", file=sys.stderr)
+            text, found = _read(store)
+            if text is not None and (found is None or found.holder != mine.holder):
+                print(f"raybias: {store.uri}: taken over by {found}", file=sys.stderr)
                 os.kill(os.getpid(), signal.SIGINT)
                 return
             renewed = mine.model_copy(update={"heartbeat": time.time()})
@@ -191,21 +190,12 @@ def _locked(store: Store) -> Iterator[bool]:
             os.close(handle)
 
 
-def _read(store: Store) -> str | None:
+def _read(store: Store) -> tuple[str | None, Lease | None]:
+    """Read the text of a lease, if there is any, and the lease, if it is one."""
     try:
-        return store.read_bytes(NAME).decode("utf-8", "replace")
+        text = store.read_bytes(NAME).decode("utf-8", "replace")
     except MissingFile:
-        return None
-
-
-def _parsed(text: str | None) -> Lease | None:
-    """Read a lease; None for what is none."""
-    try:
-        return Lease.model_validate_json(text or "")
-    except ValidationError:
-        return None
-
-
-def _is(mine: Lease, text: str | None) -> bool:
-    found = _parsed(text)
-    return found is not None and found.holder == mine.holder
+        return None, None
+    with suppress(ValidationError):
+        return text, Lease.model_validate_json(text)
+    return text, None

@@ -25,17 +25,15 @@ from raybias.engine.adapters.tuning import PackedTuner, Run, TokenSet, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.errors import RaybiasError
 from raybias.methods import Tuned
+from raybias.runtime.predict.shards import device_name, keep_ways
 from raybias.runtime.progress import Meter, WorkerReport
 from raybias.runtime.ray_internals import leaving_nodes
 from raybias.runtime.worker_group import Zero3, within_memory
-from raybias.runtime.workers import device_name, keep_ways
 from raybias.storage import Store
 
 RECORD: Final = "raybias.json"
 #: Large states are kept again after so many times the seconds that keeping them took.
 _KEPT_EVERY: Final = 20
-#: Seconds between two questions whether this worker's node is about to be taken away.
-_ASK_EVERY_S: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -49,19 +47,15 @@ class Tokens:
 
 @dataclass(frozen=True, kw_only=True)
 class TuneTask:
-    """The task of a stage, which all of its packs share.
+    """The task of a stage, which all of its packs share; `folder` is of its states in OUT.
 
-    Attributes
-    ----------
-    folder: of the stage's states in OUT.
-    fingerprint: hash of all that decides a trial's result except what differs between trials.
-    sharded: whether the workers share the backbone, and every step's rows.
+    `fingerprint` hashes all that decides a trial's result except what differs between trials.
     """
 
     context: ModelContext
     dataset: str
     method: Tuned
-    out: str
+    store: Store
     folder: str
     fingerprint: str
     sharded: bool
@@ -97,7 +91,7 @@ class PackWorker:
         context = self.context.here()
         if self.trainer is None:
             self.trainer = task.method.trainer(context)
-            keep_ways(Store(task.out), context)
+            keep_ways(task.store, context)
         self.pack = WorkerPack(task, trials, self.trainer)
         yield from self.pack.reports(self.leaving)
 
@@ -107,20 +101,16 @@ class PackWorker:
             self.pack.asked = tuple(run_ids)
 
     def _node_leaves(self) -> bool:
-        """Ask Ray, now and then, whether this node will be taken away."""
         import ray
 
-        if time.monotonic() - self._asked >= _ASK_EVERY_S:
+        if time.monotonic() - self._asked >= 5.0:
             self._asked = time.monotonic()
             self._leaves |= ray.get_runtime_context().get_node_id() in leaving_nodes()
         return self._leaves
 
 
 def tune_together(config: dict[str, Any]) -> None:
-    """Tune on every rank of a Ray Train group that shares a backbone.
-
-    Ranks take the same steps and come to the same bits, so each knows what the others do.
-    """
+    """Tune on every rank of a Ray Train group; all take the same steps, to the same bits."""
     import ray
     import ray.train
     from ray.train.torch import get_device
@@ -128,7 +118,7 @@ def tune_together(config: dict[str, Any]) -> None:
     task, trials = ray.get(config["work"])
     rank, device = ray.train.get_context().get_world_rank(), get_device()
     progress = config["progress"]
-    with within_memory(task.context, Store(task.out), task.folder) as halved:
+    with within_memory(task.context, task.store, task.folder) as halved:
         context = halved.here(device, Zero3(task.context.spec.dtype, device))
         try:
             trainer = task.method.trainer(context)
@@ -143,7 +133,7 @@ def tune_together(config: dict[str, Any]) -> None:
                 progress.put(error)
             return
         if rank == 0:
-            keep_ways(Store(task.out), context)
+            keep_ways(task.store, context)
         for report in pack.reports():
             if rank == 0:
                 progress.put(report)
@@ -161,7 +151,7 @@ class WorkerPack:
         writes: bool = True,
     ) -> None:
         self.task, self.trainer = task, trainer
-        self.store, self.writes = Store(task.out), writes
+        self.store, self.writes = task.store, writes
         self.name = trials[0].run_id
         self.active = [
             trial.run_id
@@ -199,11 +189,16 @@ class WorkerPack:
         for name in self.store.files(f"{self.task.folder}/reached", suffix=".json"):
             for run_id, step in json.loads(self.store.read_text(name)).items():
                 reached[run_id] = max(step, reached.get(run_id, 0))
+        states: dict[str, dict[str, torch.Tensor]] = {}
+        for owner in [self.name] if self.task.sharded else self.active:
+            if self.store.exists(file := self._state(owner)):
+                for key, tensor in load(self.store.read_bytes(file)).items():
+                    run_id, _, name = key.rpartition(":")
+                    states.setdefault(run_id or owner, {})[name] = tensor
         resumed, repeated = [], 0
-        kept = self._kept_states()
         for run_id in list(self.active):
             step = 0
-            if state := kept.get(run_id):
+            if state := states.get(run_id):
                 step = int(state["steps"])
                 if self.tuner.load_state(run_id, state):
                     self._save(self.tuner.runs[run_id])
@@ -224,21 +219,8 @@ class WorkerPack:
     def _state(self, name: str) -> str:
         return f"{self.task.folder}/{name}.safetensors"
 
-    def _kept_states(self) -> dict[str, dict[str, torch.Tensor]]:
-        states: dict[str, dict[str, torch.Tensor]] = {}
-        for owner in [self.name] if self.task.sharded else self.active:
-            if not self.store.exists(file := self._state(owner)):
-                continue
-            for key, tensor in load(self.store.read_bytes(file)).items():
-                run_id, _, name = key.rpartition(":")
-                states.setdefault(run_id or owner, {})[name] = tensor
-        return states
-
     def advance(self, leaving: Callable[[], bool] = lambda: False) -> WorkerReport:
-        """Train to the next evaluation, save the trials that stop, and keep states that are due.
-
-        Small states are kept each time; others as often as that takes a twentieth of the time.
-        """
+        """Train to the next evaluation, save what stops, and keep states that are due."""
         steps, tokens = self.tuner.steps, self.tuner.tokens
         evaluations = self.tuner.advance(leaving)
         if self.writes and evaluations:
@@ -297,8 +279,27 @@ class WorkerPack:
             accuracy = float((logits_NL.argmax(1) == torch.tensor(test.labels)).double().mean())
         if not self.writes:
             return
-        folder = f"adapters/{result.trial.run_id}"
-        row = self._row(result, accuracy, None if diverged else folder)
+        folder, at = f"adapters/{result.trial.run_id}", result.kept
+        row = {
+            **vars(result.trial),
+            "model": self.task.context.spec.name,
+            "method": self.task.method.name,
+            "dataset": self.task.dataset,
+            "steps": result.steps,
+            "weights_step": result.weights_step,
+            "stop_reason": result.stop_reason,
+            "validation_loss": _number(result.losses[at]),
+            "validation_accuracy": _number(result.accuracies[at]),
+            "untuned_accuracy": _number(result.accuracies[0]),
+            "test_accuracy": accuracy,
+            "eval_losses": [_number(loss) for loss in result.losses],
+            "eval_accuracies": [_number(accuracy) for accuracy in result.accuracies],
+            "tokens": result.tokens,
+            "seconds": result.seconds,
+            "verbalizer_ids": list(self.trainer.label_ids),
+            "prompt_token_id": self.trainer.prompt_token_id,
+            "adapter": None if diverged else folder,
+        }
         # What decides how a GPU rounds.
         computed = {
             "device": device_name(self.trainer.device),
@@ -312,34 +313,6 @@ class WorkerPack:
             self.store.write_text(f"{folder}/{RECORD}", json.dumps(record))
         else:
             self.trainer.save(self.store, folder, result.weights, record)
-
-    def _row(self, result: Run, test_accuracy: float | None, adapter: str | None) -> dict[str, Any]:
-        at = result.kept
-        return {
-            "run_id": result.trial.run_id,
-            "model": self.task.context.spec.name,
-            "method": self.task.method.name,
-            "dataset": self.task.dataset,
-            "seed": result.trial.seed,
-            "learning_rate": result.trial.learning_rate,
-            "weight_decay": result.trial.weight_decay,
-            "stop_window": result.trial.stop_window,
-            "stage": result.trial.stage,
-            "steps": result.steps,
-            "weights_step": result.weights_step,
-            "stop_reason": result.stop_reason,
-            "validation_loss": _number(result.losses[at]),
-            "validation_accuracy": _number(result.accuracies[at]),
-            "untuned_accuracy": _number(result.accuracies[0]),
-            "test_accuracy": test_accuracy,
-            "eval_losses": [_number(loss) for loss in result.losses],
-            "eval_accuracies": [_number(accuracy) for accuracy in result.accuracies],
-            "tokens": result.tokens,
-            "seconds": result.seconds,
-            "verbalizer_ids": list(self.trainer.label_ids),
-            "prompt_token_id": self.trainer.prompt_token_id,
-            "adapter": adapter,
-        }
 
 
 def _number(value: float) -> float | None:

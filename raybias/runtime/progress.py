@@ -1,9 +1,8 @@
-"""Progress with rates: bars on a terminal, and in a notebook with ipywidgets; elsewhere lines.
+"""Show progress with rates: bars on a terminal, or in a notebook with ipywidgets; elsewhere lines.
 
-Workers that tune report plain values, which are summed here. Prometheus metrics go through
-`ray.util.metrics`: every process counts its own work under the same names, tagged by study, stage
-and model, and Ray's agents export them with the prefix `ray_`. Work that is lost and done again is
-counted twice, and in `raybias_repeated_total`.
+Prometheus metrics go through `ray.util.metrics`: every process counts its own work under the same
+names, tagged by study, stage and model, and Ray's agents export them with the prefix `ray_`. Work
+that is lost and done again is counted twice, and in `raybias_repeated_total`.
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, Task, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
+from raybias.planning.inventory import duration
 from raybias.redaction import redact
 
 if TYPE_CHECKING:
@@ -45,19 +45,8 @@ class Done:
     shard: Shard | None = None
 
 
-class Advance(Protocol):
-    """Advances a stage."""
-
-    def __call__(
-        self, count: int = 1, *, part: float = 0.0, note: str = "", done: Done | None = None
-    ) -> None:
-        """Advance by `count` of the total; `note` and the rate of `done` are shown beside it.
-
-        Parameters
-        ----------
-        part: how much is done, at least, of what is not finished, in units of the total.
-        done: nothing where `count` was there already, and says nothing about the pace.
-        """
+#: Advances a stage as `Stage.advance` does.
+Advance = Callable[..., None]
 
 
 class Stage:
@@ -78,7 +67,11 @@ class Stage:
     def advance(
         self, count: int = 1, *, part: float = 0.0, note: str = "", done: Done | None = None
     ) -> None:
-        """See `Advance`."""
+        """Advance by `count` of the total; `note` and the rate of `done` are shown beside it.
+
+        part: how much is done, at least, of what is not finished, in units of the total.
+        done: None where `count` was there already, and says nothing about the pace.
+        """
         self.finished += count
         self.reached = min(float(self.total), self.finished + part)
         if done is None:
@@ -92,9 +85,9 @@ class Stage:
         units, *_ = tasks = self._pace.tasks
         left = ""
         if (speed := _speed(units)) and self.total > self.reached:
-            left = _in_words((self.total - self.reached) / speed)
-        # What stops early leaves less to do than its parts say.
-        left = f"at most {left}" if left and part else left
+            # What stops early leaves less to do than its parts say.
+            most = "at most " if part else ""
+            left = f"{most}{duration((self.total - self.reached) / speed)} left"
         rates = [f"{_rounded(rate)} {t.description}/s" for t in tasks[1:] if (rate := _speed(t))]
         retries = f"{self._retries} retries" if self._retries else ""
         self.beside = ", ".join(filter(None, (self._starting, left, note, *rates, retries)))
@@ -104,12 +97,6 @@ class Stage:
 def _speed(task: Task) -> float:
     """Return units a second since the first report, which a start delays; at it, since then."""
     return task.speed or task.completed / (task.elapsed or math.inf)
-
-
-def _in_words(seconds: float) -> str:
-    if seconds < 99:
-        return f"{seconds:.0f} s left"
-    return f"{seconds / 60:.0f} min left" if seconds < 7200 else f"{seconds / 3600:.0f} h left"
 
 
 def _rounded(rate: float) -> str:
@@ -188,17 +175,8 @@ class Reporter:
             self.say(f"{title}: {stage.finished}/{stage.total}")
 
 
-Counted = Literal[
-    "raybias_rows_total",
-    "raybias_tokens_total",
-    "raybias_seed_steps_total",
-    "raybias_retries_total",
-    "raybias_repeated_total",
-    "raybias_busy_seconds_total",
-]
-Measured = Literal["raybias_queue_depth"]
-
-_WHAT: Final[dict[Counted | Measured, str]] = {
+#: What each metric counts or measures.
+METRICS: Final = {
     "raybias_rows_total": "Items or texts that were read.",
     "raybias_tokens_total": "Tokens that a model read or wrote, soft prompts aside.",
     "raybias_seed_steps_total": "Optimiser steps, one for each seed of a pack.",
@@ -216,12 +194,12 @@ class Meter:
     def __init__(self, *, study: str, stage: str, model: str) -> None:
         self.tags = {"study": study, "stage": stage, "model": model}
 
-    def add(self, name: Counted, count: float) -> None:
+    def add(self, name: str, count: float) -> None:
         """Increase a counter."""
         if count > 0 and _exporting():
             _metric("Counter", name).inc(count, tags=self.tags)
 
-    def set(self, name: Measured, value: float) -> None:
+    def set(self, name: str, value: float) -> None:
         """Set a gauge."""
         if _exporting():
             _metric("Gauge", name).set(value, tags=self.tags)
@@ -242,19 +220,19 @@ def _exporting() -> bool:
 
 
 @cache
-def _metric(kind: str, name: Counted | Measured) -> Any:
+def _metric(kind: str, name: str) -> Any:
     import ray.util.metrics
 
-    return getattr(ray.util.metrics, kind)(name, description=_WHAT[name], tag_keys=_TAGS)
+    return getattr(ray.util.metrics, kind)(name, description=METRICS[name], tag_keys=_TAGS)
 
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """Progress of one pack since its last report; the first one has what earlier workers did.
+    """Progress of one pack since its last report.
 
     Attributes
     ----------
-    first: whether the pack begins with it, or begins again.
+    first: whether the pack begins, or begins again, with it.
     finished, resumed: trials that had ended, and those that go on from a state.
     repeated: steps that these repeat since their state was kept.
     given: trials that the pack gave up, for another to take up.
@@ -271,13 +249,15 @@ class WorkerReport:
     steps: int = 0
     tokens: int = 0
 
+    @property
+    def over(self) -> set[str]:
+        """The trials that have ended."""
+        return {*self.finished, *(each.run_id for each in self.evaluated if each.stop_reason)}
+
 
 @dataclass
 class ProgressAggregator:
-    """Sums of all reports of a stage, which come from several threads.
-
-    `left` are trials that have not stopped; `end` is the last step that one can take, if known.
-    """
+    """Sums of all reports of a stage; `left` have not stopped, `end` is the last possible step."""
 
     advance: Advance
     meter: Meter
@@ -300,23 +280,18 @@ class ProgressAggregator:
             self.resumed += len(report.resumed)
             self.repeated += report.repeated
             self.meter.add("raybias_repeated_total", report.repeated)
-            stopped = (each.run_id for each in report.evaluated if each.stop_reason)
-            over = self.left & {*report.finished, *stopped}
+            over = self.left & report.over
             self.left -= over
+            part, note, done = 0.0, "", None
+            if report.evaluated or report.steps:
+                done = Done(tokens=report.tokens, steps=report.steps)
             if report.evaluated:
-                known = (e.accuracy for e in report.evaluated if e.accuracy >= 0)
-                self.best = max(self.best, *known, 0.0)
+                self.best = max(self.best, *(e.accuracy for e in report.evaluated))
                 step = max(e.step for e in report.evaluated)
                 self._steps |= {e.run_id: e.step for e in report.evaluated}
                 part = sum(self._steps.get(run, 0) for run in self.left) / (self.end or math.inf)
                 most = f" of at most {self.end:,}" if self.end else ""
-                self.advance(
-                    len(over),
-                    part=part,
-                    note=f"step {step:,}{most}, best validation accuracy {self.best:.3f}",
-                    done=Done(tokens=report.tokens, steps=report.steps),
-                )
-            elif over or report.steps:
-                done = Done(tokens=report.tokens, steps=report.steps) if report.steps else None
-                self.advance(len(over), done=done)
+                note = f"step {step:,}{most}, best validation accuracy {self.best:.3f}"
+            if over or done:
+                self.advance(len(over), part=part, note=note, done=done)
             self.meter.set("raybias_queue_depth", len(self.left))

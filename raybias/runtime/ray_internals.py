@@ -2,16 +2,31 @@
 
 Written for Ray 2.60, to which pyproject.toml pins Ray; tests/runtime/test_ray_internals.py says
 which of these must be looked at again where that changes.
+
+With them replicas end with their driver: Serve's controller outlives every driver, and its
+applications with it. Their names hold the job of the driver that made them, and each replica looks
+whether that job still runs.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from raybias.redaction import redact
+
+#: Seconds between two looks of a replica; Serve takes some ten more to end it.
+_LOOK_EVERY_S: Final = 10.0
+_APP: Final = re.compile(r"raybias-(?:serve-[0-9a-f]{8}|[0-9a-f]{16})-([0-9a-f]{8})-.+")
+#: Of drivers that are Ray's own.
+_INTERNAL: Final = "/ray/dashboard/"
+_SHOWN: Final = 120
 #: Parts of the command lines of Ray's processes.
 COMMANDS = ("ray::", "/ray/core/src/ray/", "/ray/dashboard/", "/ray/_private/")
 
@@ -39,14 +54,7 @@ def session_folder() -> str:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as NVIDIA's driver describes it.
-
-    Attributes
-    ----------
-    kind: as Ray names it, such as A100; None where Ray has no name for it.
-    total, free: bytes of its memory, and those that no process holds.
-    bfloat16: whether it multiplies in bfloat16 (compute capability 8.0 or newer).
-    """
+    """A GPU by NVIDIA's driver: its kind as Ray names it, all bytes, and those nobody holds."""
 
     kind: str | None
     total: int
@@ -106,8 +114,7 @@ def asks_for_token() -> bool:
 def on_loopback() -> Iterator[None]:
     """Have the Ray that is started listen on loopback alone, as it does by default on macOS.
 
-    What stays open to others is the gRPC port of each Serve replica, which Serve binds everywhere,
-    and which asks for Ray's token.
+    Serve still binds the gRPC port of each replica everywhere; it asks for Ray's token.
     """
     from ray._private import ray_constants
 
@@ -121,14 +128,6 @@ def on_loopback() -> Iterator[None]:
         del os.environ[variable]
         if given is not None:
             os.environ[variable] = given
-
-
-def jobs() -> list[dict[str, Any]]:
-    """List the drivers of the connected cluster; `ray.util.state` needs the dashboard for it."""
-    from ray._private import state
-
-    found: list[dict[str, Any]] = state.jobs()
-    return found
 
 
 def leaving_nodes() -> set[str]:
@@ -146,7 +145,7 @@ def free_by_node() -> dict[str, dict[str, float]]:
     return found
 
 
-def serve_client() -> Any:
+def _serve_client() -> Any:
     """Return Serve's client of its controller; None where Serve does not run.
 
     `serve.status` would register a module of Serve's around each config, which fails where another
@@ -157,7 +156,84 @@ def serve_client() -> Any:
     return _get_global_client(raise_if_no_controller_running=False)
 
 
+def applications() -> list[str]:
+    """List the cluster's Serve applications by name; none where Serve does not run."""
+    client = _serve_client()
+    return [] if client is None else [status.name for status in client.list_serve_statuses()]
+
+
 def delete_apps(names: Sequence[str], *, blocking: bool = True) -> None:
     """Delete Serve applications, all at one time."""
-    if client := serve_client():
+    if client := _serve_client():
         client.delete_apps(list(names), blocking=blocking)
+
+
+def app_name(prefix: str, name: str) -> str:
+    """Name an application of this driver; `prefix` is its OUT's, or its service's."""
+    import ray
+
+    return f"{prefix}-{ray.get_runtime_context().get_job_id()}-{name}"
+
+
+def drivers() -> dict[str, tuple[str, bool]]:
+    """Describe the drivers that Ray remembers, by job, and whether each has ended.
+
+    `ray.util.state` needs the dashboard for it.
+    """
+    from ray._private import state
+
+    found = {}
+    for job in state.jobs():
+        if _INTERNAL not in job["Entrypoint"]:
+            command = redact(job["Entrypoint"])
+            shown = f"{command[:_SHOWN]}..." if len(command) > _SHOWN else command
+            where = f"process {job['DriverPid']} on {job['DriverIPAddress']}"
+            found[job["JobID"]] = f"{where} ({shown})", bool(job["IsDead"])
+    return found
+
+
+def delete_left(prefix: str) -> None:
+    """Delete the Serve applications `prefix*` that a killed driver left in the cluster."""
+    if names := [name for name in applications() if name.startswith(prefix)]:
+        delete_apps(names)
+
+
+def left_behind() -> dict[str, str]:
+    """Describe the driver, which has ended, of each application that is still there."""
+    known = drivers()
+    jobs = {name: found[1] for name in applications() if (found := _APP.fullmatch(name))}
+    owners = {name: known.get(job, (f"job {job}", True)) for name, job in jobs.items()}
+    return {name: driver for name, (driver, ended) in owners.items() if ended}
+
+
+def others() -> list[str]:
+    """Describe what else can hold the cluster: other drivers, and what those that ended left."""
+    import ray
+
+    own = ray.get_runtime_context().get_job_id()
+    running = [driver for job, (driver, ended) in drivers().items() if job != own and not ended]
+    return running + [
+        f"replicas of {driver}, which has ended; they end within 30 s"
+        for driver in sorted(set(left_behind().values()))
+    ]
+
+
+def end_with_driver() -> None:
+    """Have this replica's application deleted within 30 s of its driver's end, if one named it."""
+    from ray import serve
+    from ray.serve.exceptions import RayServeException
+
+    found = None
+    with suppress(RayServeException):  # Outside of a replica there is none.
+        found = _APP.fullmatch(serve.get_replica_context().app_name)
+    if found is not None:
+        threading.Thread(target=_watch, args=(found[0], found[1]), daemon=True).start()
+
+
+def _watch(app: str, job: str) -> None:
+    while True:
+        # The head may be away for a moment, which says nothing about the driver.
+        with suppress(Exception):
+            if drivers().get(job, ("", True))[1]:
+                delete_apps([app], blocking=False)
+        time.sleep(_LOOK_EVERY_S)

@@ -33,10 +33,8 @@ _SESSION_NEEDED: Final = 100 * 2**20
 def connected(address: str | None = None) -> Iterator[bool]:
     """Connect to Ray while the context is open; gives whether Ray was started, and ends, with it.
 
-    A connection that exists is used and kept. A process can be connected to one cluster only, so
-    another `address` is refused.
-
-    `address`: of a cluster; None takes RAY_ADDRESS, or else starts Ray on this machine.
+    A connection that exists is used and kept. `address` is of a cluster; None takes RAY_ADDRESS, or
+    else starts Ray on this machine.
 
     Raises PlanError: no cluster answers at `address`, or the process is connected to another one.
     """

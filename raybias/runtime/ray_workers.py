@@ -28,15 +28,14 @@ from raybias.planning.stage_plans import Plan, TunePlan
 from raybias.planning.tasks import Task
 from raybias.runtime.graph import Grant
 from raybias.runtime.inventory import NODE_LABEL, ask, nodes_now
-from raybias.runtime.owners import app_name
 from raybias.runtime.pack_worker import PackWorker, tune_together
+from raybias.runtime.predict.shards import Reading, read_on_rank
 from raybias.runtime.predict.stream import Replicas
-from raybias.runtime.predict.worker import read_on_rank
-from raybias.runtime.progress import Advance
-from raybias.runtime.ray_internals import leaving_nodes
+from raybias.runtime.progress import Done
+from raybias.runtime.ray_internals import app_name, leaving_nodes
 from raybias.runtime.tuning import TuningStage
 from raybias.runtime.worker_group import run_group
-from raybias.runtime.workers import Reading
+from raybias.runtime.workers import Workers
 
 #: Seconds between two looks at the nodes.
 _LOOK_EVERY_S: Final = 2.0
@@ -46,28 +45,25 @@ _LINGERS_S: Final = 2.0
 _AVOIDS_S: Final = 10.0
 
 
-@dataclass(eq=False)
 class _Seat:
-    """A placement group for one worker of a backbone and method, and its actor once started."""
+    """A placement group for one worker of a backbone and method, and its actor once started.
 
-    key: str
-    group: Any
-    worker: Any = None
+    Ray gives places in the order in which they are asked for.
+    """
 
-    @classmethod
-    def ask(cls, key: str, plan: TunePlan, avoid: Collection[str]) -> _Seat:
-        """Ask for a place on one node; Ray gives them in the order in which they are asked for."""
+    def __init__(self, key: str, plan: TunePlan, avoid: Collection[str]) -> None:
+        self.key = key
+        self.worker: Any = None
         asked = dict(plan.requests)
         selector = dict(asked.pop("label_selector", {}))
         if avoid:
             selector[NODE_LABEL] = f"!in({','.join(sorted(avoid))})"
         bundle = {"CPU": plan.need.cpus, "GPU": plan.gpus, **asked}
-        group = placement_group(
+        self.group = placement_group(
             [{name: count for name, count in bundle.items() if count}],
             strategy="STRICT_PACK",
             bundle_label_selector=[selector] if selector else None,
         )
-        return cls(key, group)
 
     def start(self, stage: TuningStage) -> None:
         plan = stage.plan
@@ -83,7 +79,6 @@ class _Seat:
 
     @property
     def node(self) -> str:
-        """The id of the node that holds it; empty as long as none does."""
         nodes: dict[int, str] = placement_group_table(self.group)["bundles_to_node_id"]
         return nodes.get(0, "")
 
@@ -108,14 +103,14 @@ class _Running:
         return self.task.seconds * len(self.left) / max(1, self.task.runs)
 
 
-class RayWorkers:
+class RayWorkers(Workers):
     """The workers of a study in the connected cluster; `app` is a prefix of Serve applications."""
 
     starting = "starting workers, some 20 s; longer for a large model"
 
     def __init__(self, plan: Plan, app: str) -> None:
         self.plan, self.app = plan, app
-        self.resources: Resources = plan.decided.resources
+        self.resources: Resources = plan.study.resources
         self._gpus = plan.inventory.gpus_of_worker(self.resources) > 0
         self._idle: list[_Seat] = []
         self._running: dict[str, _Running] = {}
@@ -147,14 +142,12 @@ class RayWorkers:
         machines = {node["NodeManagerAddress"]: node["NodeID"] for node in able}
         try:
             ask(machines.values(), partial(fetched, backbone), patience_s=math.inf)
-        except RayTaskError:
-            raise
-        except RayError:
+        except RayError as error:
             # A node was lost. Workers fetch what a machine does not have.
-            return
+            if isinstance(error, RayTaskError):
+                raise
 
     def tune(self, stage: TuningStage, trials: Sequence[Trial], grant: Grant) -> None:
-        """Tune a pack on an actor, and on another when that is lost, or on a worker group."""
         if stage.plan.sharded:
             run_group(
                 stage.name,
@@ -175,9 +168,10 @@ class RayWorkers:
                 self._tune_on_one(stage, left, grant)
                 # Its node is about to be taken away, if it left anything.
                 preemptions += bool(left)
-            except RaybiasError:
-                raise
             except RayError as error:
+                # Ray's wrapper of an error of ours inherits from both.
+                if isinstance(error, RaybiasError):
+                    raise
                 preempted = isinstance(error, RayActorError) and error.preempted
                 preemptions, failures = preemptions + preempted, failures + (not preempted)
                 beyond = most is not None and preemptions > most
@@ -185,12 +179,15 @@ class RayWorkers:
                     raise
 
     def _tune_on_one(self, stage: TuningStage, left: dict[str, Trial], grant: Grant) -> None:
-        """Tune on one worker, and take what it is done with out of `left`."""
         seat = self._take(stage, grant)
         grant.on_stop(seat.end)
         try:
             running = self._running[grant.task.key] = _Running(grant.task, seat.worker, left)
-            for reference in seat.worker.tune.remote(self._work(stage), tuple(left.values())):
+            with self._lock:
+                if stage.name not in self._sent:
+                    self._sent[stage.name] = ray.put(stage.task)
+            task = self._sent[stage.name]
+            for reference in seat.worker.tune.remote(task, tuple(left.values())):
                 report = ray.get(reference)
                 if running.begun == math.inf:
                     running.begun = time.monotonic()
@@ -198,8 +195,7 @@ class RayWorkers:
                 if report.given:
                     stage.split(tuple(left.pop(run_id) for run_id in report.given), grant)
                     running.asked, running.begun = False, time.monotonic()
-                stopped = [each.run_id for each in report.evaluated if each.stop_reason]
-                for run_id in (*report.finished, *stopped):
+                for run_id in report.over:
                     left.pop(run_id)
                 stage.progress.add(report)
         except BaseException:
@@ -212,8 +208,7 @@ class RayWorkers:
         else:
             self._keep(seat)
 
-    def read(self, reading: Reading, grant: Grant, advance: Advance) -> None:
-        """Compute shards on replicas, or on a worker group that shares the backbone."""
+    def read(self, reading: Reading, grant: Grant, add: Callable[[Done], None]) -> None:
         if reading.plan.sharded:
             name = f"{self.app}-{reading.name}"
             run_group(
@@ -224,7 +219,7 @@ class RayWorkers:
                 work=read_on_rank,
                 task=reading,
                 store=reading.store,
-                add=lambda done: advance(done=done),
+                add=add,
             )
             if reading.store.exists(f"train/{name}"):
                 reading.store.delete_folder(f"train/{name}")
@@ -232,13 +227,12 @@ class RayWorkers:
         with self._lock:
             name = app_name(self.app, reading.name)
             replicas = self._replicas.setdefault(reading.name, Replicas(name, reading))
-        replicas.read(reading, grant, advance, max_failures=self.resources.max_failures)
+        replicas.read(reading, grant, add, max_failures=self.resources.max_failures)
 
-    def halve(self, fits: Callable[[Task], bool]) -> None:
+    def halve(self, fits: Callable[[Task], object]) -> None:
         """Ask large packs for half of their trials, for which `fits` takes a free place.
 
-        A pack is asked once it has run for as long as a worker takes to begin, so that a takeover
-        costs at most as much as was computed.
+        Not before they have run for as long as a worker takes to start.
         """
         now = time.monotonic()
         running = sorted(self._running.copy().values(), key=lambda each: -each.seconds)
@@ -248,12 +242,6 @@ class RayWorkers:
             if ripe and not each.asked and fits(each.task):
                 each.asked = True
                 each.worker.give.remote(trials[len(trials) // 2 :])
-
-    def _work(self, stage: TuningStage) -> Any:
-        with self._lock:
-            if stage.name not in self._sent:
-                self._sent[stage.name] = ray.put(stage.task)
-            return self._sent[stage.name]
 
     def _take(self, stage: TuningStage, grant: Grant) -> _Seat:
         """Take an idle worker that holds the backbone, or start one; end idle ones in its way."""
@@ -268,11 +256,11 @@ class RayWorkers:
                 if seat.node in grant.nodes:
                     self._idle.remove(seat)
                     seat.end()
-        seat = _Seat.ask(key, plan, avoid)
+        seat = _Seat(key, plan, avoid)
         if grant.avoid and not seat.group.wait(_AVOIDS_S):
             # Its node was lost, or is another study's; what is reserved was so for this moment.
             seat.end()
-            seat = _Seat.ask(key, plan, leaving)
+            seat = _Seat(key, plan, leaving)
         grant.avoid = frozenset()
         seat.start(stage)
         return seat
@@ -293,7 +281,6 @@ class RayWorkers:
         timer.start()
 
     def close(self) -> None:
-        """End the idle workers and replicas."""
         with self._lock:
             idle, self._idle = self._idle, []
         for seat in idle:

@@ -19,10 +19,11 @@ from raybias.planning.inventory import Inventory, with_autoscaled_nodes
 from raybias.planning.plan import check_libraries, plan
 from raybias.planning.prepared import PreparedStudy, check_weights, resolve_models
 from raybias.planning.stage_plans import Plan
-from raybias.planning.workload import Works
+from raybias.runtime import ray_internals
 from raybias.runtime.ending import undoing
 from raybias.runtime.graph import Stopped
 from raybias.runtime.inventory import read_inventory, this_machine
+from raybias.runtime.predict.shards import slow_ways
 from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_session import (
     NO_RAY,
@@ -32,15 +33,13 @@ from raybias.runtime.ray_session import (
 )
 from raybias.runtime.tracking import check_tracking
 from raybias.runtime.work import StudyRun
-from raybias.runtime.workers import Workers, slow_ways
+from raybias.runtime.workers import ThisProcess, Workers
 from raybias.seeding import key
 from raybias.storage import Store
-from raybias.study_record import begin, make_record, resumed
+from raybias.study_record import begin, fingerprint, make_record, resumed
 
 #: Seconds that Ray, an actor that tunes and a replica that reads take to start on two cores.
 _STARTING_S: Final = 30.0
-#: Most holders of a full cluster that are named.
-_NAMED: Final = 3
 
 
 def run_study(
@@ -66,26 +65,24 @@ def run_study(
         if done:
             return
     own = address == "local" or names_no_cluster(address)
-    what = "starting Ray on this machine, some 10 s" if own else "connecting to Ray"
-    reporter.say(f"{study.name}: {what}")
+    start.say("starting Ray on this machine, some 10 s" if own else "connecting to Ray")
     with connected(address) as own:
-        from raybias.runtime.owners import delete_left, others
         from raybias.runtime.ray_workers import RayWorkers
 
         app = f"raybias-{key(store.uri):016x}"
         # Serve's applications do not end with their driver.
-        end_replicas = partial(delete_left, app)
+        end_replicas = partial(ray_internals.delete_left, app)
         # First, since a plan asks devices that a driver that was killed may still hold.
         with translating_errors("asking Ray Serve what runs"):
             end_replicas()
         planned = start.plan(read_inventory(address, dtypes=start.prepared.study.undecided))
         workers = RayWorkers(planned, app)
-        start.say(planned)
+        start.announce(planned)
         with nullcontext() if own else undoing(end_replicas):
             work = start.work(planned, workers)
             if workers.full:
-                for_whom = "".join(f" for {each}" for each in others()[:_NAMED])
-                reporter.say(f"{study.name}: other work holds the whole cluster; waiting{for_whom}")
+                held_by = "".join(f" for {each}" for each in ray_internals.others()[:3])
+                start.say(f"other work holds the whole cluster; waiting{held_by}")
             work.run()
         start.warn()
 
@@ -98,12 +95,9 @@ class _Start:
     store: Store
     reporter: Reporter
     skip_unfit: bool
-    _works: Works | None = None
 
     def in_this_process(self, *, whatever_it_takes: bool) -> bool:
         """Do a study without Ray, if it is small or `whatever_it_takes`; returns whether it was."""
-        from raybias.runtime.this_process import ThisProcess
-
         planned = self.plan(this_machine(dtypes=self.prepared.study.undecided))
         stages = (*planned.rewriting, *planned.tuning, *planned.scoring)
         if shared := next((stage.backbone for stage in stages if stage.sharded), None):
@@ -119,11 +113,11 @@ class _Start:
         work = self.work(planned, ThisProcess())
         if not whatever_it_takes and work.left() > _STARTING_S:
             return False
-        self.say(planned)
+        self.announce(planned)
         try:
             work.run(limit_s=math.inf if whatever_it_takes else 2 * _STARTING_S)
         except Stopped:
-            self.reporter.say(f"{planned.study}: takes longer than planned, and goes on with Ray")
+            self.say("takes longer than planned, and goes on with Ray")
             return False
         self.warn()
         return True
@@ -131,21 +125,14 @@ class _Start:
     def plan(self, inventory: Inventory) -> Plan:
         self.store.sweep()
         there = with_autoscaled_nodes(inventory, self.prepared.study.resources.nodes)
-        planned = plan(
-            self.prepared,
-            there,
-            out=self.store.uri,
-            skip_unfit=self.skip_unfit,
-            works=self._works,
-        )
-        self._works = planned.works
-        return planned
+        out = self.store.uri
+        return plan(self.prepared, there, out=out, skip_unfit=self.skip_unfit)
 
     def work(self, planned: Plan, workers: Workers) -> StudyRun:
         """Write OUT/study.yaml, and return what runs the study."""
         check_libraries(planned)
         parameters = {name: shape.parameters for name, shape in planned.shapes.items()}
-        record = self.prepared.record.with_study(planned.decided)
+        record = planned.prepared.record
         rows = {name: dict(each) for name, each in record.rows_per_shard.items()}
         for stage in planned.scoring:
             rows.setdefault(stage.backbone, {})[stage.method] = stage.rows_per_shard
@@ -159,27 +146,34 @@ class _Start:
         begin(self.store, record)
         # Whatever plans this OUT again finds its shards.
         self.prepared = replace(self.prepared, record=record)
-        return StudyRun(self.prepared, planned, self.store, self.reporter, workers)
+        planned = replace(planned, prepared=self.prepared)
+        return StudyRun(planned, self.store, self.reporter, workers)
 
-    def say(self, planned: Plan) -> None:
+    def say(self, text: str) -> None:
+        self.reporter.say(f"{self.prepared.study.name}: {text}")
+
+    def announce(self, planned: Plan) -> None:
         for error in planned.unfit.values():
-            self.reporter.say(f"{planned.study}: left out: {error}")
+            self.say(f"left out: {error}")
         if planned.precision is not None:
-            self.reporter.say(f"{planned.study}: {planned.precision}")
+            self.say(str(planned.precision))
 
     def warn(self) -> None:
         for warning in slow_ways(self.store):
-            self.reporter.say(f"{self.prepared.study.name}: {warning}")
+            self.say(warning)
 
 
 def prepare(study: Study, store: Store | None, *, command: str = "") -> PreparedStudy:
     """Read a study's data and refuse by BadInput what cannot be run; loads no weights or Ray.
 
-    Where OUT is given, it must not hold another study, local models are hashed, and the headers of
-    their files read. Nothing is written.
+    Where OUT is given, it must not hold another study, and local models are checked. Nothing is
+    written.
     """
     prepared, models = PreparedStudy.of(study), None
-    study, marks = prepared.study, prepared.data.fingerprints()
+    study, data = prepared.study, prepared.data
+    marks = {f"probe {name}": fingerprint(frame) for name, frame in data.items.items()}
+    for name, splits in data.sentences.items():
+        marks |= {f"{name} {split}": fingerprint(frame) for split, frame in splits.items()}
     if store is not None:
         study, models = resolve_models(study)
     record = make_record(study, marks, command=command, models=models)

@@ -135,7 +135,6 @@ def _mlflow(place: str, study: str, mark: str) -> Callable[[_Log], None]:
 
 
 def _wandb(place: str, study: str, mark: str) -> Callable[[_Log], None]:
-    """Return what logs a run to a project of Weights & Biases."""
     import wandb
     from ray.air.integrations.wandb import setup_wandb
 

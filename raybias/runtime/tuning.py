@@ -25,7 +25,7 @@ from raybias.methods.tuned import (
 )
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.stage_plans import TunePlan
-from raybias.runtime.graph import Grant, Work
+from raybias.runtime.graph import Grant
 from raybias.runtime.pack_worker import Tokens, TuneTask, record_of
 from raybias.runtime.progress import Meter, ProgressAggregator, Reporter
 from raybias.runtime.ray_session import translating_errors
@@ -44,18 +44,16 @@ def trials_of(
     """List one final trial per seed and choice of hyper-parameters, in the study's order."""
     found = []
     for choice in choices:
-        name = f"{backbone.name}.{training.name}.{method.name}.lr{_exactly(choice.learning_rate)}"
-        if method.weight_decays:
-            name += f".wd{_exactly(choice.weight_decay)}"
-        if method.stop_windows:
-            name += f".t{choice.stop_window}"
+        # `repr` writes no two numbers alike.
+        rate, decay = (
+            repr(float(each)).removesuffix(".0")
+            for each in (choice.learning_rate, choice.weight_decay)
+        )
+        name = f"{backbone.name}.{training.name}.{method.name}.lr{rate}"
+        name += f".wd{decay}" if method.weight_decays else ""
+        name += f".t{choice.stop_window}" if method.stop_windows else ""
         found += [Trial(f"{name}.s{seed}", seed, stage="final", **vars(choice)) for seed in seeds]
     return tuple(found)
-
-
-def _exactly(value: float) -> str:
-    """Write a number so that no other is written alike."""
-    return repr(float(value)).removesuffix(".0")
 
 
 def tokenise(inputs: Inputs, training: str, method: Tuned) -> Tokens:
@@ -71,7 +69,7 @@ def tokenise(inputs: Inputs, training: str, method: Tuned) -> Tokens:
 
 @dataclass(frozen=True)
 class TuningJob:
-    """The sweep and the final runs of one method on one training set; `work` does one pack."""
+    """The sweep and the final runs of one method on one training set."""
 
     prepared: PreparedStudy
     backbone: Backbone
@@ -81,7 +79,6 @@ class TuningJob:
     store: Store
     reporter: Reporter
     workers: Workers
-    work: Work
     lock: Lock = field(default_factory=Lock)
 
     @property
@@ -96,10 +93,7 @@ class TuningJob:
         return tokenise(text, self.training.name, self.method)
 
     def tune(self, grant: Grant) -> bool:
-        """Tune one pack of a stage; returns whether it was the last of the job.
-
-        Runs whose adapter is in OUT are not tuned again; others resume from their state there.
-        """
+        """Tune what OUT lacks of one pack of a stage; return whether it was the job's last."""
         task = grant.task
         stage = self._stage(task.stage)
         trials = stage.given.pop(task.key, stage.trials[task.pack :: task.packs])
@@ -117,8 +111,8 @@ class TuningJob:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of `schema.RUNS` of all runs, those that are kept marked as selected."""
-        swept = self._sweep.rows() if len(self.choices) > 1 else []
-        final = [self.row(trial) for trial in self._all(self._choice)]
+        swept = self._rows(self._sweep.trials) if len(self.choices) > 1 else []
+        final = self._rows(self._finals)
         others = [
             {**row, "rank": None, "tied": False, "selected": False}
             for row in swept
@@ -150,27 +144,32 @@ class TuningJob:
 
     @cached_property
     def _final(self) -> TuningStage:
-        """The runs that the sweep has not tuned."""
+        # The sweep has tuned the first seeds.
         _, left = runs_of(self.method)
-        return TuningStage(self, "final", self._all(self._choice)[len(self.method.seeds) - left :])
+        return TuningStage(self, "final", self._finals[-left:] if left else ())
 
     @cached_property
     def _choice(self) -> HyperParameters:
         if len(self.choices) == 1:
             return self.choices[0]
-        choice = best_hyper_parameters(self._sweep.rows(), self.choices)
+        choice = best_hyper_parameters(self._rows(self._sweep.trials), self.choices)
         self.reporter.say(f"{self.title}: the sweep chose {choice}")
         return choice
 
-    def _all(self, choice: HyperParameters) -> tuple[Trial, ...]:
-        return trials_of(self.backbone, self.training, self.method, self.method.seeds, (choice,))
+    @cached_property
+    def _finals(self) -> tuple[Trial, ...]:
+        seeds, choices = self.method.seeds, (self._choice,)
+        return trials_of(self.backbone, self.training, self.method, seeds, choices)
 
-    def row(self, trial: Trial) -> dict[str, Any]:
-        """Return a finished trial's row of `schema.RUNS`."""
-        row = record_of(self.store, trial.run_id, self.fingerprint)
-        if row is None:
-            raise WorkFailed(f"no result of {trial.run_id}", where=self.store.uri)
-        return row
+    def _rows(self, trials: Sequence[Trial]) -> list[dict[str, Any]]:
+        """Return rows of `schema.RUNS` of trials, all of which have ended."""
+        found = []
+        for trial in trials:
+            row = record_of(self.store, trial.run_id, self.fingerprint)
+            if row is None:
+                raise WorkFailed(f"no result of {trial.run_id}", where=self.store.uri)
+            found.append(row)
+        return found
 
     @cached_property
     def fingerprint(self) -> str:
@@ -189,11 +188,10 @@ class TuningJob:
 
 
 class TuningStage:
-    """The sweep or the final runs of a job: what its packs have in common, and how far they are.
+    """The sweep or the final runs of a job, and how far they are.
 
     Attributes
     ----------
-    name: of its folder in OUT/train.
     missing: runs that had no result when the stage began.
     left: packs that are not done.
     given: trials that a pack gave up, by the key of the task that goes on with them.
@@ -211,17 +209,13 @@ class TuningStage:
         parts = (job.backbone.name, job.training.name, job.method.name, name)
         self.name = f"{'.'.join(parts)}-{job.fingerprint[:8]}"
         self.given: dict[str, Sequence[Trial]] = {}
-        self._shown = ExitStack()
-
-    @cached_property
-    def task(self) -> TuneTask:
-        """What every worker of the stage is sent."""
-        job, study = self.job, self.job.prepared.study
-        return TuneTask(
+        self._shown, study = ExitStack(), job.prepared.study
+        #: What all of its workers are sent.
+        self.task = TuneTask(
             context=job.plan.context(job.backbone, study.verbalizer.words()),
             dataset=job.training.name,
             method=job.method,
-            out=job.store.uri,
+            store=job.store,
             folder=f"train/{self.name}",
             fingerprint=job.fingerprint,
             sharded=job.plan.sharded,
@@ -246,9 +240,7 @@ class TuningStage:
             name = f"{whole.key}/{trials[0].run_id}"
             self.given[name] = trials
         part = len(trials) / max(1, whole.runs)
-        grant.add(
-            replace(whole, key=name, runs=len(trials), seconds=whole.seconds * part), self.job.work
-        )
+        grant.add(replace(whole, key=name, runs=len(trials), seconds=whole.seconds * part))
 
     def end(self) -> None:
         """End the bar; every run is an adapter now, and its state is needed no more."""
@@ -261,7 +253,3 @@ class TuningStage:
                 f" {self.progress.repeated} steps done twice"
             )
         self.job.store.delete_folder(self.task.folder)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the rows of all its runs."""
-        return [self.job.row(trial) for trial in self.trials]

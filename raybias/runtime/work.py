@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from threading import Lock
 from typing import Any, Final
 
@@ -15,8 +16,8 @@ import pyarrow as pa
 from raybias.config import Backbone, Study
 from raybias.methods import tuned_methods
 from raybias.methods.base import Method, Shard
-from raybias.planning.prepared import PreparedStudy, in_style, with_styles
-from raybias.planning.stage_plans import Plan, RewritePlan
+from raybias.planning.prepared import in_style, with_styles
+from raybias.planning.stage_plans import Plan, RewritePlan, ScorePlan
 from raybias.planning.tasks import Task, fetched_models, tasks_of
 from raybias.planning.workload import STYLED, chunks_of, shards_of
 from raybias.probes.own import card_texts
@@ -24,13 +25,18 @@ from raybias.probes.registries import pair_probes, question_probes
 from raybias.providers.base import Provider
 from raybias.providers.openai import read_asked
 from raybias.runtime.graph import Grant, Graph
-from raybias.runtime.predict.files import ShardFiles, delete_empty_parts
-from raybias.runtime.predict.worker import StyleRewriting
-from raybias.runtime.progress import Advance, Meter, Reporter
+from raybias.runtime.predict.shards import (
+    Reading,
+    Served,
+    ShardFiles,
+    StyleRewriting,
+    delete_empty_parts,
+)
+from raybias.runtime.progress import Done, Meter, Reporter
 from raybias.runtime.ray_session import translating_errors
 from raybias.runtime.tracking import track_runs
 from raybias.runtime.tuning import TuningJob
-from raybias.runtime.workers import Reading, Workers
+from raybias.runtime.workers import Workers
 from raybias.schema import ITEMS, PAIRS, RUNS, SCHEDULE, SCHEDULE_FILE
 from raybias.seal import seal, still_valid
 from raybias.storage import Store
@@ -46,21 +52,25 @@ class RunsTable:
 
     def __init__(self, study: Study, store: Store, *, mark: str, reporter: Reporter) -> None:
         self.study, self.store, self.mark, self.reporter = study, store, mark, reporter
-        self._order = [part for backbone in study.backbones for part in _parts(study, backbone)]
         self._rows: dict[_Part, list[Mapping[str, Any]]] = {}
+        for each in study.backbones:
+            self._rows[each.name, "", ""] = []
+            for training in study.training:
+                for method in tuned_methods(study.methods_of(each)):
+                    self._rows[each.name, training.name, method.name] = []
         self._lock = Lock()
         for row in read_runs(store).iter_rows(named=True):
             part = (row["model"], row["dataset"], row["method"])
-            at = part if part in self._order else (row["model"], "", "")
-            self._rows.setdefault(at, []).append(row)
+            at = part if part in self._rows else (row["model"], "", "")
+            self._rows.get(at, []).append(row)
 
     def put(
         self, rows: Sequence[Mapping[str, Any]], model: str, dataset: str = "", method: str = ""
     ) -> None:
-        """Put the rows of one tuning, or those of a backbone that are not tuned, into the table."""
+        """Put the rows of one tuning, or the untuned ones of a backbone, into the table."""
         with self._lock:
             self._rows[model, dataset, method] = list(rows)
-            known = [row for part in self._order for row in self._rows.get(part, ())]
+            known = [*chain.from_iterable(self._rows.values())]
             self.store.write_table(_NAME, pa.Table.from_pylist(known, schema=RUNS))
             track_runs(self.study, rows, mark=self.mark, reporter=self.reporter)
 
@@ -69,20 +79,11 @@ class RunsTable:
         with self._lock:
             return [
                 row
-                for part in self._order
-                for row in self._rows.get(part, ())
+                for row in chain.from_iterable(self._rows.values())
                 if row["selected"]
                 and (row["model"], row["method"]) == (model, method)
                 and dataset in ("", row["dataset"])
             ]
-
-
-def _parts(study: Study, backbone: Any) -> list[_Part]:
-    tuned = tuned_methods(study.methods_of(backbone))
-    return [
-        (backbone.name, "", ""),
-        *((backbone.name, each.name, method.name) for each in study.training for method in tuned),
-    ]
 
 
 #: Seconds of work below which the chart of an earlier command is kept.
@@ -92,20 +93,22 @@ _WORTH_A_CHART_S: Final = 1.0
 class StudyRun:
     """A study under way."""
 
-    def __init__(
-        self,
-        prepared: PreparedStudy,
-        plan: Plan,
-        store: Store,
-        reporter: Reporter,
-        workers: Workers,
-    ) -> None:
-        self.prepared, self.plan, self.store = prepared, plan, store
-        self.reporter, self.workers, self.study = reporter, workers, prepared.study
-        mark = prepared.record.hash
+    def __init__(self, plan: Plan, store: Store, reporter: Reporter, workers: Workers) -> None:
+        self.prepared, self.plan, self.store = plan.prepared, plan, store
+        self.reporter, self.workers, self.study = reporter, workers, plan.study
+        mark = self.prepared.record.hash
         self.table = RunsTable(self.study, store, mark=mark, reporter=reporter)
-        self.tasks = tasks_of(prepared, plan)
+        self.tasks = tasks_of(plan)
         self.backbones = {each.name: each for each in self.study.backbones}
+        self.jobs = {
+            (backbone.name, training.name, method.name): TuningJob(
+                self.prepared, backbone, training, method,
+                plan.tune(backbone.name, training.name, method.name), store, reporter, workers,
+            )
+            for backbone in self.study.backbones
+            for training in self.study.training
+            for method in tuned_methods(plan.methods(backbone))
+        }  # fmt: skip
         self._styled: dict[str, Mapping[str, pl.DataFrame]] = {}
         self._listed: dict[str, ShardFiles] = {}
         self._lock = Lock()
@@ -113,10 +116,7 @@ class StudyRun:
     def run(self, *, limit_s: float = math.inf) -> None:
         """Do all tasks; those of a failed study go on from where they were when it is run again.
 
-        Raises
-        ------
-        Stopped: they took more than `limit_s` seconds.
-        RaybiasError: the first that failed; the others were stopped.
+        Stopped: they took more than `limit_s` seconds. RaybiasError: the first that failed.
         """
         valid = still_valid(self.store)
         if not self.study.styles.rewriting:
@@ -159,7 +159,7 @@ class StudyRun:
 
     def _share(self, task: Task) -> float:
         if task.kind == "tune":
-            return self._job(task).left(task.stage)
+            return self.jobs[task.backbone, task.training, task.method].left(task.stage)
         before = (each for each in self.tasks if each.key in task.after and each.kind != "fetch")
         if any(map(self._share, before)):
             return 1.0
@@ -182,11 +182,10 @@ class StudyRun:
                 yield {**dict.fromkeys(RUNS.names), **names, **own, "selected": True}
 
     def _fetch(self, grant: Grant) -> None:
-        """Bring a model of the hub to the machines, if anything is left to do with it."""
         task = grant.task
         if self._shares[task.key]:
             with translating_errors(f"fetch {task.backbone}"):
-                self.workers.fetch(fetched_models(self.prepared, self.plan)[task.key][0])
+                self.workers.fetch(fetched_models(self.plan)[task.key][0])
 
     def _rewrite(self, grant: Grant) -> None:
         """Rewrite pairs in one style; the last one writes the items."""
@@ -220,27 +219,10 @@ class StudyRun:
         for name, text in card_texts(self.study).items():
             self.store.write_text(f"cards/{name}.yaml", text)
 
-    @cached_property
-    def _jobs(self) -> dict[tuple[str, str, str], TuningJob]:
-        return {
-            (backbone.name, training.name, method.name): TuningJob(
-                self.prepared, backbone, training, method,
-                self.plan.tune(backbone.name, training.name, method.name),
-                self.store, self.reporter, self.workers, self._tune,
-            )
-            for backbone in self.study.backbones
-            for training in self.study.training
-            for method in tuned_methods(self.plan.methods(backbone))
-        }  # fmt: skip
-
-    def _job(self, task: Task) -> TuningJob:
-        # Packs begin in several threads, and all of a job count in the same one.
-        with self._lock:
-            return self._jobs[task.backbone, task.training, task.method]
-
     def _tune(self, grant: Grant) -> None:
         """Tune one pack; the last of a training set selects the runs that are kept."""
-        job, task = self._job(grant.task), grant.task
+        task = grant.task
+        job = self.jobs[task.backbone, task.training, task.method]
         if job.tune(grant):
             with translating_errors(job.title):
                 self.table.put(job.rows(), task.backbone, task.training, task.method)
@@ -259,14 +241,12 @@ class StudyRun:
             self.reporter.say(f"{title}: {asked.in_words(backbone.prices)}")
 
     def _complete(self, title: str, grant: Grant) -> ShardFiles:
-        """Compute the shards of a task that OUT lacks; return them all."""
         task = grant.task
         # The files may have been listed already, to know how much is missing.
         files = self._listed.pop(task.key, None) or self._files(task)
 
-        def read(todo: Sequence[Shard], advance: Advance) -> None:
-            make = self._reading_of_pairs if task.kind == "rewrite" else self._reading
-            self.workers.read(make(task, tuple(todo)), grant, advance)
+        def read(add: Callable[[Done], None]) -> None:
+            self.workers.read(self._reading(task, tuple(files.todo)), grant, add)
 
         files.complete(title, read, self.reporter, starting=self.workers.starting)
         return files
@@ -283,49 +263,47 @@ class StudyRun:
         return ShardFiles(self.store, shards, stored)
 
     def _rewriting(self, task: Task) -> RewritePlan:
-        return self.plan.rewrite(task.key.partition("/")[2])
-
-    def _reading_of_pairs(self, task: Task, todo: tuple[Shard, ...]) -> Reading:
-        stage, styles = self._rewriting(task), self.study.styles
-        options = styles.rewriting[stage.style]
-        work = StyleRewriting(
-            style=stage.style, options=options, paired=stage.paired, seed=styles.seed
-        )
-        originals = in_style(self.study, stage.style, self.prepared.data.items)
-        return Reading(
-            name=stage.style,
-            context=stage.context(options.spec()),
-            methods=(work,),
-            plan=stage,
-            store=self.store,
-            todo=todo,
-            meter=Meter(study=self.study.name, stage="rewrite", model=stage.backbone),
-            items={name: each.select(PAIRS.names).to_arrow() for name, each in originals.items()},
-        )
+        return next(each for each in self.plan.rewriting if f"rewrite/{each.style}" == task.key)
 
     def _method(self, task: Task) -> Method:
         methods = self.plan.methods(self.backbones[task.backbone])
         return next(method for method in methods if method.name == task.method)
 
     def _reading(self, task: Task, todo: tuple[Shard, ...]) -> Reading:
-        backbone, method = self.backbones[task.backbone], self._method(task)
-        plan = self.plan.score(backbone.name, method.name)
-        memory = Store(self.study.answers).uri if self.study.answers else ""
-        beside = [method]
-        # Ranks that share a backbone hold it for one method alone.
-        if method.shares_backbone and not plan.sharded:
-            beside = [
-                each
-                for each in self.plan.methods(backbone)
-                if each.shares_backbone
-                and self.plan.score(backbone.name, each.name).replica == plan.replica
-            ]
+        plan: ScorePlan
+        methods: list[Served]
+        items = None
+        if task.kind == "rewrite":
+            plan = rewriting = self._rewriting(task)
+            styles, stage, name = self.study.styles, "rewrite", rewriting.style
+            options = styles.rewriting[name]
+            methods = [StyleRewriting(style=name, options=options, seed=styles.seed)]
+            context = plan.context(options.spec())
+            originals = in_style(self.study, name, self.prepared.data.items)
+            items = {
+                probe: each.select(PAIRS.names).to_arrow() for probe, each in originals.items()
+            }
+        else:
+            backbone, method = self.backbones[task.backbone], self._method(task)
+            plan, methods = self.plan.score(backbone.name, method.name), [method]
+            memory = Store(self.study.answers).uri if self.study.answers else ""
+            context = plan.context(backbone, self.study.verbalizer.words(), memory=memory)
+            # Ranks that share a backbone hold it for one method alone.
+            if method.shares_backbone and not plan.sharded:
+                methods = [
+                    each
+                    for each in self.plan.methods(backbone)
+                    if each.shares_backbone
+                    and self.plan.score(backbone.name, each.name).replica == plan.replica
+                ]
+            name, stage = f"{backbone.name}-{methods[0].name}", "score"
         return Reading(
-            name=f"{backbone.name}-{beside[0].name}",
-            context=plan.context(backbone, self.study.verbalizer.words(), memory=memory),
-            methods=tuple(beside),
+            name=name,
+            context=context,
+            methods=tuple(methods),
             plan=plan,
             store=self.store,
             todo=todo,
-            meter=Meter(study=self.study.name, stage="score", model=backbone.name),
+            meter=Meter(study=self.study.name, stage=stage, model=plan.backbone),
+            items=items,
         )

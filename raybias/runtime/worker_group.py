@@ -31,20 +31,10 @@ from raybias.runtime.ray_session import debugging
 from raybias.storage import Store
 
 if TYPE_CHECKING:
-    from ray.train.torch import TorchTrainer
-    from ray.util.queue import Queue
     from transformers import PreTrainedModel
 
-#: The function that each rank runs, with the same argument.
-Work = Callable[[dict[str, Any]], None]
-
-#: Seconds that a group waits for nodes of an autoscaler.
-_NODE_COMES_S: Final = "1800"
-_POLL_S: Final = 0.5
 #: Seconds that ranks wait for each other, such as for one that writes large states to a slow store.
 _PATIENCE_S: Final = 2 * 60 * 60
-#: File of a group's folder with the token budget of its passes, once that was too large.
-_BUDGET: Final = "tokens_per_batch"
 
 
 class BrokenPass(RuntimeError):
@@ -53,16 +43,14 @@ class BrokenPass(RuntimeError):
 
 @contextmanager
 def within_memory(context: ModelContext, store: Store, folder: str) -> Iterator[ModelContext]:
-    """Give ranks the token budget of a pass that earlier ranks left in OUT.
+    """Give ranks the token budget that earlier ranks left in OUT, in the group's `folder`.
 
     A rank whose memory is used up cannot try again by itself, since the others wait for it within
     the pass. So it leaves half of the budget to the ranks that Ray Train starts in their place.
-
-    `folder`: the worker group's, which is deleted with its work done.
     """
     from raybias.engine.context import out_of_memory
 
-    place, execution = f"{folder}/{_BUDGET}", context.execution
+    place, execution = f"{folder}/tokens_per_batch", context.execution
     tokens = int(store.read_text(place)) if store.exists(place) else execution.tokens_per_batch
     try:
         yield replace(context, execution=replace(execution, tokens_per_batch=tokens))
@@ -78,7 +66,7 @@ def run_group(
     workers: int,
     resources: Resources,
     *,
-    work: Work,
+    work: Callable[[dict[str, Any]], None],
     task: object,
     store: Store,
     add: Callable[[Any], None],
@@ -90,48 +78,25 @@ def run_group(
     name: of the folder in OUT/train that Ray Train keeps its own files in.
     work: called on each rank with `work`, a reference to the task, `progress`, a queue of reports,
         and `folder`, the group's in OUT.
-    add: called with each report that is no error; the first error is raised.
+    add: called with each report; of reports that are errors, the first is raised.
     """
+    if plan.pending:
+        # A node takes minutes to come; Ray Train would withdraw its request after one.
+        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "1800")
     import ray
-    from ray.util.queue import Queue
+    from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.util.queue import Empty, Queue
 
     # On the driver's own node: it outlives a worker's, and dies with the driver's.
     here = {NODE_LABEL: ray.get_runtime_context().get_node_id()}
     progress = Queue(actor_options={"num_cpus": 0, "label_selector": here})
-    # By reference, so that Ray Train's controller need not import torch to read it.
-    config = {"work": ray.put(task), "progress": progress, "folder": f"train/{name}"}
-    errors: list[RaybiasError] = []
-    try:
-        with _collecting(progress, add, errors):
-            trainer_of(name, plan, workers, resources, work=work, config=config, store=store).fit()
-    finally:
-        progress.shutdown(force=True)
-    if errors:
-        raise errors[0]
-
-
-def trainer_of(
-    name: str,
-    plan: Stage,
-    workers: int,
-    resources: Resources,
-    *,
-    work: Work,
-    config: dict[str, Any],
-    store: Store,
-) -> TorchTrainer:
-    """Return Ray Train's trainer of a group."""
-    if plan.pending:
-        # A node takes minutes to come; Ray Train would withdraw its request after one.
-        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", _NODE_COMES_S)
-    from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
-
     asked, preemptions = dict(plan.requests), resources.max_preemptions
     selector = asked.pop("label_selector", None)
-    return TorchTrainer(
+    trainer = TorchTrainer(
         work,
-        train_loop_config=config,
+        # By reference, so that Ray Train's controller need not import torch to read it.
+        train_loop_config={"work": ray.put(task), "progress": progress, "folder": f"train/{name}"},
         torch_config=TorchConfig(timeout_s=_PATIENCE_S),
         scaling_config=ScalingConfig(
             num_workers=workers,
@@ -150,16 +115,7 @@ def trainer_of(
             logging_config=LoggingConfig(log_level="INFO" if debugging() else "CRITICAL"),
         ),
     )
-
-
-@contextmanager
-def _collecting(
-    progress: Queue, add: Callable[[Any], None], errors: list[RaybiasError]
-) -> Iterator[None]:
-    """Take the queue's reports and errors while the body runs."""
-    from ray.util.queue import Empty
-
-    ended = threading.Event()
+    errors, ended = list[RaybiasError](), threading.Event()
 
     def follow() -> None:
         last = False
@@ -167,19 +123,22 @@ def _collecting(
             last = ended.is_set()
             with suppress(Empty):
                 while True:
-                    report = progress.get(timeout=0.01 if last else _POLL_S)
+                    report = progress.get(timeout=0.01 if last else 0.5)
                     if isinstance(report, RaybiasError):
                         errors.append(report)
                     else:
                         add(report)
 
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
+    following = threading.Thread(target=follow, daemon=True)
+    following.start()
     try:
-        yield
+        trainer.fit()
     finally:
         ended.set()
-        thread.join()
+        following.join()
+        progress.shutdown(force=True)
+    if errors:
+        raise errors[0]
 
 
 class ProcessGroup:
@@ -313,8 +272,7 @@ def _gathering(parameters: list[Any]) -> Any:
 def tell_device(device: torch.device) -> None:
     """Tell DeepSpeed which device this rank computes on.
 
-    It takes GPU number LOCAL_RANK otherwise, which is another than Ray Train's on a node with more
-    than ten: there the GPUs that a process sees are in the order of their ids as text.
+    It takes GPU number LOCAL_RANK otherwise, which is not Ray Train's on a node with more than ten.
     """
     if device.type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"

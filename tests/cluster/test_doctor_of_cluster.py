@@ -9,14 +9,14 @@ import ray
 from typer.testing import CliRunner
 
 from raybias.cli import app as cli
-from raybias.runtime import owners, ray_internals
+from raybias.runtime import ray_internals
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
 
 def test_replicas_of_a_driver_that_has_ended_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     app = "raybias-0123456789abcdef-ffffffff-tiny-soft_prompt"
-    monkeypatch.setattr(owners, "applications", lambda: ["raybias", app])
+    monkeypatch.setattr(ray_internals, "applications", lambda: ["raybias", app])
     result = CliRunner().invoke(cli, ["doctor", "--no-hub"])
     (line,) = (each for each in result.stdout.splitlines() if "left behind" in each)
     assert line.startswith(f"warn  left behind: {app}, whose driver has ended: job ffffffff; ")
@@ -42,8 +42,8 @@ def test_the_private_parts_of_ray_that_ask_a_cluster() -> None:
     """Written for Ray 2.60; the others are in tests/runtime/test_ray_internals.py."""
     (node,) = (each["NodeID"] for each in ray.nodes())
     own = ray.get_runtime_context().get_job_id()
-    assert own in {job["JobID"] for job in ray_internals.jobs() if not job["IsDead"]}
+    assert not ray_internals.drivers()[own][1]
     assert ray_internals.leaving_nodes() == set()
     assert ray_internals.free_by_node()[node]["CPU"] <= 4
-    assert not any(app.startswith("none-") for app in owners.applications())
+    assert not any(app.startswith("none-") for app in ray_internals.applications())
     ray_internals.delete_apps([])

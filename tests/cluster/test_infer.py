@@ -25,10 +25,9 @@ from raybias.planning.tasks import Task
 from raybias.planning.workload import shards_of
 from raybias.runtime.graph import Grant
 from raybias.runtime.predict import replica
-from raybias.runtime.predict.files import ShardFiles
+from raybias.runtime.predict.shards import Reading, ShardFiles
 from raybias.runtime.predict.stream import Replicas
 from raybias.runtime.progress import Done, Meter, Reporter
-from raybias.runtime.workers import Reading
 from raybias.schema import ITEMS, PREDICTIONS, OutputSpec
 from raybias.storage import Store
 from support.tiny import Logits, save_model, save_prompts, texts
@@ -59,7 +58,7 @@ def filled_store(folder: Path, spec: config.Backbone) -> tuple[Store, Logits]:
 PLAN = ScorePlan(
     backbone="tiny", method="soft_prompt", replicas_min=2, replicas_max=2,
     need=ResourceRequest(cpus=1, gpus=0), replica_cpus=0.75, data_cpus=0.5, layout=Layout(64),
-    rows_per_shard=ROWS, items={}, shards=0, runs=len(RUNS), memory=(), device_memory=0,
+    rows_per_shard=ROWS, items={}, runs=len(RUNS), memory=(), device_memory=0,
 )  # fmt: skip
 
 
@@ -89,7 +88,7 @@ def reading_of(store: Store, spec: config.Backbone, shards: Sequence[Shard]) -> 
 def granted(slots: int) -> Grant:
     """What the graph grants a reading."""
     task = Task(key="read/tiny/soft_prompt", kind="read", backbone="tiny", seconds=1.0)
-    return Grant(task, slots, slots, {}, frozenset(), threading.Event(), lambda task, work: None)
+    return Grant(task, slots, slots, {}, frozenset(), threading.Event(), lambda task: None)
 
 
 def test_a_killed_replica_is_made_good(tmp_path: Path) -> None:
@@ -102,8 +101,8 @@ def test_a_killed_replica_is_made_good(tmp_path: Path) -> None:
     reading = reading_of(store, spec, shards)
     replicas, done = Replicas(APP, reading), list[Done]()
 
-    def kill_one(count: int = 1, **told: Any) -> None:
-        done.append(told["done"])
+    def kill_one(each: Done) -> None:
+        done.append(each)
         if len(done) == 1:
             # The one that works by now, held first, so that requests are at it when it dies.
             found = map(psutil.Process, replicas_of(APP))

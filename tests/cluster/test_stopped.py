@@ -18,7 +18,7 @@ import ray
 import yaml
 from ray import serve
 
-from raybias.runtime import owners
+from raybias.runtime import ray_internals
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
@@ -101,8 +101,11 @@ def test_replicas_end_with_a_driver_that_is_killed_and_until_then_are_named(tmp_
         driver.kill()
         driver.wait()
     killed = time.monotonic()
-    until(lambda: f"process {driver.pid} on" in "".join(owners.left_behind().values()), "is named")
-    assert f"replicas of process {driver.pid} on" in "".join(owners.others())
+    until(
+        lambda: f"process {driver.pid} on" in "".join(ray_internals.left_behind().values()),
+        "is named",
+    )
+    assert f"replicas of process {driver.pid} on" in "".join(ray_internals.others())
     until(lambda: not left(), "nothing is left")
     took = time.monotonic() - killed
     print(f"\n{took:.1f} s from SIGKILL to the end of the replicas")

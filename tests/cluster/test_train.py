@@ -30,7 +30,7 @@ from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.tasks import tasks_of
-from raybias.runtime.graph import Grant, Graph
+from raybias.runtime.graph import Graph
 from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_workers import RayWorkers
 from raybias.runtime.tuning import TuningJob, tokenise, trials_of
@@ -77,18 +77,14 @@ def tuned(
     (method,) = tuned_methods(study.methods_of(backbone))
     workers = RayWorkers(made, "raybias-test")
     graph = Graph(workers)
-
-    def work(grant: Grant) -> None:
-        job.tune(grant)
-
     job = TuningJob(
         prepared, backbone, training, method,
         made.tune(backbone.name, training.name, method.name), Store(out),
-        Reporter(Console(file=said or io.StringIO(), width=200)), workers, work,
+        Reporter(Console(file=said or io.StringIO(), width=200)), workers,
     )  # fmt: skip
-    for task in tasks_of(prepared, made):
+    for task in tasks_of(made):
         if task.kind == "tune":
-            graph.add(task if load_s is None else replace(task, load=load_s), work)
+            graph.add(task if load_s is None else replace(task, load=load_s), job.tune)
     try:
         graph.run()
     finally:

@@ -13,7 +13,7 @@ from raybias.errors import DataError, OutputError, StorageError
 from raybias.methods.base import Shard
 from raybias.runtime import lease
 from raybias.runtime.lease import leased
-from raybias.runtime.predict.files import ShardFiles
+from raybias.runtime.predict.shards import ShardFiles
 from raybias.schema import OutputSpec
 from raybias.storage import Store, split_uri
 from support.moto_s3 import BUCKET, S3, served

@@ -16,7 +16,7 @@ from raybias.errors import ModelError
 from raybias.methods import Full, ZeroShot
 from raybias.methods.base import Run
 from raybias.planning.inventory import Inventory, Node, decide_dtypes
-from raybias.runtime.workers import keep_ways
+from raybias.runtime.predict.shards import keep_ways
 from raybias.schema import LABELS
 from raybias.storage import Store
 from raybias.testing import inputs

@@ -18,7 +18,7 @@ from raybias.engine.encoder import check_lengths, verbalizer_ids
 from raybias.engine.packing import Placed, pack, stack
 from raybias.engine.token_scores import LabelRows, TokenScorer, make_reader
 from raybias.errors import ModelError
-from raybias.runtime.workers import keep_ways, slow_ways
+from raybias.runtime.predict.shards import keep_ways, slow_ways
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import backbones

@@ -24,7 +24,7 @@ from raybias.methods.base import Answered, Compute, Method, Shard, shard_of
 from raybias.methods.label_prompts import ChainOfThought
 from raybias.methods.sentence_scores import PairScore
 from raybias.runtime.predict.replica import REQUESTS_PER_REPLICA, Replica
-from raybias.runtime.predict.worker import ShardWorker
+from raybias.runtime.predict.shards import ShardWorker
 from raybias.runtime.progress import Meter
 from raybias.schema import ITEMS, LABELS, PAIRS
 from raybias.storage import Store

@@ -16,7 +16,7 @@ from raybias.engine.keyed_draws import Sampling
 from raybias.methods import ChainOfThought, FewShot, Prompted, SoftPrompt, ZeroShot
 from raybias.methods.base import Run
 from raybias.methods.label_prompts import PromptedReader
-from raybias.runtime.predict.worker import ShardWorker
+from raybias.runtime.predict.shards import ShardWorker
 from raybias.schema import LABELS
 from raybias.seeding import generator
 from raybias.storage import Store

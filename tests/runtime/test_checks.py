@@ -120,8 +120,8 @@ def test_plan_passes_what_run_does_and_looks_at_its_out(
 
 def test_a_sharded_study_without_deepspeed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = SimpleNamespace(backbone="opt-6.7b", sharded=True, gpus=0)
-    decided = SimpleNamespace(backbones=[Backbone(id="opt-6.7b")])
-    planned: Any = SimpleNamespace(decided=decided, tuning=[], scoring=[stage])
+    study = SimpleNamespace(backbones=[Backbone(id="opt-6.7b")])
+    planned: Any = SimpleNamespace(study=study, tuning=[], scoring=[stage])
     monkeypatch.setattr(planning, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs deepspeed; `pip install 'raybias\[zero\]'`"):
         planning.check_libraries(planned)

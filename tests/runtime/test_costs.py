@@ -41,8 +41,8 @@ def study(shapes: Path) -> Callable[..., Study]:
 
 def costs(wanted: Study, machine: str = GPUS, **options: Any) -> dict[str, Cost]:
     prepared = PreparedStudy.of(wanted)
-    made = costs_of(prepared, plan(prepared, assumed(machine), machine=Machine(**options)))
-    return {training: cost for (_, _, training), cost in made.stages.items()}
+    made = costs_of(plan(prepared, assumed(machine), machine=Machine(**options)))
+    return {training: cost for (_, _, training), cost in made.items()}
 
 
 def test_tuning_and_scoring_are_counted_token_by_token(study: Callable[..., Study]) -> None:
@@ -91,7 +91,7 @@ def test_a_plan_tokenises_some_texts_once_for_all_methods(
     prepared = PreparedStudy.of(study(methods=both))
     monkeypatch.setattr("raybias.methods.work._SAMPLE", 3)
     prepared.check()
-    costs_of(prepared, plan(prepared, assumed(GPUS)))
+    costs_of(plan(prepared, assumed(GPUS)))
     # For means: every third of ten texts, every second of six and of eight.
     assert sorted(asked) == ["a b c"] * 7 + ["a b c d e"] * 4
 

@@ -164,7 +164,7 @@ def test_nodes_whose_gpus_do_not_multiply_are_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(doctor, "read_inventory", lambda *_, **__: have)
     monkeypatch.setattr(doctor, "connected", lambda _: nullcontext())
     monkeypatch.setattr(doctor, "_weaknesses", lambda: ())
-    monkeypatch.setattr(doctor, "left_behind", dict)
+    monkeypatch.setattr(doctor.ray_internals, "left_behind", dict)
     for sick, state in (({}, "ok"), ({"10.0.0.2": inventory.multiply_on_gpu()}, "fail")):
         monkeypatch.setattr(doctor, "sick_gpus", lambda sick=sick: sick)
         (gpus,) = (each for each in doctor._ray(None) if each.what == "GPUs")

@@ -33,9 +33,8 @@ def study(shapes: Path) -> Callable[..., Study]:
 
 
 def planned(wanted: Study, *nodes: str, **options: Any) -> tuple[Plan, Forecast]:
-    prepared = PreparedStudy.of(wanted)
-    made = plan(prepared, assumed(*nodes), **options)
-    return made, Forecast.of(prepared, made)
+    made = plan(PreparedStudy.of(wanted), assumed(*nodes), **options)
+    return made, Forecast.of(made)
 
 
 def test_a_small_backbone_shares_steps_and_a_large_one_does_not(
@@ -43,9 +42,8 @@ def test_a_small_backbone_shares_steps_and_a_large_one_does_not(
 ) -> None:
     made, forecast = planned(study("opt-125m", "opt-13b"), f"nodes=4,{A100}")
     small, large = made.tuning
-    work = made.works.tuning["opt-125m", "set", "soft_prompt"]
     layout = Layout(16384)
-    alone, packed = (work.step_seconds(GPUS["A100"], layout, runs) for runs in (1, 14))
+    alone, packed = (small.work.step_seconds(GPUS["A100"], layout, runs) for runs in (1, 14))
     assert packed < 4 * alone, "launches, not products, take the time of a small backbone"
     assert small.pack > 1 == large.pack
     assert (large.sweep_packs, large.final_packs) == (2, 14)
@@ -57,7 +55,7 @@ def test_a_small_backbone_shares_steps_and_a_large_one_does_not(
 
 def test_attention_and_the_last_test_take_time(study: Callable[..., Study]) -> None:
     made, _ = planned(study(), A100)
-    work, layout = made.works.tuning["opt-125m", "set", "soft_prompt"], Layout(4096)
+    work, layout = made.tuning[0].work, Layout(4096)
     passes = replace(work.passes, shape=replace(work.passes.shape, heads=960))
     heads = replace(work, passes=passes)
     more = [heads.step_seconds(on, layout, 4) / work.step_seconds(on, layout, 4)
@@ -118,7 +116,7 @@ def test_all_that_does_not_fit_is_refused_at_once_or_left_out(study: Callable[..
     made, _ = planned(wanted, node, skip_unfit=True)
     assert {stage.backbone for stage in (*made.tuning, *made.scoring)} == {"opt-125m"}
     assert [name for name, _ in made.unfit] == ["opt-13b", "opt-66b"]
-    assert {task.backbone for task in tasks_of(PreparedStudy.of(wanted), made)} == {"opt-125m"}
+    assert {task.backbone for task in tasks_of(made)} == {"opt-125m"}
 
 
 def test_zero3_over_a_network_takes_the_time_that_it_gathers(study: Callable[..., Study]) -> None:
@@ -128,7 +126,7 @@ def test_zero3_over_a_network_takes_the_time_that_it_gathers(study: Callable[...
     split, fast = planned(study("opt-13b"), nodes)
     assert sharded.tuning[0].layout.across
     assert split.tuning[0].gpus == 2
-    work, layout = sharded.works.tuning["opt-13b", "set", "soft_prompt"], sharded.tuning[0].layout
+    work, layout = sharded.tuning[0].work, sharded.tuning[0].layout
     gathered = 2 * work.passes.all_bytes * 7 / 8 / 5e9
     assert work.step_seconds(sharded.tuning[0].speed, layout, 14) == pytest.approx(
         gathered, rel=0.01

@@ -13,12 +13,13 @@ import ray
 import torch
 from ray.air._internal.device_manager.nvidia_gpu import CUDATorchDeviceManager
 from ray.train.v2._internal.callbacks.accelerators import _get_visible_accelerator_ids_per_worker
+from ray.util.queue import Empty
 
 from raybias.config import Backbone, Resources
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
 from raybias.planning.machine import ResourceRequest
-from raybias.runtime.worker_group import BrokenPass, tell_device, trainer_of, within_memory
+from raybias.runtime.worker_group import BrokenPass, run_group, tell_device, within_memory
 from raybias.storage import Store
 
 
@@ -60,14 +61,30 @@ def test_each_rank_computes_on_the_gpu_that_ray_gave_it(
         assert visible[rank].split(",")[int(os.environ["LOCAL_RANK"])] == given
 
 
-def test_ranks_wait_for_one_another_for_hours(tmp_path: Path) -> None:
+def test_ranks_wait_for_one_another_for_hours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """NCCL's own limit of ten minutes is less than a round's evaluation and states may take."""
     need = ResourceRequest(cpus=1, gpus=1)
     plan: Any = SimpleNamespace(pending=False, requests={}, gpus=1, need=need)
-    resources = Resources(max_failures=1, max_preemptions=3)
-    trainer = trainer_of(
-        "x", plan, 2, resources, work=lambda _: None, config={}, store=Store(str(tmp_path))
-    )
-    assert trainer.backend_config.timeout_s >= 3600
-    failure = trainer.run_config.failure_config
+    made: dict[str, Any] = {}
+
+    def trainer(work: Any, **options: Any) -> SimpleNamespace:
+        made.update(options)
+        return SimpleNamespace(fit=lambda: None)
+
+    def get(timeout: float) -> None:
+        raise Empty
+
+    queue = SimpleNamespace(get=get, shutdown=lambda force: None)
+    monkeypatch.setattr("ray.train.torch.TorchTrainer", trainer)
+    monkeypatch.setattr("ray.util.queue.Queue", lambda actor_options: queue)
+    monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=str))
+    monkeypatch.setattr("ray.put", lambda task: task)
+    run_group(
+        "x", plan, 2, Resources(max_failures=1, max_preemptions=3), work=lambda _: None, task=None,
+        store=Store(str(tmp_path)), add=lambda _: None,
+    )  # fmt: skip
+    assert made["torch_config"].timeout_s >= 3600
+    failure = made["run_config"].failure_config
     assert (failure.max_failures, failure.max_preemption_failures) == (1, 3)

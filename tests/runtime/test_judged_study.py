@@ -22,7 +22,7 @@ from raybias.config import Backbone
 from raybias.engine.backbone import ModelContext
 from raybias.errors import BadInput
 from raybias.report.judges import UNMEASURED
-from raybias.runtime.this_process import ThisProcess
+from raybias.runtime.workers import ThisProcess
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support.documents import ROOT, blocks

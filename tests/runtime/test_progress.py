@@ -54,7 +54,7 @@ def test_a_stage_says_what_it_waits_for_and_then_its_pace_in_the_last_minute() -
     now[0] = 120
     stage.advance(0, part=1.0, note="step 10", done=Done(steps=60))
     # One unit took 120 s, and 49 are left; some may stop early.
-    assert stage.beside == "at most 98 min left, step 10, 0.5 seed steps/s"
+    assert stage.beside == "at most 1.6 h left, step 10, 0.5 seed steps/s"
     for moment in (200, 210, 220):
         now[0] = moment
         stage.advance(done=Done(rows=1, tokens=128_760))

@@ -47,11 +47,12 @@ def planned(folder: Path, machine: str = SMALL, **change: Any) -> Plan:
 
 def test_a_plan_shows_the_stage_and_counts_its_pairs(folder: Path) -> None:
     made = planned(folder)
-    stage = made.rewrite("formal")
+    (stage,) = made.rewriting
     assert (stage.shards, stage.replicas_max, stage.need.cpus, stage.gpus) == (2, 2, 1, 0)
     assert (stage.layout.tokens, stage.items) == (512, {"mine": 70})
-    assert made.items == {"mine": 140}
-    shown = describe(made, costs_of(PreparedStudy.of(study(folder)), made))
+    (scoring,) = made.scoring
+    assert scoring.items == {"mine": 140}
+    shown = describe(made, costs_of(made))
     assert "rewrite as formal with t5, judged by judge (mirror): mine 70 pairs" in shown
     assert "2 replicas, each 1 CPU; 2 chunks, 512 tokens at a time" in shown
     assert shown.index("rewrite as formal") < shown.index("score with tiny")
@@ -68,11 +69,11 @@ def test_models_of_the_hub_are_fetched_before_they_rewrite(
         study(folder, model="rewriting/t5", revision=commit, adequacy=judge)
     )
     made = plan(prepared, assumed(SMALL))
-    tasks = {task.key: task for task in tasks_of(prepared, made)}
+    tasks = {task.key: task for task in tasks_of(made)}
     fetching = {f"fetch/rewriting/{name}@{commit}" for name in ("t5", "judge")}
     assert {key for key, task in tasks.items() if task.kind == "fetch"} == fetching
     assert {*tasks["rewrite/formal"].after} == fetching
-    for key, (spec, count) in fetched_models(prepared, made).items():
+    for key, (spec, count) in fetched_models(made).items():
         assert (key in fetching, spec.revision) == (True, commit)
         weights = held[spec.id] / "model.safetensors"
         assert count == pytest.approx(weights.stat().st_size, rel=0.2)
@@ -80,8 +81,8 @@ def test_models_of_the_hub_are_fetched_before_they_rewrite(
 
 def test_memory_takes_a_smaller_budget_and_then_refuses(folder: Path) -> None:
     large = {"model": str(folder / "large-t5"), "max_length": 128, "candidates": 3}
-    roomy = planned(folder, "cpus=2,memory=256GiB", **large).rewrite("formal")
-    tight = planned(folder, "cpus=2,memory=11500MiB", **large).rewrite("formal")
+    roomy = planned(folder, "cpus=2,memory=256GiB", **large).rewriting[0]
+    tight = planned(folder, "cpus=2,memory=11500MiB", **large).rewriting[0]
     assert roomy.layout.tokens == 512 > tight.layout.tokens >= 64
     assert roomy.replicas_max == 2 > tight.replicas_max == 1
     assert total(tight.memory) <= tight.device_memory
@@ -89,7 +90,7 @@ def test_memory_takes_a_smaller_budget_and_then_refuses(folder: Path) -> None:
         PlanError, match=r"large-t5, which makes the style 'formal', needs .* judge"
     ):
         planned(folder, "cpus=2,memory=8GiB", **large)
-    with_gpus = planned(folder, "cpus=8,memory=64GiB,gpus=1,gpu_memory=80GiB").rewrite("formal")
+    with_gpus = planned(folder, "cpus=8,memory=64GiB,gpus=1,gpu_memory=80GiB").rewriting[0]
     assert (with_gpus.replicas_max, with_gpus.gpus, with_gpus.layout.tokens) == (1, 1, 4096)
 
 

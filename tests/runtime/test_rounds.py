@@ -99,7 +99,7 @@ def tuned(method: Any, folder: Path, out: Path, *, sharded: bool = False) -> Wor
     context = ModelContext(backbones.spec_of("opt", folder / "opt"), LABELS, Execution(512))
     tokens = worker.Tokens(backbones.token_set(9, seed=1), backbones.token_set(3, seed=2), None)
     task: Any = SimpleNamespace(
-        context=context, method=method, dataset="d", out=str(out), folder="train/x",
+        context=context, method=method, dataset="d", store=Store(out), folder="train/x",
         fingerprint="f", sharded=sharded, meter=Meter(study="s", stage="tune", model="m"),
         tokens=tokens,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +14,9 @@ import pytest
 
 from raybias.methods.base import PARTS, Answered, Compute, Reader, Shard
 from raybias.planning.workload import shards_of
-from raybias.runtime.predict.files import ShardFiles, delete_empty_parts
 from raybias.runtime.predict.replica import Replica
-from raybias.runtime.predict.worker import ShardWorker
-from raybias.runtime.progress import Advance, Done, Meter, Reporter
+from raybias.runtime.predict.shards import ShardFiles, ShardWorker, delete_empty_parts
+from raybias.runtime.progress import Done, Meter, Reporter
 from raybias.schema import OutputSpec
 from raybias.storage import Store
 
@@ -61,11 +60,11 @@ def completed(store: Store, worker: ShardWorker, *, but: Sequence[Shard] = ()) -
     """Compute what OUT lacks but some shards, as a driver that is killed then; returns it."""
     files, done = ShardFiles(store, SHARDS, STORED), list[Shard]()
 
-    def read(shards: Sequence[Shard], advance: Advance) -> None:
-        for shard in shards:
+    def read(add: Callable[[Done], None]) -> None:
+        for shard in files.todo:
             if shard not in but:
                 done.append(shard)
-                advance(done=worker.compute(shard, ITEMS))
+                add(worker.compute(shard, ITEMS))
         if but:
             raise KeyboardInterrupt
 

@@ -206,7 +206,7 @@ def test_a_70b_model_takes_the_gpus_of_one_node(tmp_path: Path) -> None:
     made = plan(PreparedStudy.of(wanted), assumed(H100S))
     (stage,) = made.scoring
     assert (stage.gpus, stage.sharded) == (2, False)
-    spec = made.decided.backbones[0]
+    spec = made.study.backbones[0]
     assert isinstance(spec, VLLM)
     options = engine_options(spec, stage.context(spec).execution)
     assert (options["tensor_parallel_size"], options["dtype"]) == (2, "bfloat16")

@@ -12,7 +12,7 @@ import raybias
 from raybias import config
 from raybias.errors import ConfigError, OutputError, PlanError
 from raybias.runtime.ray_session import connected
-from raybias.runtime.serve import start
+from raybias.runtime.serve import app
 from raybias.storage import Store
 
 
@@ -28,9 +28,9 @@ def test_no_ray_is_started_without_its_token(monkeypatch: pytest.MonkeyPatch) ->
 def test_nothing_is_served_by_a_cluster_that_asks_for_no_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start, "connected", lambda address: nullcontext(False))
-    monkeypatch.setattr(start, "asks_for_token", lambda: False)
-    with pytest.raises(PlanError, match="Ray asks for no token"), start.serve(str(tmp_path)):
+    monkeypatch.setattr(app, "connected", lambda address: nullcontext(False))
+    monkeypatch.setattr(app, "asks_for_token", lambda: False)
+    with pytest.raises(PlanError, match="Ray asks for no token"), app.serve_out(str(tmp_path)):
         pass
 
 

@@ -24,6 +24,7 @@ from raybias.errors import PlanError
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
+from raybias.planning.stage_plans import TunePlan
 from raybias.probes import question_items, training_sentences
 from support import prompting, question_data, studies
 from support.answer_data import questions
@@ -294,6 +295,10 @@ def planned(prepared: PreparedStudy, nodes: str) -> Tables:
         held = {"tokens_per_batch": stage.layout.tokens, "passes": stage.layout.passes,
                 "across": stage.layout.across, "sharded": stage.sharded,
                 "gpus": stage.gpus, "threads": stage.need.cpus}  # fmt: skip
+        if isinstance(stage, TunePlan):
+            held |= {"sweep_units": stage.work.sweep, "final_units": stage.work.final}
+        else:
+            held["shards"] = stage.shards
         numbers |= {name: float(value) for name, value in held.items()}
         layout.append({**names, **numbers})
     unfit = [{"backbone": one, "method": method, "unfit": 1} for one, method in made.unfit]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from ray import serve
@@ -22,19 +22,16 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ApplicationStatus
 
 from raybias.errors import WorkFailed
-from raybias.methods.base import Shard, text_items
+from raybias.methods.base import Answered, Compute, Shard, text_items
 from raybias.runtime.graph import Stopped
-from raybias.runtime.owners import end_with_driver
 from raybias.runtime.progress import Meter
+from raybias.runtime.ray_internals import end_with_driver
 from raybias.seeding import key
 from raybias.storage import Store
 
 if TYPE_CHECKING:
     from raybias.engine.backbone import ModelContext
-    from raybias.runtime.predict.worker import Served
-
-
-T = TypeVar("T")
+    from raybias.runtime.predict.shards import Served
 
 #: One request computes while the next is prepared and waits at the replica, so that none stands
 #: idle.
@@ -46,25 +43,19 @@ _ASK_EVERY_S: Final = 2.0
 #: Held while Serve makes a config: a deployment, an AutoscalingConfig, `serve.status`. Serve 2.60
 #: registers and forgets a module of its own around each, which fails if another thread does too.
 CONFIGS: Final = threading.Lock()
-#: What Serve says of an application that will have no replica; NOT_STARTED where it has none.
-_ENDED: Final = {
-    ApplicationStatus.DEPLOY_FAILED,
-    ApplicationStatus.DELETING,
-    ApplicationStatus.NOT_STARTED,
-}
 
 
 class Replica:
-    """One model in one replica, for shards of `methods` that share its weights; `out` is a URI."""
+    """One model in one replica, for shards of `methods` that share its weights."""
 
     def __init__(
-        self, context: ModelContext, methods: Sequence[Served], out: str, meter: Meter
+        self, context: ModelContext, methods: Sequence[Served], store: Store, meter: Meter
     ) -> None:
-        from raybias.runtime.predict.worker import ShardWorker
+        from raybias.runtime.predict.shards import ShardWorker
 
         # First, since its driver may end while a model is loaded.
         end_with_driver()
-        self.worker = ShardWorker(context.here(), methods, Store(out))
+        self.worker = ShardWorker(context.here(), methods, store)
         self.meter = meter
         # Two threads in which one request at a time is prepared, and one computed. What its caller
         # gives up while it waits for either is done by neither.
@@ -85,8 +76,7 @@ class Replica:
         compute = await asyncio.get_running_loop().run_in_executor(
             self.ahead, self.worker.prepare, run, shard, items
         )
-        result = await self._in_turn(compute)
-        self._count(len(items), result.tokens)
+        result = await self._computed(compute, len(items))
         # The next request computes while this one's file is written.
         await asyncio.to_thread(self.worker.commit, shard, result.table)
         return int(result.tokens)
@@ -99,23 +89,21 @@ class Replica:
         # A sampled answer is keyed by its text, so that asking again gives it again.
         items = text_items([f"served-{key(text):016x}" for text in texts], texts)
         compute = await asyncio.to_thread(reader.prepare, run, items)
-        answered = await self._in_turn(compute)
-        self._count(len(texts), answered.tokens)
+        answered = await self._computed(compute, len(texts))
         rows: list[dict[str, Any]] = answered.table.to_pylist()
         return rows
 
-    async def _in_turn(self, work: Callable[[], T]) -> T:
+    async def _computed(self, compute: Compute, rows: int) -> Answered:
         """Compute one request at a time, off the event loop."""
 
-        def computed() -> T:
+        def answer() -> Answered:
             with self.meter.computing():
-                return work()
+                return compute()
 
-        return await asyncio.get_running_loop().run_in_executor(self.turn, computed)
-
-    def _count(self, rows: int, tokens: int) -> None:
+        answered = await asyncio.get_running_loop().run_in_executor(self.turn, answer)
         self.meter.add("raybias_rows_total", rows)
-        self.meter.add("raybias_tokens_total", tokens)
+        self.meter.add("raybias_tokens_total", answered.tokens)
+        return answered
 
 
 def model_id(method: str, run_id: str) -> str:
@@ -147,10 +135,7 @@ def _multiplexed(runs: int) -> type[Replica]:
 
 @contextmanager
 def deployed(app: serve.Application, name: str) -> Iterator[DeploymentHandle]:
-    """Run a Serve application, for its handle alone, until the context ends.
-
-    Its replicas start meanwhile; see `wait_for_replica`.
-    """
+    """Run a Serve application until the context ends; its replicas start meanwhile."""
     try:
         with CONFIGS:
             start = partial(
@@ -171,13 +156,13 @@ def deployed(app: serve.Application, name: str) -> Iterator[DeploymentHandle]:
 def wait_for_replica(
     handle: DeploymentHandle, stopped: threading.Event, *, every: bool = False
 ) -> None:
-    """Wait until Serve tells an application's handle of a replica, or runs `every` one of them.
+    """Wait until a handle knows a replica, or `every` one of them runs.
 
-    Raises
-    ------
-    WorkFailed: none starts, or the application was deleted.
-    Stopped: `stopped` was set before.
+    WorkFailed: none starts, or the application was deleted. Stopped: `stopped` was set before.
     """
+    states = ApplicationStatus
+    # Serve will start no replica of these; NOT_STARTED where it has none.
+    ended = {states.DEPLOY_FAILED, states.DELETING, states.NOT_STARTED}
     name, asked = handle.deployment_id.app_name, time.monotonic()
     while every or not handle.running_replicas_populated():
         if stopped.wait(_POLL_S):
@@ -189,7 +174,7 @@ def wait_for_replica(
             found = serve.status().applications.get(name)
         if found is not None and found.status == ApplicationStatus.RUNNING:
             return
-        if found is None or found.status in _ENDED:
+        if found is None or found.status in ended:
             messages = [each.message for each in found.deployments.values()] if found else []
             # Serve keeps the constructor's trace as text; its last line says what happened.
             lines = [line for text in messages for line in text.splitlines() if line.strip()]

@@ -24,7 +24,7 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from raybias.methods.base import Shard
-from raybias.runtime.graph import Grant, Stopped
+from raybias.runtime.graph import Grant
 from raybias.runtime.predict.replica import (
     CONFIGS,
     REQUESTS_PER_REPLICA,
@@ -33,8 +33,8 @@ from raybias.runtime.predict.replica import (
     model_id,
     wait_for_replica,
 )
-from raybias.runtime.progress import Advance, Done
-from raybias.runtime.workers import Reading
+from raybias.runtime.predict.shards import Reading
+from raybias.runtime.progress import Done
 
 #: Shards whose rows Ray Data reads in one task, and tasks at one time: they only slice tables.
 _TOGETHER: Final = 16
@@ -43,12 +43,6 @@ _READERS: Final = 2
 _LOOK_S: Final = 1.0
 #: Seconds that replicas wait for another reading.
 _LINGERS_S: Final = 2.0
-#: Seconds of requests that Serve looks back on, which handles tell it every ten, and for which they
-#: must ask for more, or fewer, replicas before there are. Ray Data takes some seconds to read the
-#: first rows, in which nothing is asked.
-_LOOK_BACK_S: Final = 12.0
-_UPSCALE_S: Final = 1.0
-_DOWNSCALE_S: Final = 20.0
 
 
 def shard_rows(
@@ -95,15 +89,13 @@ class Replicas:
         self._started = 0
         self._changing, self._turn = Lock(), Lock()
 
-    def read(self, reading: Reading, grant: Grant, advance: Advance, *, max_failures: int) -> None:
-        """Compute shards, after other readings: a replica keeps what one method needs.
-
-        A shard may lose its replica `max_failures` times.
-        """
+    def read(
+        self, reading: Reading, grant: Grant, add: Callable[[Done], None], *, max_failures: int
+    ) -> None:
+        """Compute shards, after other readings; each may lose its replica `max_failures` times."""
         grant.enough = len(reading.todo)
         with self.held(grant) as handle, self._turn:
-            sender = _Sender(handle, reading, grant, advance, max_failures)
-            asyncio.run(sender.send_all(self._at_once))
+            asyncio.run(self._send_all(handle, reading, grant, add, max_failures))
 
     @contextmanager
     def held(self, grant: Grant) -> Iterator[DeploymentHandle]:
@@ -134,10 +126,10 @@ class Replicas:
                 (stack, _), self._up = self._up, None
                 stack.close()
 
-    def _at_once(self) -> int:
-        granted = sum(grant.slots for grant in self._grants)
-        plan = self.first.plan
-        return REQUESTS_PER_REPLICA * max(plan.replicas_min, min(plan.replicas_max, granted))
+    @property
+    def _granted(self) -> int:
+        slots, plan = sum(grant.slots for grant in self._grants), self.first.plan
+        return max(plan.replicas_min, min(plan.replicas_max, slots))
 
     def _app(self, grant: Grant) -> Any:
         reading, plan = self.first, self.first.plan
@@ -147,9 +139,10 @@ class Replicas:
             initial_replicas=max(plan.replicas_min, wanted),
             max_replicas=plan.replicas_max,
             target_ongoing_requests=REQUESTS_PER_REPLICA,
-            look_back_period_s=_LOOK_BACK_S,
-            upscale_delay_s=_UPSCALE_S,
-            downscale_delay_s=_DOWNSCALE_S,
+            # Handles report every ten seconds, and Ray Data takes some to read the first rows.
+            look_back_period_s=12.0,
+            upscale_delay_s=1.0,
+            downscale_delay_s=20.0,
             # The mean of shards that take moments is below what is under way.
             aggregation_function=AggregationFunction.MAX,
         )
@@ -157,71 +150,68 @@ class Replicas:
         replicas = deployment(
             "Replica", reading.methods, autoscaling_config=scaling, ray_actor_options=asked
         )
-        return replicas.bind(reading.context, reading.methods, reading.store.uri, reading.meter)
+        return replicas.bind(reading.context, reading.methods, reading.store, reading.meter)
 
-
-class _Sender:
-    """Sends the shards of one reading to replicas."""
-
-    def __init__(
-        self, handle: DeploymentHandle, reading: Reading, grant: Grant, advance: Advance, lost: int
+    async def _send_all(
+        self,
+        handle: DeploymentHandle,
+        reading: Reading,
+        grant: Grant,
+        add: Callable[[Done], None],
+        max_failures: int,
     ) -> None:
-        self.handle, self.reading, self.grant, self.advance = handle, reading, grant, advance
-        self.may_be_lost = lost
-        self.under_way: set[asyncio.Task[Done]] = set()
-
-    async def send_all(self, at_once: Callable[[], int]) -> None:
-        """Send all shards, `at_once()` at a time, and wait for what becomes of them.
+        """Send all shards, as many at a time as is granted, and wait for what becomes of them.
 
         They wait for the first replicas at their handle, so that Serve keeps as many as they need.
         """
-        self.reading.meter.set("raybias_queue_depth", len(self.reading.todo))
-        ended = Event()
-        starting = asyncio.to_thread(wait_for_replica, self.handle, ended)
-        self.starting = asyncio.ensure_future(starting)
-        rows = shard_rows(self.reading.todo, self.reading.rows())
+        meter, ended = reading.meter, Event()
+        starting = asyncio.ensure_future(asyncio.to_thread(wait_for_replica, handle, ended))
+        under_way: set[asyncio.Task[Done]] = set()
+
+        async def send(shard: Shard, items: pa.Table) -> Done:
+            """Have a shard computed; where its replica is lost with it, by another one."""
+            run = handle.options(multiplexed_model_id=model_id(shard.method, shard.run_id))
+            lost = 0
+            while True:
+                try:
+                    tokens = await run.score.remote(shard, items)
+                    return Done(rows=shard.rows, tokens=tokens, retries=lost, shard=shard)
+                except DeploymentUnavailableError:
+                    # Says why no replica starts, if none does.
+                    await starting
+                    raise
+                except (ActorDiedError, ActorUnavailableError):
+                    lost += 1
+                    if lost > max_failures:
+                        raise
+                    meter.add("raybias_retries_total", 1)
+                    meter.add("raybias_repeated_total", shard.rows)
+
+        async def step() -> None:
+            nonlocal under_way
+            done, under_way = await asyncio.wait(
+                under_way, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            grant.check()
+            if starting.done():
+                starting.result()
+            for task in done:
+                add(task.result())
+                grant.enough -= 1
+                meter.set("raybias_queue_depth", grant.enough)
+
+        meter.set("raybias_queue_depth", len(reading.todo))
+        rows = shard_rows(reading.todo, reading.rows())
         try:
             while (following := await asyncio.to_thread(next, rows, None)) is not None:
-                while len(self.under_way) >= at_once():
-                    await self._step()
-                self.under_way.add(asyncio.create_task(self._send(*following)))
-            while self.under_way:
-                await self._step()
+                while len(under_way) >= REQUESTS_PER_REPLICA * self._granted:
+                    await step()
+                under_way.add(asyncio.create_task(send(*following)))
+            while under_way:
+                await step()
         finally:
             ended.set()
-            for task in self.under_way:
+            for task in under_way:
                 task.cancel()
-            await asyncio.gather(self.starting, *self.under_way, return_exceptions=True)
+            await asyncio.gather(starting, *under_way, return_exceptions=True)
             rows.close()
-
-    async def _step(self) -> None:
-        ended, self.under_way = await asyncio.wait(
-            self.under_way, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED
-        )
-        if self.grant.stopped.is_set():
-            raise Stopped("stopped before its end")
-        if self.starting.done():
-            self.starting.result()
-        for task in ended:
-            self.advance(done=task.result())
-            self.grant.enough -= 1
-            self.reading.meter.set("raybias_queue_depth", self.grant.enough)
-
-    async def _send(self, shard: Shard, items: pa.Table) -> Done:
-        """Have a shard computed; where its replica is lost with it, by another one."""
-        handle = self.handle.options(multiplexed_model_id=model_id(shard.method, shard.run_id))
-        lost = 0
-        while True:
-            try:
-                tokens = await handle.score.remote(shard, items)
-                return Done(rows=shard.rows, tokens=tokens, retries=lost, shard=shard)
-            except DeploymentUnavailableError:
-                # Says why no replica starts, if none does.
-                await self.starting
-                raise
-            except (ActorDiedError, ActorUnavailableError):
-                lost += 1
-                if lost > self.may_be_lost:
-                    raise
-                self.reading.meter.add("raybias_retries_total", 1)
-                self.reading.meter.add("raybias_repeated_total", shard.rows)

@@ -1,7 +1,7 @@
 """Route requests about a finished study to replicas of Ray Serve.
 
 Each backbone and method has replicas of `predict/replica.py` with a bounded queue; an ingress runs
-`http.web` before them. `raybias serve` holds it in its own process (`start.py`); `serve run` and
+`http.web` before them. `raybias serve` holds it in its own process (`serve_out`); `serve run` and
 KubeRay take `app`, a Serve application with the ingress as a deployment:
 
     applications:
@@ -20,14 +20,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import ray
+import uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
@@ -37,11 +43,14 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from scipy.special import softmax
 
 from raybias.config import Backbone, Study
-from raybias.errors import ConfigError, OutputError, WorkFailed
+from raybias.errors import ConfigError, OutputError, PlanError, WorkFailed
 from raybias.methods.base import Method, check_models, methods_of
-from raybias.runtime.predict.replica import deployment, model_id
+from raybias.runtime.ending import undoing
+from raybias.runtime.inventory import read_inventory
+from raybias.runtime.predict.replica import deployed, deployment, model_id, wait_for_replica
 from raybias.runtime.progress import Meter
-from raybias.runtime.ray_session import root_error
+from raybias.runtime.ray_internals import app_name, asks_for_token, delete_left
+from raybias.runtime.ray_session import connected, is_loopback, root_error
 from raybias.runtime.serve.http import RETRY_AFTER_S, Limits, Overloaded, token_digest, web
 from raybias.schema import LABELS
 from raybias.storage import Store
@@ -55,6 +64,10 @@ _FACTS: Final = ("run_id", "model", "method", "dataset", "seed")
 _HEALTH_CHECK_S: Final = 1.0
 #: Seconds between two looks of a request at whether there is one.
 _LOOK_S: Final = 0.5
+#: Bytes of a request's headers.
+_HEADERS_MOST: Final = 16 * 2**10
+#: Seconds that requests under way have when the server ends.
+_DRAINS_S: Final = 2
 
 
 class Serving(BaseModel):
@@ -91,8 +104,6 @@ class Offer:
 def offered(args: Serving) -> tuple[Offer, dict[str, serve.Application]]:
     """Read a study's OUT; return what it offers, and a scorer for each `MODEL-METHOD`.
 
-    Raises
-    ------
     OutputError: OUT holds no study, no run that labels texts, or a local model has changed.
     ConfigError: a model that the study does not have; no token, or one that can be guessed.
     """
@@ -173,7 +184,6 @@ class Ingress:
         threading.Thread(target=look, daemon=True).start()
 
     async def label(self, run: str, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """See `http.Labeller.label`."""
         method = self.offer.facts[run]["method"]
         name = f"{self.offer.facts[run]['model']}-{method}"
         handle = self.deployments[name].options(multiplexed_model_id=model_id(method, run))
@@ -270,7 +280,7 @@ def _scorer(
         deterministic=resources.deterministic,
     )
     context = ModelContext(backbone, study.verbalizer.words(), execution)
-    return replicas.bind(context, (method,), Store(args.out).uri, meter)
+    return replicas.bind(context, (method,), Store(args.out), meter)
 
 
 def read_token(file: str | None) -> str:
@@ -289,3 +299,136 @@ def read_token(file: str | None) -> str:
             cure="make one with `openssl rand -hex 32`",
         )
     return token
+
+
+@contextmanager
+def serve_out(
+    out: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token_file: str | None = None,
+    address: str | None = None,
+    **options: Any,
+) -> Iterator[str]:
+    """Serve the runs of a finished study while the context is open; gives the URL.
+
+    Parameters
+    ----------
+    host: to listen on; others than loopback need a token.
+    address: of a Ray cluster; None takes RAY_ADDRESS, or starts Ray on this machine.
+    token_file, options: `models`, `replicas` and `limits`, as in `Serving`.
+
+    Raises
+    ------
+    ConfigError, OutputError: as `offered`; or no token where one is needed, or a place that is
+        taken.
+    PlanError: the cluster lacks CPUs or GPUs, or asks for no token.
+    WorkFailed: the replicas do not start.
+    """
+    anyone = token_file is None and TOKEN_VARIABLE not in os.environ
+    if anyone and not is_loopback(host):
+        raise ConfigError(
+            f"--host {host} is open to others, and there is no token",
+            cure=f"give --token-file or {TOKEN_VARIABLE}",
+        )
+    if not anyone:
+        read_token(token_file)
+    # Loading torch takes as long as a Ray of this machine does to start.
+    threading.Thread(target=import_module, args=("raybias.engine.context",), daemon=True).start()
+    with _bound(host, port) as place, connected(address) as own:
+        if not asks_for_token():
+            raise PlanError(
+                "Ray asks for no token, and a replica's port, which Serve opens to every network,"
+                " runs what anyone sends",
+                where="RAY_AUTH_MODE",
+                cure="unset it, or set it to token on every node",
+            )
+        gpus = int(read_inventory().gpus > 0)
+        args = Serving(out=out, gpus=gpus, token_file=token_file, anyone=anyone, **options)
+        with _ingress(args, ends_with_ray=own) as ingress, _answering(ingress, place):
+            yield f"http://{host}:{port}"
+
+
+@contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    """Reserve a place to listen on; nobody is answered there yet."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            taken.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen ({error.strerror or error})",
+                where=f"{host}:{port}",
+                cure="give another --port or --host",
+            ) from error
+        yield taken
+
+
+@contextmanager
+def _answering(ingress: Ingress, place: socket.socket) -> Iterator[None]:
+    """Answer HTTP requests in a thread; beyond the limit of connections uvicorn says 503."""
+    config = uvicorn.Config(
+        ingress.__serve_build_asgi_app__(),
+        http="h11",
+        limit_concurrency=ingress.offer.args.limits.under_way,
+        h11_max_incomplete_event_size=_HEADERS_MOST,
+        timeout_graceful_shutdown=_DRAINS_S,
+        ws="none",
+        lifespan="off",
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [place]}, daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        server.should_exit = True
+        thread.join()
+
+    try:
+        with undoing(stop):
+            while thread.is_alive() and not server.started:
+                time.sleep(0.01)
+            yield
+    finally:
+        stop()
+
+
+@contextmanager
+def _ingress(args: Serving, *, ends_with_ray: bool) -> Iterator[Ingress]:
+    """Run the replicas in the Ray that is connected, and an ingress in this process."""
+    offer, scorers = offered(args)
+    has, count = ray.cluster_resources(), len(scorers) * args.replicas
+    for kind, each in (("CPU", offer.study.resources.cpus_per_worker), ("GPU", args.gpus)):
+        # Serve would wait for it for ever.
+        if each * count > has.get(kind, 0):
+            raise PlanError(
+                f"{len(scorers)} models with {args.replicas} replicas need {each * count}"
+                f" {kind}s, the cluster has {has.get(kind, 0):g}",
+                where=Store(args.out).uri,
+                cure="choose some with --model, or give fewer --replicas",
+            )
+    prefix = f"raybias-serve-{uuid.uuid4().hex[:8]}"
+    ended = threading.Event()
+
+    def end() -> None:
+        ended.set()
+        if not ends_with_ray:
+            delete_left(prefix)
+
+    applications = {key: app_name(prefix, key) for key in scorers}
+    with undoing(end), ExitStack() as stack:
+        stack.callback(ended.set)
+        handles = {
+            key: stack.enter_context(deployed(scorers[key], name))
+            for key, name in applications.items()
+        }
+        for handle in handles.values():
+            wait_for_replica(handle, ended, every=True)
+        ingress = Ingress(offer, handles)
+        ingress.watch(applications, ended)
+        yield ingress

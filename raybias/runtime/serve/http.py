@@ -125,7 +125,16 @@ def web(labeller: Labeller, limits: Limits, digest: bytes | None) -> FastAPI:
 
     @guarded.post("/label")
     async def label(question: Annotated[Asked, Depends(asked)]) -> dict[str, Any]:
-        return {"run": question.run, "results": await _in_time(labeller, question, limits)}
+        try:
+            async with asyncio.timeout(limits.timeout_s):
+                results = await labeller.label(question.run, question.texts)
+        except TimeoutError as error:
+            raise HTTPException(504, f"no answer within {limits.timeout_s:g} s", _LATER) from error
+        except Overloaded as error:
+            raise HTTPException(503, "too many requests wait; try again later", _LATER) from error
+        except BadInput as error:
+            raise HTTPException(422, error.problem) from error
+        return {"run": question.run, "results": results}
 
     # Without the token, not even which paths there are is told.
     @guarded.api_route("/{path:path}", methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"])
@@ -146,7 +155,6 @@ class Unanswered:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
         begun = False
 
         async def sent(message: Message) -> None:
@@ -189,18 +197,6 @@ def _check(asked: Asked, labeller: Labeller, limits: Limits) -> None:
             raise HTTPException(422, f"texts.{place}: is empty")
     if asked.run not in {run["run"] for run in labeller.runs()}:
         raise HTTPException(404, "no such run; GET /runs lists them")
-
-
-async def _in_time(labeller: Labeller, asked: Asked, limits: Limits) -> list[dict[str, Any]]:
-    try:
-        async with asyncio.timeout(limits.timeout_s):
-            return await labeller.label(asked.run, asked.texts)
-    except TimeoutError as error:
-        raise HTTPException(504, f"no answer within {limits.timeout_s:g} s", _LATER) from error
-    except Overloaded as error:
-        raise HTTPException(503, "too many requests wait; try again later", _LATER) from error
-    except BadInput as error:
-        raise HTTPException(422, error.problem) from error
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
