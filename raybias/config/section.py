@@ -14,13 +14,13 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Self, Union, get_args, get_origin
 
+from annotated_types import GroupedMetadata
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
     ValidationInfo,
     model_validator,
 )
@@ -223,21 +223,16 @@ def _given(value: Any) -> Any:
     return value
 
 
-class Registered:
+@dataclass(frozen=True)
+class Registered(GroupedMetadata):
     """A note on a `str`: the names that a registry has, looked up when a value is checked."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    kind: str
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {"type": "string", "enum": list(registry_of(self.kind))}
+    def __iter__(self) -> Iterator[object]:
+        """Yield what pydantic knows: how a value is checked, and its JSON schema."""
+        yield AfterValidator(self._check)
+        yield Field(json_schema_extra=lambda schema: schema.update(enum=[*registry_of(self.kind)]))
 
     def _check(self, name: str) -> str:
         if name not in (registry := registry_of(self.kind)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import polars as pl
@@ -49,7 +49,7 @@ def sample_pairs(pairs: pl.DataFrame, limit: int, *, kind: str, source: str) -> 
     texts = [name for name in ("sent_more", "sent_less", "text") if name in pairs.columns]
     keyed = _keyed(pairs.with_row_index(_ROW), (kind, *texts), source)
     units = keyed.group_by(kind, "pair_id").agg(pl.col("key").sort(), pl.len().alias("size"))
-    units = units.with_columns(_together(units["key"], source)).sort("key", "pair_id")
+    units = units.with_columns(_keys(units["key"].to_list(), source)).sort("key", "pair_id")
     taken = _first(units, (kind,), limit)
     return pairs.join(taken, on=[kind, "pair_id"], how="semi", maintain_order="left")
 
@@ -67,7 +67,8 @@ def sample_units(
 def _template_rounds(own: pl.DataFrame, source: str) -> pl.DataFrame:
     """Rank each template by its key among those of its rarest group and label."""
     templates = own.group_by(_TEMPLATE).agg(pl.col("key").sort())
-    templates = templates.with_columns(_together(templates["key"], source).alias("template_key"))
+    keys = _keys(templates["key"].to_list(), source)
+    templates = templates.with_columns(keys.alias("template_key"))
     cells = own.select(*_CELL, "template_id").unique()
     ranked = cells.join(templates.drop("key"), on=_TEMPLATE, nulls_equal=True).sort(
         "template_key", "template_id"
@@ -91,11 +92,9 @@ def _first(
 
 def _keyed(frame: pl.DataFrame, columns: tuple[str, ...], source: str) -> pl.DataFrame:
     """Add the column `key`, a draw per content of a row."""
-    contents = frame.select(pl.col(columns).cast(pl.String).fill_null("")).rows()
-    keys = [key("limit", source, *content) for content in contents]
-    return frame.with_columns(pl.Series("key", keys, dtype=pl.UInt64))
+    contents = frame.select(pl.col(columns).cast(pl.String).fill_null(""))
+    return frame.with_columns(_keys(contents.rows(), source))
 
 
-def _together(keys: pl.Series, source: str) -> pl.Series:
-    drawn = [key("limit", source, *each) for each in keys.to_list()]
-    return pl.Series("key", drawn, dtype=pl.UInt64)
+def _keys(contents: Iterable[Iterable[str | int]], source: str) -> pl.Series:
+    return pl.Series("key", [key("limit", source, *each) for each in contents], pl.UInt64)

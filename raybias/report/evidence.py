@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import polars as pl
 
 from raybias import schema, stats
 from raybias.report import wording
-from raybias.report.outs import read_items
+from raybias.report.outs import prediction_files, read_items
 from raybias.report.rendering import rendered, slug
 from raybias.report.sentences import ranked
 from raybias.report.table import Cell, TextTable, table, worded
@@ -32,16 +32,14 @@ _SENTENCE: Final[Mapping[str, Cell]] = {
 }
 
 
-def read_sentences(files: Sequence[stats.Source]) -> pl.DataFrame:
-    """Count how many runs gave each sentence each label, from files of predictions.
+def read_sentences(store: Store) -> pl.DataFrame:
+    """Count how many runs of an OUT gave each sentence each label.
 
     Gives the keys of a classifier, `_ITEM`, `pred`, `n`, `answer` (one that was given) and `text`,
     from OUT/items or else from template and word.
     """
-    counts = stats.item_counts(files)
-    probes = counts["probe"].unique().to_list()
-    stores = {file.store.uri: file.store for file in files}
-    texts = pl.concat([read_items(store, probes, "item_id", "text") for store in stores.values()])
+    counts = stats.item_counts(prediction_files(store))
+    texts = read_items(store, counts["probe"].unique().to_list(), "item_id", "text")
     known = texts.unique(["probe", "item_id"], keep="first", maintain_order=True)
     joined = counts.join(known, on=["probe", "item_id"], how="left", maintain_order="left")
     # Of a single row polars takes no null as a replacement.

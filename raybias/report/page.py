@@ -24,7 +24,6 @@ from raybias.report.export import write_model_card, write_results
 from raybias.report.files import estimates_of_study
 from raybias.report.forest import gap_forests
 from raybias.report.judges import UNMEASURED, judge_section
-from raybias.report.outs import prediction_files
 from raybias.report.rendering import Drawn, rendered, slug, write_figures
 from raybias.report.run_figures import devices_used, read_schedule, run_figures, schedule_figure
 from raybias.report.table import write_frame
@@ -193,7 +192,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
     marks = marked.marked_parts(tables["markedness"], estimates, level=level)
     write_figures(store, [*drawn, *(one for part in marks for one in part["figures"])], "figures/")
     rates = gaps["score"].unique().sort()
-    texts = read_sentences(prediction_files(store))
+    texts = read_sentences(store)
     write_evidence(store, texts)
     runs = tables["cells"].group_by(schema.KEYS).agg(pl.col("run_id").n_unique())["run_id"]
     counts = runs.unique().sort().to_list()
