@@ -36,7 +36,7 @@ from raybias.engine.backbone import ModelShape, empty_model, is_encoder, load_pr
 from raybias.engine.context import ON_CPU, Batcher, Execution
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder, load_tokenizer, verbalizer_ids
-from raybias.engine.packing import BLOCK, Batch
+from raybias.engine.packing import BLOCK, Batch, Placed, pack, stack
 from raybias.errors import ModelError
 from raybias.schema import LABELS
 from raybias.seeding import generator
@@ -84,11 +84,8 @@ class Classifier(torch.nn.Module):
             execution.note("classifier", packs=False, part=self.short, fastest=self.short)
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Pad a batch of single rows to the inputs of `forward`."""
-        return self._padded(batch.tokens_RT, batch.at_T)
-
-    def _padded(self, tokens_RT: Tensor, last_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Pad rows whose last tokens stand at `last_R`; return tokens, masks and last places."""
+        """Pad a batch of single rows; return the tokens, masks and last places of `forward`."""
+        tokens_RT, last_R = batch.tokens_RT, batch.at_T
         place_T = torch.arange(tokens_RT.shape[1])
         if self.pads_left:
             # Row r moves right by the length of its padding.
@@ -134,23 +131,19 @@ class Classifier(torch.nn.Module):
 
     def _reads_right_padding(self) -> bool:
         """Check whether padding at the right changes a row's logits, and less so at the left."""
-        tokens_RT, last_R = self._example()
-        longer_RT = pad(tokens_RT, (0, 3))
+        changes = []
         with torch.no_grad():
-            alone_RL = self(*self._padded(tokens_RT, last_R))
-            changes = []
+            alone_RL = self._sample(self.short)
             for self.pads_left in (False, True):
-                changes.append(distance(self(*self._padded(longer_RT, last_R)), alone_RL))
+                changes.append(distance(self._sample(self.short, padding=3), alone_RL))
         right, left = changes
         return right > TOLERANCE[self.model.dtype] and left < right
 
-    def _sample(self, short: bool) -> Tensor:
-        self.short = short
-        logits_RL: Tensor = self(*self._padded(*self._example()))
+    def _sample(self, short: bool, padding: int = 0) -> Tensor:
+        self.short, row = short, sample_tokens(self.model, 8)
+        (sequence,) = pack([row], max_tokens=0)
+        logits_RL: Tensor = self(*self.read(stack([Placed(0, sequence)], len(row) + padding)))
         return logits_RL
-
-    def _example(self) -> tuple[Tensor, Tensor]:
-        return torch.tensor([sample_tokens(self.model, 8)]), torch.tensor([7])
 
 
 def load_classifier(

@@ -301,9 +301,16 @@ class Asking(PromptFormat):
 
     method: Prompted
 
-    def first(self, text: str, words: Sequence[str], shots: Sequence[Shot] = ()) -> str:
-        """Write a text's prompt; `words` in label order, `shots` (text, label) as shown."""
-        return self._written(text, words, shots, "")
+    def first(
+        self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), end: str = ""
+    ) -> str:
+        """Write a text's prompt and its `end`; `words` in label order, `shots` as shown."""
+        cue = about(self.method.cue, text, words) + end
+        if self.chat:
+            messages = self._messages(text, words, shots)
+            return self.begun(messages, cue, instead=self.method.asked_in_a_chat)
+        shown, _ = self.method.shown(words, shots)
+        return shown + about(self.method.template, text, words) + cue
 
     def last(
         self, text: str, words: Sequence[str], shots: Sequence[Shot] = (), *, reasoning: str = ""
@@ -311,7 +318,7 @@ class Asking(PromptFormat):
         """Write the prompt before the answer; `reasoning` was generated after the first prompt."""
         end = self.method.concluded(text, words, reasoning)
         if not (end and self.chat) or self.own.knows_tokens:
-            return self._written(text, words, shots, end)
+            return self.first(text, words, shots, end)
         *before, question = self._messages(text, words, shots)
         asked = f"{question['content']}\n{self.method.asked_in_a_chat}"
         return self.own.chat(
@@ -322,14 +329,6 @@ class Asking(PromptFormat):
                 Message(role="user", content=self.method.concluded(text, words, "").strip()),
             ]
         )
-
-    def _written(self, text: str, words: Sequence[str], shots: Sequence[Shot], end: str) -> str:
-        cue = about(self.method.cue, text, words) + end
-        if self.chat:
-            messages = self._messages(text, words, shots)
-            return self.begun(messages, cue, instead=self.method.asked_in_a_chat)
-        shown, _ = self.method.shown(words, shots)
-        return shown + about(self.method.template, text, words) + cue
 
     def _messages(self, text: str, words: Sequence[str], shots: Sequence[Shot]) -> list[Message]:
         system = self.method.system
@@ -397,18 +396,14 @@ def check_answer_words(words: Sequence[str]) -> None:
     """Refuse label words that are empty, equal, or part of another one, by a ConfigError."""
     plain = [word.strip().lower() for word in words]
     for label, word in zip(LABELS, plain, strict=True):
+        whole = next((other for other in plain if word != other and word in other), "")
         if not word:
-            raise ConfigError(
-                f"the word for {label} is empty", where="verbalizer", cure="give a word"
-            )
-        if plain.count(word) > 1:
-            raise ConfigError(
-                f"{word!r} stands for two labels", where="verbalizer", cure="give each its own"
-            )
-        for other in plain:
-            if word != other and word in other:
-                raise ConfigError(
-                    f"{word!r} is part of {other!r}, so an answer with it could mean either",
-                    where="verbalizer",
-                    cure="choose words of which none holds another",
-                )
+            problem, cure = f"the word for {label} is empty", "give a word"
+        elif plain.count(word) > 1:
+            problem, cure = f"{word!r} stands for two labels", "give each its own"
+        elif whole:
+            problem = f"{word!r} is part of {whole!r}, so an answer with it could mean either"
+            cure = "choose words of which none holds another"
+        else:
+            continue
+        raise ConfigError(problem, where="verbalizer", cure=cure)

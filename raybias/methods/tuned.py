@@ -116,13 +116,13 @@ class Tuned(Method):
 
     @property
     def context_vectors(self) -> int:
-        """Positions of the context for tuned vectors beside the text."""
-        return 0
+        """Positions of the context for tuned vectors beside the text: a soft prompt's."""
+        return int(getattr(self, "prompt_length", 0))
 
     @property
     def ends_with_eos(self) -> bool:
         """Whether EOS stands after a text, for the label to be read there."""
-        return False
+        return bool(getattr(self, "append_eos", False))
 
     def written(self, texts: Sequence[str]) -> Sequence[str]:
         """Return texts in the method's template."""

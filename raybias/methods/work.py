@@ -15,6 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from raybias.config import Backbone
+from raybias.engine import memory
 from raybias.engine.encoder import TextEncoder, check_lengths
 from raybias.engine.memory import MemoryTerm
 
@@ -245,8 +246,6 @@ class Work:
         self, shape: ModelShape, *, tokens: int, device: str, partitions: int = 1
     ) -> tuple[MemoryTerm, ...]:
         """Count a replica's memory for `tokens` at a time; `partitions` workers share weights."""
-        from raybias.engine import memory
-
         if not self.holds_backbone:
             return (memory.process(device),)
         item, held = self.weight_bytes(shape), memory.inference_weights(shape, partitions)
@@ -270,8 +269,6 @@ class Work:
         self, shape: ModelShape, *, pack: int, tokens: int, device: str, partitions: int = 1
     ) -> tuple[MemoryTerm, ...]:
         """Count the memory of a worker that tunes `pack` runs in passes of `tokens` tokens."""
-        from raybias.engine import memory
-
         item, held = self.weight_bytes(shape), memory.training_weights(shape, partitions)
         if not self.frozen:
             what = "pretrained weights, the run's, gradients, AdamW, best"

@@ -124,10 +124,18 @@ class VLLMAnswers(Answers):
 
         rows = (self.encoder.for_chat if how.chat else self.encoder).encode(prompts)
         sampling = Sampling.of(self._model, temperature=how.temperature)
-        made = self._all(rows, [writing_parameters(sampling, how, key) for key in keys])
-        return [
-            self._written(row, each, sampling, how) for row, each in zip(rows, made, strict=True)
-        ]
+        replies = self._all(rows, [writing_parameters(sampling, how, key) for key in keys])
+        written = []
+        for row, reply in zip(rows, replies, strict=True):
+            (made,) = reply.outputs
+            # vLLM writes a token where only its log-probabilities are asked for.
+            tokens = [*made.token_ids][: how.most]
+            if tokens and tokens[-1] in sampling.eos_ids:
+                tokens.pop()
+            text = str(self.encoder.tokenizer.decode(tokens, skip_special_tokens=True))
+            told = [made.logprobs[0][label].logprob for label in how.label_ids]
+            written.append(Written(text, summed(told, how.labels), len(row) + len(tokens)))
+        return written
 
     def likelihoods(
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False
@@ -154,17 +162,6 @@ class VLLMAnswers(Answers):
                     prompts, [SamplingParams(**each) for each in parameters], use_tqdm=False
                 )
             )
-
-    def _written(self, row: Row, reply: Any, sampling: Sampling, how: Writing) -> Written:
-        (made,) = reply.outputs
-        # vLLM writes a token where only its log-probabilities are asked for.
-        tokens = [*made.token_ids][: how.most]
-        if tokens and tokens[-1] in sampling.eos_ids:
-            tokens.pop()
-        text = str(self.encoder.tokenizer.decode(tokens, skip_special_tokens=True))
-        told = [made.logprobs[0][label].logprob for label in how.label_ids]
-        scores = summed(told, how.labels)
-        return Written(text, scores, len(row) + len(tokens))
 
 
 #: vLLM's sampling parameters of a likelihood; it wants to write a token too.
