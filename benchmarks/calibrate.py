@@ -38,8 +38,8 @@ from raybias.report.table import markdown
 from raybias.seeding import generator
 from raybias.stats import read_counts, sources
 from raybias.stats.bootstrap import Weights, drawn_gaps, gap_intervals, span_interval
-from raybias.stats.cells import cells, without_extras
 from raybias.stats.components import Doubles, MeanEstimate
+from raybias.stats.counts import cells, without_extras
 from raybias.stats.metric import DEFAULT, CountArrays, count_arrays
 from raybias.stats.predictions import join_pieces
 from raybias.stats.scopes import GapTable, Scope, WordVariance, rate_table, word_variances

@@ -28,7 +28,7 @@ from raybias.report.table import markdown
 from raybias.seeding import generator
 from raybias.stats.bootstrap import draw_counts, gap_intervals
 from raybias.stats.components import Doubles
-from raybias.stats.jackknife import unit_intervals, without_each
+from raybias.stats.intervals import unit_intervals, without_each
 from raybias.stats.metric_table import measure
 
 app = typer.Typer(help=__doc__.partition("\n")[0])

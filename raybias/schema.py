@@ -153,6 +153,12 @@ COREFERENCE_ANSWERS: Final = _table(
 
 #: The columns that identify a classifier on a probe in every derived table.
 KEYS: Final = ("model", "method", "dataset", "probe", "style")
+#: What names one run of one classifier on one probe, and one classifier on one attribute.
+RUN_KEYS: Final = (*KEYS, "run_id")
+TABLE: Final = (*KEYS, "attribute")
+
+#: Ends the method name of the second reading of a prompted classifier.
+LIKELIHOOD: Final = "+likelihood"
 
 #: One row per tuned seed. `stage` is "sweep" or "final"; `stop_reason` is "early_stop", "max_steps"
 #: or "diverged"; `rank` is the place by validation accuracy among the finished final runs (1 is

@@ -24,10 +24,11 @@ from raybias import schema
 from raybias.errors import ConfigError, DataError
 from raybias.measures.compare import Row, refuse_lacking
 from raybias.measures.pair_means import mcnemar
+from raybias.schema import RUN_KEYS
 from raybias.seeding import generator
-from raybias.stats.cells import RUN_KEYS, without_extras
 from raybias.stats.checks import StatisticsWarning, checked_runs, fingerprints
 from raybias.stats.components import Doubles, mean_squares
+from raybias.stats.counts import without_extras
 from raybias.stats.metric import linearised, shares
 from raybias.stats.predictions import join_pieces, sources
 

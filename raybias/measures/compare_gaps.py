@@ -32,11 +32,12 @@ from raybias.measures.compare import (
     unread_rises,
 )
 from raybias.measures.compare_answers import UNREAD, Matched, answer_flips, event_flips
+from raybias.schema import RUN_KEYS, TABLE
 from raybias.seeding import generator
-from raybias.stats.cells import RUN_KEYS, TABLE, answers, cells
 from raybias.stats.checks import membership
 from raybias.stats.components import Doubles, MeanEstimate, mean_squares
 from raybias.stats.conclusive import of_predictions
+from raybias.stats.counts import answers, cells
 from raybias.stats.gaps import GapRules
 from raybias.stats.intervals import ROUNDING
 from raybias.stats.metric import Share, shares

@@ -18,8 +18,7 @@ import pyarrow as pa
 from raybias.registry import Registry
 from raybias.schema import ALL
 from raybias.stats.components import Doubles
-from raybias.stats.intervals import Adjust, estimates, false_discovery
-from raybias.stats.jackknife import unit_intervals, without_each
+from raybias.stats.intervals import Adjust, estimates, false_discovery, unit_intervals, without_each
 from raybias.stats.predictions import Source
 
 PACKAGE: Final = "raybias.measures.entries"

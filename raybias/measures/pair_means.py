@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -44,9 +45,9 @@ _CHUNK_ENTRIES: Final = 1 << 22
 
 def style_order(styles: pl.Series) -> list[str]:
     """Sort styles as they are registered, `original` first; others by name, last."""
-    present = set(styles.unique().to_list())
+    present = {*styles}
     known = registry_of("style")
-    return [style for style in known if style in present] + sorted(present - known.keys())
+    return [*filter(present.__contains__, known), *sorted(present - known.keys())]
 
 
 def in_order(table: pl.DataFrame) -> pl.DataFrame:
@@ -72,7 +73,6 @@ class Layout:
     metrics: list[tuple[str, str, str]]
     """(model, score, test) of each of the M metrics."""
     styles: list[str]
-    types: list[str]
     rows: list[str]
     """The K bias types and averages."""
     values_MSN: Doubles
@@ -87,19 +87,26 @@ class Layout:
     tested_K11: Flags
     """Whether a row has a test: all but the mean over bias types."""
 
+    @cached_property
+    def own_KN(self) -> Flags:
+        """Which pairs are of a row."""
+        k_K1 = np.arange(len(self.rows))[:, None]
+        return np.asarray((self.type_N == k_K1) | (k_K1 >= len(self.rows) - 2))
+
     def sums(self, values: npt.NDArray[np.generic]) -> Doubles:
         """Add values [..., N] over the pairs of each bias type, and of all: [K, ...]."""
-        kinds = [values[..., self.type_N == t].sum(axis=-1) for t in range(len(self.types))]
+        kinds = [values[..., own_N].sum(axis=-1) for own_N in self.own_KN[:-2]]
         whole = np.sum(kinds, axis=0)
         return np.array([*kinds, whole, whole], dtype=np.float64)
 
     def robust(self, values: Doubles, cluster_N: Places) -> MeanEstimate:
         """Estimate the means [K, ...] of values [..., N] when clusters are drawn."""
         flat_XN, alike_N = values.reshape(-1, values.shape[-1]), np.zeros_like(self.type_N)
-        own = [self.type_N == t for t in range(len(self.types))]
-        parts = [(flat_XN[:, mask], cluster_N[mask], alike_N[mask]) for mask in own]
-        parts += [(flat_XN, cluster_N, strata_N) for strata_N in (alike_N, self.type_N)]
-        found = [cluster_robust(*part) for part in parts]
+        strata = [*[alike_N] * (len(self.rows) - 1), self.type_N]
+        found = [
+            cluster_robust(flat_XN[:, own_N], cluster_N[own_N], strata_N[own_N])
+            for own_N, strata_N in zip(self.own_KN, strata, strict=True)
+        ]
         shape = (len(found), *values.shape[:-1])
         return MeanEstimate(*(
             np.array([getattr(each, name) for each in found]).reshape(shape)
@@ -111,22 +118,14 @@ class Layout:
     ) -> pl.DataFrame:
         """Lay columns [K, M, S] out as estimates, a row where there are pairs; NaN becomes null."""
         k, m, s = place = np.nonzero(n_KMS)
-        named = [self.metrics[at] for at in m]
-        frame = pl.DataFrame(
-            {
-                "model": [model for model, *_ in named],
-                "method": [score for _, score, _ in named],
-                "probe": self.probe,
-                "attribute": [self.rows[at] for at in k],
-                "style": [styles[int(at)] for at in s],
-                "score": [SCORES[test] for *_, test in named],
-                "scope": "pairs" if self.cluster_N is None else "clusters",
-                "n": n_KMS[place],
-                **{name: np.broadcast_to(array, n_KMS.shape)[place]
-                   for name, array in columns.items()},
-            }
-        )  # fmt: skip
-        return frame.fill_nan(None)
+        models, methods, tests = (np.array(names) for names in zip(*self.metrics, strict=True))
+        return pl.DataFrame({
+            "model": models[m], "method": methods[m], "probe": self.probe,
+            "attribute": np.array(self.rows)[k], "style": np.array(styles)[s],
+            "score": np.array([SCORES[test] for test in tests])[m],
+            "scope": "pairs" if self.cluster_N is None else "clusters", "n": n_KMS[place],
+            **{name: np.broadcast_to(array, n_KMS.shape)[place] for name, array in columns.items()},
+        }).fill_nan(None)  # fmt: skip
 
 
 def layouts(outcomes: pl.DataFrame) -> Iterator[Layout]:
@@ -143,7 +142,7 @@ def layouts(outcomes: pl.DataFrame) -> Iterator[Layout]:
         )
         types = pairs["bias_type"].unique(maintain_order=True)
         alone = pl.format("pair {} {}", "bias_type", "pair_id")
-        clusters = pairs.select(pl.coalesce("cluster", alone)).to_series().rank("dense")
+        clusters = pairs.select(pl.coalesce("cluster", alone).rank("dense").cast(pl.Int64) - 1)
         rows = (
             part.join(pairs, on=["bias_type", "pair_id"], maintain_order="left")
             .join(metrics.with_row_index("m"), on=["model", "score"], maintain_order="left")
@@ -153,18 +152,16 @@ def layouts(outcomes: pl.DataFrame) -> Iterator[Layout]:
         held = np.full((2, metrics.height, len(styles), pairs.height), np.nan)
         for layer, column in zip(held, ("value", "state"), strict=True):
             layer[place] = rows[column].fill_null(np.nan).to_numpy()
-        known = pairs["cluster"].null_count() < pairs.height
-        tests, rows_K = [test for *_, test in metrics.rows()], [*types, WEIGHTED, UNWEIGHTED]
+        tests, rows_K = [*metrics["test"]], [*types, WEIGHTED, UNWEIGHTED]
         yield Layout(
             probe=str(part["probe"][0]),
             metrics=metrics.rows(),
             styles=styles,
-            types=types.to_list(),
             rows=rows_K,
             values_MSN=held[0],
             states_MSN=held[1],
             type_N=pairs["bias_type"].cast(pl.Enum(types)).to_physical().to_numpy().astype(int),
-            cluster_N=clusters.to_numpy().astype(np.int64) - 1 if known else None,
+            cluster_N=clusters.to_series().to_numpy() if pairs["cluster"].count() else None,
             binary_M1=np.array([test == "mcnemar" for test in tests])[:, None],
             neutral_M1=np.array([NEUTRAL[test] for test in tests])[:, None],
             tested_K11=np.array([name != UNWEIGHTED for name in rows_K])[:, None, None],
@@ -206,8 +203,7 @@ def means(values: Doubles, layout: Layout, binary: Flags, rules: Rules) -> Means
         low, high = _bootstrap(values, layout, n, rules)
     else:
         one_NC = layout.cluster_N[:, None] == np.arange(layout.cluster_N.max() + 1)
-        own = [*(layout.type_N == t for t in range(len(layout.types))), *[layout.type_N >= 0] * 2]
-        units = np.array([((there & mask) @ one_NC).sum(axis=-1) for mask in own])
+        units = np.array([((there & own_N) @ one_NC).sum(axis=-1) for own_N in layout.own_KN])
         robust = layout.robust(values, layout.cluster_N)
         normal = np.asarray(stats.t.ppf((1 + rules.level) / 2, robust.freedom))
         reach = normal * np.sqrt(robust.variance)
@@ -232,11 +228,11 @@ def _bootstrap(
     flat_XN, n_KX = values.reshape(-1, values.shape[-1]), n.reshape(len(n), -1)
     whole_XB, even_XB = (np.zeros((len(flat_XN), rules.draws)) for _ in range(2))
     ends = []
-    for t, name in enumerate(layout.types):
+    for name, own_N, n_X in zip(layout.rows[:-2], layout.own_KN, n_KX, strict=False):
         random = generator(rules.seed, "pairs", layout.probe, name)
-        drawn_XB = np.nan_to_num(drawn_means(flat_XN[:, layout.type_N == t], rules.draws, random))
-        ends.append(percentiles(drawn_XB, n_KX[t], rules.level))
-        whole_XB += drawn_XB * n_KX[t][:, None]
+        drawn_XB = np.nan_to_num(drawn_means(flat_XN[:, own_N], rules.draws, random))
+        ends.append(percentiles(drawn_XB, n_X, rules.level))
+        whole_XB += drawn_XB * n_X[:, None]
         even_XB += drawn_XB
     whole_XB /= np.maximum(n_KX[-1], 1)[:, None]
     even_XB /= np.maximum((n_KX[:-2] > 0).sum(axis=0), 1)[:, None]

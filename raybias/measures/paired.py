@@ -27,7 +27,6 @@ from raybias.measures.pair_means import (
     ORIGINAL,
     SCORES,
     UNWEIGHTED,
-    WEIGHTED,
     Layout,
     in_order,
     layouts,
@@ -224,10 +223,8 @@ def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
         for m, (model, method, test) in enumerate(laid.metrics):
             read_SN = ~np.isnan(laid.values_MSN[m])
             styles = read_SN.any(axis=1)
-            for name in laid.rows[:-1]:
-                own_N = read_SN[styles].all(axis=0)
-                if name != WEIGHTED:
-                    own_N &= laid.type_N == laid.types.index(name)
+            for name, of_row_N in zip(laid.rows[:-1], laid.own_KN, strict=False):
+                own_N = read_SN[styles].all(axis=0) & of_row_N
                 values_NS = laid.values_MSN[m][styles][:, own_N].T
                 units, place_N = np.unique(unit_N[own_N], return_inverse=True)
                 if min(len(units), values_NS.shape[1]) < 2:

@@ -11,11 +11,10 @@ import polars as pl
 
 from raybias import schema
 from raybias.config import Statistics
-from raybias.schema import ALL
+from raybias.schema import ALL, TABLE
 from raybias.stats.bootstrap import Resampled
 from raybias.stats.breakdown import leave_one_out
-from raybias.stats.cells import TABLE, without_extras
-from raybias.stats.counts import Counts
+from raybias.stats.counts import Counts, without_extras
 from raybias.stats.foreign import BLOCK
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, GapRules, by_family
 from raybias.stats.intervals import REFERENCE, from_rows, over_runs

@@ -1,20 +1,23 @@
 """Statistics: predictions to cells to rates, gaps and accuracies, without a model or cluster."""
 
+from raybias.schema import LIKELIHOOD
 from raybias.stats.breakdown import by_template, largest
-from raybias.stats.cells import (
-    LIKELIHOOD,
-    cells,
-    composition,
-    with_likelihood,
-    without_extras,
-)
 from raybias.stats.checks import (
     REFERENCE_GROUPS,
     StatisticsWarning,
     UnevenRuns,
     check_reference_groups,
 )
-from raybias.stats.counts import Counts, count_files, item_counts, read_counts
+from raybias.stats.counts import (
+    Counts,
+    cells,
+    composition,
+    count_files,
+    item_counts,
+    read_counts,
+    with_likelihood,
+    without_extras,
+)
 from raybias.stats.design import design
 from raybias.stats.gaps import GapAnalysis, GapRules, gap_analysis
 from raybias.stats.intervals import MIRROR, NO_VARIATION, ONE_RUN, REFERENCE, UNDEFINED

@@ -79,12 +79,10 @@ def resampled(
             cure="choose the normal or t interval",
         )
     level, draws = rules.level, rules.bootstrap_draws
-    members: dict[tuple[str, str], dict[str, bool]] = defaultdict(dict)
-    for probe, attribute, group, in_mean in inside.sort("group").iter_rows():
-        members[probe, attribute][group] = in_mean
 
     def found(place: tuple[str, str], part: pl.DataFrame) -> list[tuple[GapTable, Judged]]:
-        member, rows = members[place], []
+        of_place = inside.filter(probe=place[0], attribute=place[1]).sort("group")
+        member, rows = dict(of_place.select("group", "in_mean").iter_rows()), []
         for alike in _alike(count_arrays(part, rules.metrics, groups=tuple(member)), draws):
             weights = Weights(
                 alike[0].items_KGRT.shape[2:], draws, (rules.bootstrap_seed, *place), scope

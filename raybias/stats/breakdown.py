@@ -17,9 +17,9 @@ import polars as pl
 
 from raybias import schema
 from raybias.config import Statistics
-from raybias.schema import PLACEHOLDER, UNMARKED
-from raybias.stats.cells import RUN_KEYS, without_extras
+from raybias.schema import PLACEHOLDER, RUN_KEYS, TABLE, UNMARKED
 from raybias.stats.components import Doubles
+from raybias.stats.counts import without_extras
 from raybias.stats.intervals import ROUNDING, from_rows, judged, over_runs, parametric, unrounded
 from raybias.stats.metric import DEFAULT, CountArrays, count_arrays, counted, shares
 from raybias.stats.scopes import PLACE, GapTable, by_group, every_scope, members_of, one_scope
@@ -30,7 +30,7 @@ WITHOUT: Final = "without "
 #: Begins the reason of a gap without one of them that carries it.
 CARRIED: Final = "carried by "
 _RUN: Final = (*RUN_KEYS, "attribute", "score")
-_TABLE: Final = (*schema.KEYS, "attribute", "score")
+_TABLE: Final = (*TABLE, "score")
 _GROUP: Final = ("probe", "attribute", "group")
 #: A gap that loses this share of its size without one template or word is carried by it.
 _HALF: Final = 0.5
@@ -140,8 +140,8 @@ def leave_one_out(
             if templates > 1:
                 left_T = (templates * gap_G[g] - means_GT[g]) / (templates - 1)
                 without["template"] = table.templates, left_T
-            terms, change_W = by_word.get((*table.place, group), ((), np.empty(0)))
-            if len(terms) > 1:
+            if (*table.place, group) in by_word:
+                terms, change_W = by_word[*table.place, group]
                 # A group of the mean moves the mean too, by its share of it.
                 share = 1 - 1 / members if table.in_mean_G[g] else 1.0
                 without["word"] = terms, gap_G[g] + share * change_W
@@ -164,10 +164,9 @@ def _word_rates(
 ) -> dict[tuple[str, ...], tuple[Sequence[str], Doubles]]:
     """Compute how a group's rate over all runs changes without each of its words."""
     found: dict[tuple[str, ...], tuple[Sequence[str], Doubles]] = {}
-    texts = without_extras(words)
-    by = (*schema.KEYS, "attribute", "group")
+    by = (*TABLE, "group")
     for score, share in shares(metrics).items():
-        sums = texts.group_by(*by, "term").agg(*counted(share)).sort(*by, "term")
+        sums = without_extras(words).group_by(*by, "term").agg(*counted(share)).sort(*by, "term")
         for keys, part in sums.filter(pl.col("n_items") > 0).group_by(by, maintain_order=True):
             items, hits = part["n_items"].to_numpy(), part["hits"].to_numpy()
             if len(items) > 1:

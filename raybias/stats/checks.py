@@ -15,8 +15,7 @@ import polars as pl
 
 from raybias import schema
 from raybias.errors import ConfigError, DataError
-from raybias.schema import EXTRA_GROUPS
-from raybias.stats.cells import LIKELIHOOD, RUN_KEYS
+from raybias.schema import EXTRA_GROUPS, LIKELIHOOD, RUN_KEYS
 
 #: The papers' lists (Kohankhaki2024, code); an attribute that is not here uses all its groups.
 REFERENCE_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 
 from raybias import schema
-from raybias.stats.cells import without_extras
 from raybias.stats.components import Doubles, MeanEstimate
-from raybias.stats.jackknife import unit_intervals, without_each
+from raybias.stats.counts import without_extras
+from raybias.stats.intervals import unit_intervals, without_each
 from raybias.stats.metric import count_arrays, linearised
 from raybias.stats.scopes import estimates_of_sum
 

@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from raybias.schema import Label
-from raybias.stats.cells import TABLE
+from raybias.schema import TABLE, Label
 from raybias.stats.components import Doubles
 from raybias.stats.metric import Contrast, masks
 

@@ -1,4 +1,8 @@
-"""Reduce files of predictions to counts in one pass, without holding them all.
+"""Reduce predictions to counts, and files of them in one pass, without holding them all.
+
+A cell is how many predictions one run has of an item's kind and predicted label. Prompted
+classifiers are read twice: the sampled answer, and the likeliest label, under method names of
+their own.
 
 Pieces of some 260,000 rows are counted by Polars, and summed up. Runs are numbered and texts
 categorical, since grouping a million cells by plain strings costs more than all that follows.
@@ -19,11 +23,12 @@ import pyarrow as pa
 
 from raybias import schema
 from raybias.errors import DataError
-from raybias.stats.cells import LIKELIHOOD, RUN_KEYS, answers, with_likelihood
+from raybias.schema import LIKELIHOOD, RUN_KEYS
 from raybias.stats.checks import checked_runs, fingerprints
 from raybias.stats.metric import DEFAULT, check_metrics, run_values
 from raybias.stats.metric import metrics as registered
 from raybias.stats.predictions import Source, join_pieces, pieces, sources
+from raybias.table_files import conformed
 
 #: An odd number without pattern (2**64 by the golden ratio), for mixing runs into hashes.
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -49,6 +54,79 @@ class Counts:
     """Of metrics of predictions: as `stats.metric.run_values`."""
     families: pl.DataFrame
     """probe, attribute, template_id and family, of the templates that have one."""
+
+
+def cells(predictions: pl.LazyFrame | pl.DataFrame) -> pl.DataFrame:
+    """Count predictions as schema.CELLS; a null `pred`, which is always wrong, counts apart."""
+    types = pl.Schema(schema.CELLS)
+    counted = predictions.lazy().group_by(types.names()[:-1], maintain_order=True)
+    return counted.agg(n=pl.len()).cast(types).collect()
+
+
+def without_extras(cells: pl.DataFrame) -> pl.DataFrame:
+    """Drop the rows of schema.EXTRA_GROUPS, which are no protected groups."""
+    extra = cells["group"].is_in(schema.EXTRA_GROUPS)
+    return cells.filter(~extra) if extra.any() else cells
+
+
+def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
+    """Add the likelihood reading below prompted predictions, which have an answer and scores.
+
+    It is of method `METHOD+likelihood`, with the label of the highest score. A judge's verdict,
+    which has one score, has none.
+    """
+    answered = predictions.filter(
+        pl.col("answer").is_not_null()
+        & pl.col("scores").list.len().fill_null(0).ge(len(schema.LABELS))
+    )
+    second = answered.with_columns(
+        method=(pl.col("method").cast(pl.String) + LIKELIHOOD).cast(predictions["method"].dtype),
+        pred=pl.col("scores").list.arg_max().cast(pl.Int8),
+        parsed=pl.lit(True),
+        unread=pl.lit(None, pl.String),
+        answer=pl.lit(None, pl.String),
+    )
+    return pl.concat([predictions, second]) if second.height else predictions
+
+
+def answers(counted: pl.DataFrame) -> pl.DataFrame:
+    """Count the answers of prompted classifiers that hold no label: schema.ANSWERS.
+
+    `counted` has a row per run: the run keys, predictions, unparsed, several, negated. A row with
+    the run id `all` is added per classifier and probe.
+    """
+    sums = pl.col("predictions", "unparsed", "several", "negated").sum()
+    runs = counted.group_by(RUN_KEYS).agg(sums)
+    overall = runs.group_by(schema.KEYS).agg(pl.lit("all").alias("run_id"), sums)
+    both = pl.concat([runs, overall.select(runs.columns)])
+    last = pl.col("run_id") == "all"
+    shared = both.with_columns(share=pl.col("unparsed") / pl.col("predictions"))
+    return conformed(shared.sort(*schema.KEYS, last, "run_id"), pl.Schema(schema.ANSWERS))
+
+
+def composition(cells: pl.DataFrame) -> pl.DataFrame:
+    """Count the sentences of each group, by right label (Kohankhaki2024, Table 5).
+
+    Gives probe, attribute, group; `items` of one run by label and together (the most, where runs
+    differ); `predictions` of one classifier's runs likewise; and `fraction`, the group's share of
+    the attribute's items (null for the extra groups).
+    """
+    place = ["probe", "attribute", "group", "label"]
+    per_run = cells.group_by(*RUN_KEYS, *place[1:]).agg(pl.col("n").sum())
+    per_classifier = per_run.group_by(*schema.KEYS, *place[1:]).agg(
+        items=pl.col("n").max(), predictions=pl.col("n").sum()
+    )
+    kinds = ("items", "predictions")
+    counts = per_classifier.group_by(place).agg(pl.col(kinds).max())
+    sums = [
+        pl.col(kind).filter(pl.lit(value=True) if label is None else pl.col("label") == label)
+        .sum().alias(f"{kind}{end}")
+        for kind in kinds
+        for label, end in (*enumerate(f"_{name}" for name in schema.LABELS), (None, ""))
+    ]  # fmt: skip
+    wide = counts.group_by(place[:3]).agg(sums).cast({pl.Categorical: pl.String})
+    own = pl.when(~pl.col("group").is_in(schema.EXTRA_GROUPS)).then("items")
+    return wide.with_columns(fraction=own / own.sum().over(place[:2])).sort(place[:3])
 
 
 def read_counts(paths: Sequence[str | Path], *, metrics: Sequence[str] = DEFAULT) -> Counts:

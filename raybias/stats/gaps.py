@@ -16,9 +16,9 @@ import polars as pl
 
 from raybias import schema
 from raybias.config import Statistics
+from raybias.schema import RUN_KEYS
 from raybias.stats.bootstrap import DrawnScope, Resampled, resampled
 from raybias.stats.breakdown import by_term, markedness
-from raybias.stats.cells import RUN_KEYS, without_extras
 from raybias.stats.checks import (
     StatisticsWarning,
     check_reference_groups,
@@ -27,7 +27,7 @@ from raybias.stats.checks import (
     warn,
 )
 from raybias.stats.conclusive import of_predictions
-from raybias.stats.counts import Counts
+from raybias.stats.counts import Counts, without_extras
 from raybias.stats.design import variance_rows
 from raybias.stats.intervals import (
     REFERENCE,

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import polars as pl
 
 from raybias import config
-from raybias.stats.cells import TABLE
+from raybias.schema import TABLE
 from raybias.stats.components import Doubles, MeanEstimate, Places
 from raybias.stats.gaps import GapAnalysis
 from raybias.stats.intervals import columns_of, verdicts

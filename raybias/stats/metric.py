@@ -23,8 +23,7 @@ import polars as pl
 from raybias import schema
 from raybias.errors import ConfigError
 from raybias.registry import Code, Registry
-from raybias.schema import Label
-from raybias.stats.cells import RUN_KEYS, TABLE
+from raybias.schema import RUN_KEYS, TABLE, Label
 from raybias.stats.checks import warn
 from raybias.stats.components import Doubles
 from raybias.stats.intervals import MIRROR

@@ -21,10 +21,10 @@ from scipy import stats
 from raybias import schema
 from raybias.config import Statistics
 from raybias.errors import DataError
-from raybias.schema import ALL, Label
+from raybias.schema import ALL, RUN_KEYS, TABLE, Label
 from raybias.stats.bootstrap import percentile_interval
-from raybias.stats.cells import RUN_KEYS, TABLE, with_likelihood, without_extras
 from raybias.stats.components import Doubles
+from raybias.stats.counts import with_likelihood, without_extras
 from raybias.stats.foreign import BLOCK, unit_of
 from raybias.stats.intervals import from_rows
 from raybias.stats.metric import contrasts, metrics
@@ -175,11 +175,10 @@ def agreement(measured: Sequence[Measured], *, level: float) -> list[dict[str, A
         of_models[probe, style, attribute].setdefault(each.name, []).append(each)
     rows: list[dict[str, Any]] = []
     for keys, found in of_groups.items():
-        names: dict[str, Any] = {"condition": "groups", "n": len(found[0].laid.groups),
-                                 **dict(zip(TABLE, keys, strict=True))}  # fmt: skip
-        known = [each for each in found if not np.isnan(each.each[0]).any()]
-        values = {each.name: each.each for each in known}
-        rows += [{**names, "scope": known[0].scope, **row} for row in _rows(values, level)]
+        names: dict[str, Any] = dict(zip(TABLE, keys, strict=True))
+        names |= {"condition": "groups", "n": len(found[0].laid.groups), "scope": found[0].scope}
+        values = {each.name: each.each for each in found if not np.isnan(each.each[0]).any()}
+        rows += [{**names, **row} for row in _rows(values, level)]
     for (probe, style, attribute), by_name in of_models.items():
         values = {}
         for name, found in by_name.items():

@@ -19,9 +19,8 @@ import polars as pl
 
 from raybias import schema
 from raybias.config import Statistics
-from raybias.schema import ALL
+from raybias.schema import ALL, TABLE
 from raybias.stats.bootstrap import Weights, percentile_interval
-from raybias.stats.cells import TABLE
 from raybias.stats.components import Doubles
 from raybias.stats.contrasts import Laid, lay_out, ratio
 from raybias.stats.metric import Contrast, CountArrays, Metric, linearised, metrics

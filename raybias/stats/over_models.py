@@ -13,6 +13,7 @@ Shapes: D draws, G groups, M models, R runs, T templates.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,9 +23,8 @@ import numpy as np
 import polars as pl
 
 from raybias import schema
-from raybias.schema import ALL
+from raybias.schema import ALL, TABLE
 from raybias.seeding import generator
-from raybias.stats.cells import TABLE
 from raybias.stats.checks import warn
 from raybias.stats.components import Doubles, MeanEstimate, MeanSquares, mean_squares
 from raybias.stats.intervals import ROUNDING, Rules, from_rows, verdicts
@@ -116,14 +116,14 @@ def model_tables(tables: Sequence[GapTable]) -> Iterator[ModelTables]:
     Models with several classifiers are put together for each method and training set. A
     StatisticsWarning names models that did not read the same sentences, which are left out.
     """
-    alike: dict[tuple[str, ...], list[GapTable]] = {}
+    alike: dict[tuple[str, ...], list[GapTable]] = defaultdict(list)
     for table in tables:
-        alike.setdefault((*table.keys[_TUNED:], table.score), []).append(table)
-    for place, found in alike.items():
-        apart: dict[tuple[str, ...], list[GapTable]] = {}
+        alike[*table.keys[_TUNED:], table.score].append(table)
+    for (*_, attribute, score), found in alike.items():
+        apart: dict[tuple[str, ...], list[GapTable]] = defaultdict(list)
         once = len({table.keys[0] for table in found}) == len(found)
         for table in found:
-            apart.setdefault(() if once else table.keys[1:_TUNED], []).append(table)
+            apart[() if once else table.keys[1:_TUNED]].append(table)
         for part in apart.values():
             if len(part) < 2 or len(part[0].templates) < 2:
                 continue
@@ -131,8 +131,8 @@ def model_tables(tables: Sequence[GapTable]) -> Iterator[ModelTables]:
                 yield ModelTables(tuple(part))
                 continue
             warn(
-                f"the models did not read the same sentences and groups of {place[-2]} "
-                f"({place[-1]}): nothing is said of them together"
+                f"the models did not read the same sentences and groups of {attribute} "
+                f"({score}): nothing is said of them together"
             )
 
 

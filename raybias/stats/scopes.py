@@ -19,7 +19,7 @@ import polars as pl
 
 from raybias import config, schema
 from raybias.config import Statistics
-from raybias.stats.cells import TABLE
+from raybias.schema import TABLE
 from raybias.stats.components import (
     Doubles,
     MeanEstimate,

@@ -21,7 +21,7 @@ from raybias.measures import measure, read
 from raybias.measures.entries.options import OPTIONS
 from raybias.stats.checks import StatisticsWarning
 from raybias.stats.conclusive import is_refused
-from raybias.stats.jackknife import unit_intervals, without_each
+from raybias.stats.intervals import unit_intervals, without_each
 from support.answer_data import bbq_file, bbq_line, option_answers
 from support.commands import exit_code, refused
 

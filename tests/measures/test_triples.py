@@ -16,7 +16,7 @@ from polars.testing import assert_frame_equal
 import raybias
 from raybias.measures import Sums, measure, read
 from raybias.measures.entries.triples import TRIPLES, icat
-from raybias.stats.jackknife import unit_intervals, without_each
+from raybias.stats.intervals import unit_intervals, without_each
 from support.answer_data import predictions, stereoset
 from support.commands import exit_code, refused
 

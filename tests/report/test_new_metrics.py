@@ -16,7 +16,7 @@ from raybias.measures.prediction_rows import gap_rows
 from raybias.planning.prepared import PreparedStudy
 from raybias.report.page import write_report
 from raybias.report.tables import write_tables
-from raybias.stats.cells import RUN_KEYS
+from raybias.schema import RUN_KEYS
 from raybias.stats.metric import Share, metric, metrics
 from support.commands import exit_code
 from support.report_outs import make_study, write_out

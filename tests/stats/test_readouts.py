@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from raybias import schema, stats
-from raybias.stats.cells import RUN_KEYS
+from raybias.schema import RUN_KEYS
 from raybias.stats.checks import checked_runs, fingerprints
 from raybias.stats.conclusive import of_predictions
 from support.stats_data import analysed, gaps, predictions, prompted, read_predictions, term_cells

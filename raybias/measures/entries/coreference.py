@@ -36,26 +36,22 @@ def coreference_outcomes(answers: pl.DataFrame) -> pl.DataFrame:
     The columns are those of `pair_outcomes`, for pairs with both conditions of each prompt; `score`
     is the rule, `unread` the share of prompts with an answer that names nobody, or both people.
     """
-    by = ["model", "probe", "wino_type", "style", "pair_id"]
-    parts = []
-    for rule in RULES:
-        right = pl.col(rule).cast(pl.Float64)
-        sides = answers.group_by(*by, "prompt", maintain_order=True).agg(
-            value=right.filter(pl.col("condition") == "pro").mean()
-            - right.filter(pl.col("condition") == "anti").mean(),
-            unread=pl.col("reading").is_in(["both", "neither", "empty"]).any(),
-        )
-        whole = sides.group_by(by, maintain_order=True).agg(
-            pl.col("value", "unread").mean(), whole=pl.col("value").is_not_null().all()
-        )
-        parts.append(
-            whole.filter("whole").select(
-                *("model", "probe", "style", "pair_id", "value", "unread"),
-                bias_type="wino_type", score=pl.lit(rule), test=pl.lit("paired_t"),
-                cluster=pl.lit(None, pl.String), state=pl.lit(None, pl.Float64),
-            )
-        )  # fmt: skip
-    return pl.concat(parts)
+    by = ["score", "model", "probe", "wino_type", "style", "pair_id"]
+    ruled = answers.unpivot(
+        RULES, index=[*by[1:], "prompt", "condition", "reading"], variable_name="score"
+    )
+    pro, anti = (pl.col("value").filter(condition=side).cast(pl.Float64).mean()
+                 for side in ("pro", "anti"))  # fmt: skip
+    sides = ruled.group_by(*by, "prompt", maintain_order=True).agg(
+        value=pro - anti, unread=pl.col("reading").is_in(["both", "neither", "empty"]).any()
+    )
+    whole = sides.group_by(by, maintain_order=True).agg(
+        pl.col("value", "unread").mean(), whole=pl.col("value").is_not_null().all()
+    )
+    return whole.filter("whole").select(
+        *("model", "probe", "score", "style", "pair_id", "value", "unread"), bias_type="wino_type",
+        test=pl.lit("paired_t"), cluster=pl.lit(None, pl.String), state=pl.lit(None, pl.Float64),
+    )  # fmt: skip
 
 
 def _estimate(answers: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
@@ -63,7 +59,7 @@ def _estimate(answers: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
     named = answers.rename({"wino_type": "attribute", "prompt": "group"})
     accuracies = _by_prompt(named, rules)
     yield accuracies
-    yield from _readings(named, accuracies)
+    yield _readings(named, accuracies)
 
 
 def _by_prompt(answers: pl.DataFrame, rules: Rules) -> pl.DataFrame:
@@ -143,21 +139,19 @@ def _numbers(
     yield np.abs(point_PC[:, 0] - point_PC[:, 1]).mean(), low[1], high[1]
 
 
-def _readings(answers: pl.DataFrame, accuracies: pl.DataFrame) -> Iterator[pl.DataFrame]:
+def _readings(answers: pl.DataFrame, accuracies: pl.DataFrame) -> pl.DataFrame:
     """Give percentages of answers that do not name the referent alone, where files have them."""
-    by = [*_PLACE, "style", "group"]
+    by, names = [*_PLACE, "style", "group"], [f"names_{name}" for name in READINGS[1:]]
     shares = answers.group_by(by).agg(
-        (100 * (pl.col("reading") == name).mean()).alias(name) for name in READINGS[1:]
+        (100 * (pl.col("reading") == name.removeprefix("names_")).mean()).alias(name)
+        for name in names
     )
-    means = shares.group_by(by[:-1]).agg(pl.lit(MEAN).alias("group"), pl.col(READINGS[1:]).mean())
+    means = shares.group_by(by[:-1]).agg(pl.lit(MEAN).alias("group"), pl.col(names).mean())
     asked = accuracies.filter(score=_SCORES[0]).select(*by, "method", "scope", "n")
     table = asked.join(pl.concat([shares, means.select(shares.columns)]), on=by, how="left",
                        maintain_order="left")  # fmt: skip
-    for name in READINGS[1:]:
-        yield table.select(
-            *by, "method", "scope", "n", score=pl.lit(f"names_{name}"), statistic=pl.lit("rate"),
-            value=name,
-        ).drop_nulls("value")  # fmt: skip
+    found = table.unpivot(names, index=asked.columns, variable_name="score").drop_nulls("value")
+    return found.with_columns(statistic=pl.lit("rate"))
 
 
 COREFERENCE: Final = kind(

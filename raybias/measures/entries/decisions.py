@@ -8,10 +8,8 @@ groups. Of the same persons in every decision, it is the fixed effect of the pap
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
 import polars as pl
 
 from raybias.measures.kind import Kind, Sums, Table, kind
@@ -40,37 +38,29 @@ def _sums(answers: pl.DataFrame) -> pl.DataFrame:
         reference = groups_of(str(named)) if named is not None else {}
         for attribute in people.columns:
             told = part.with_columns(people[attribute].alias("group")).drop_nulls("group")
-            for found in _against(told, reference.get(attribute)):
-                place = {"model": model, "probe": probe, "attribute": attribute}
-                parts.append(found.with_columns(pl.lit(v).alias(k) for k, v in place.items()))
+            place = {"model": model, "probe": probe, "attribute": attribute}
+            parts.append(_against(told, reference.get(attribute)).with_columns(
+                pl.lit(value).alias(name) for name, value in place.items()
+            ))  # fmt: skip
     return pl.concat(parts)
 
 
-def _against(items: pl.DataFrame, reference: str | None) -> Iterator[pl.DataFrame]:
-    """Yield each group's differences from the background: a row a decision."""
-    cells = items.group_by("decision_id", "group", maintain_order=True)
-    counted = cells.agg(pl.col("y").mean(), n=pl.len())
-    wide = (counted.pivot("group", index="decision_id", values=name) for name in ("y", "n"))
-    by = dict(zip(("y", "n"), (each.sort("decision_id") for each in wide), strict=True))
-    groups = sorted(counted["group"].unique())
-    mean_DG, n_DG = (by[name].select(groups).to_numpy().astype(np.float64) for name in by)
-    background, against_D = "mean_of_groups", mean_DG.mean(axis=1)
-    # A decision that lacks a group would shift the mean of those that it has.
+def _against(items: pl.DataFrame, reference: str | None) -> pl.DataFrame:
+    """Subtract the background from each group: a row a decision that has the group."""
+    persons = items.group_by("decision_id", "group", maintain_order=True)
+    cells = persons.agg(pl.col("y").mean(), items=pl.len().cast(pl.Float64))
+    groups = cells["group"].unique()
     if reference in groups:
-        background, against_D = f"reference:{reference}", mean_DG[:, groups.index(reference)]
-    for g, group in enumerate(groups):
-        if group == reference:
-            continue
-        difference_D = mean_DG[:, g] - against_D
-        both_D = ~np.isnan(difference_D)
-        yield pl.DataFrame(
-            {
-                "unit": by["y"]["decision_id"],
-                "difference": np.nan_to_num(difference_D),
-                "decisions": both_D.astype(np.float64),
-                "items": np.nan_to_num(n_DG[:, g]),
-            }
-        ).with_columns(condition=pl.lit(background), group=pl.lit(group))
+        background, base = f"reference:{reference}", pl.col("y").filter(group=reference).first()
+    else:
+        # A decision that lacks a group would shift the mean of those that it has.
+        whole = pl.when(pl.len() == len(groups)).then(pl.col("y").sort_by("group").mean())
+        background, base = "mean_of_groups", whole.otherwise(None)
+    difference = pl.col("y") - base.over("decision_id")
+    return cells.sort("group", "decision_id").select(
+        "group", "items", unit="decision_id", difference=difference.fill_null(0.0),
+        decisions=difference.is_not_null().cast(pl.Float64), condition=pl.lit(background),
+    ).filter(pl.col("group").ne_missing(reference))  # fmt: skip
 
 
 def groups_of(person: str) -> dict[str, str]:

@@ -28,9 +28,8 @@ from raybias.measures.prediction_rows import (
 from raybias.schema import ALL
 from raybias.schema import PREDICTIONS as PREDICTION_TABLE
 from raybias.stats.breakdown import WITHOUT, WORD
-from raybias.stats.cells import without_extras
 from raybias.stats.checks import StatisticsWarning, membership
-from raybias.stats.counts import Counts, count_files
+from raybias.stats.counts import Counts, count_files, without_extras
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, GapRules, gap_analysis
 from raybias.stats.intervals import estimates, from_rows, reasons_of
 from raybias.stats.metric import BACKGROUNDS, check_names, contrasts, metrics
