@@ -441,7 +441,7 @@ def _seconds(stage: TunePlan) -> float:
     """Return the seconds of a stage's longest sweep pack and longest final pack."""
     work, seconds = stage.work, 0.0
     for name, runs in (("sweep", work.sweep), ("final", work.final)):
-        if packs := stage.packs(name):
+        if packs := stage.packs[name]:
             longest = work.stops(runs)[(runs - 1) % packs :: packs]
             seconds += stage.speed.load(work.passes.all_bytes / stage.layout.ranks)
             seconds += work.pack_seconds(stage.speed, stage.layout, longest)

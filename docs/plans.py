@@ -217,7 +217,7 @@ def layouts(data: Path, models: Path) -> list[str]:
                 (
                     name,
                     cluster,
-                    f"{tuned.sweep_packs + tuned.final_packs} packs of {tuned.pack},"
+                    f"{sum(tuned.packs.values())} packs of {tuned.pack},"
                     f" {tuned.workers} x {tuned.gpus} GPUs",
                     tuned.reason,
                     str(walls.planned),

@@ -113,8 +113,8 @@ def _tuning_cost(stage: TunePlan, shape: ModelShape, hours: float, planned: floa
          f"if runs stop between steps {work.first:,} and {steps:,}, evenly in their logarithm",
          f"{planned:,.2f} h"),
     ]  # fmt: skip
-    counted = {"tokens": tuned + read, "flops": flops, "hours": hours, "gathered": gathered}
-    return Cost(**counted, lines=tuple(lines))
+    tokens = tuned + read
+    return Cost(tokens=tokens, flops=flops, hours=hours, gathered=gathered, lines=tuple(lines))
 
 
 def _scoring_cost(stage: ScorePlan, work: Work, shape: ModelShape, hours: float) -> Cost:
@@ -237,7 +237,7 @@ def _described(plan: TunePlan | ScorePlan, study: Study) -> list[str]:
         runs = f"{plan.work.final} runs"
         if plan.work.sweep:
             runs = f"{plan.work.sweep} runs of the sweep, then {runs} of what it chooses"
-        packs = _count(max(plan.sweep_packs, plan.final_packs), "pack")
+        packs = _count(max(plan.packs.values()), "pack")
         together = (
             f"{plan.workers} workers share one pack of {plan.pack} seeds"
             if plan.sharded

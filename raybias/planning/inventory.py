@@ -6,7 +6,7 @@ The planner reads nothing else, so it can plan for a cluster that does not exist
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -166,6 +166,15 @@ class Inventory:
                 kinds[f"{each} ({node.gpu})" if node.gpu else each] += node.gpus
         gpus = [f"{count} GPU{'s' if count > 1 else ''}{kind}" for kind, count in kinds.items()]
         return f"{', '.join([text, *gpus])} ({self.source})"
+
+
+def smallest_gpus(nodes: Iterable[Node]) -> dict[str | None, int]:
+    """Return the least memory of a GPU of each kind, where it is known."""
+    sizes: dict[str | None, int] = {}
+    for node in nodes:
+        if node.gpus and node.gpu_memory:
+            sizes[node.gpu] = min(node.gpu_memory, sizes.get(node.gpu, node.gpu_memory))
+    return sizes
 
 
 def size(count: float) -> str:

@@ -139,8 +139,7 @@ class LayoutPlanner:
             work=work,
             workers=fit.workers,
             pack=min(size, work.most or size),
-            sweep_packs=math.ceil(work.sweep / size),
-            final_packs=math.ceil(work.final / size),
+            packs={"sweep": math.ceil(work.sweep / size), "final": math.ceil(work.final / size)},
             **self.stage(fit, load),
         )
 

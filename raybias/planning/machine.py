@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from raybias.engine.backbone import ModelShape
 from raybias.engine.memory import MemoryTerm, host_memory, with_headroom, within_share
-from raybias.planning.inventory import GPU_LABEL, Node
+from raybias.planning.inventory import GPU_LABEL, Node, smallest_gpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,10 +209,7 @@ def places(
 
     GPUs that Ray cannot tell apart count as the smallest of them.
     """
-    smallest: dict[str | None, int] = {}
-    for node in nodes:
-        if node.gpus and node.gpu_memory:
-            smallest[node.gpu] = min(node.gpu_memory, smallest.get(node.gpu, node.gpu_memory))
+    smallest = smallest_gpus(nodes)
     rooms, left_out, tight = [], set[str | None](), False
     for node in nodes:
         most = int(min(node.cpus // need.cpus, node.gpus // need.gpus if need.gpus else math.inf))

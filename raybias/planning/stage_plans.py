@@ -81,7 +81,7 @@ class TunePlan(Stage):
     ----------
     workers: that the nodes hold at once; all share one pack where the backbone is sharded.
     pack: most runs that one worker tunes in one step.
-    sweep_packs, final_packs: packs of the runs of the sweep, and of the final runs.
+    packs: of the runs of the "sweep", and of the "final" runs.
     """
 
     method: str
@@ -89,12 +89,7 @@ class TunePlan(Stage):
     work: TuningWork
     workers: int
     pack: int
-    sweep_packs: int
-    final_packs: int
-
-    def packs(self, stage: str) -> int:
-        """Return the packs of the "sweep" or "final" runs."""
-        return self.sweep_packs if stage == "sweep" else self.final_packs
+    packs: Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)

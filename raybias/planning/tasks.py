@@ -159,7 +159,7 @@ def tuning_tasks(
         return [work.pack_seconds(stage.speed, stage.layout, own) for own in each]
 
     for name, runs in (("sweep", work.sweep), ("final", work.final)):
-        packs, stops = stage.packs(name), work.stops(runs, early=early)
+        packs, stops = stage.packs[name], work.stops(runs, early=early)
         if not packs:
             continue
         each, rounds = seconds(stops, packs), 0.0

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
-from typing import Final, Literal, Self
+from typing import Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import psutil
@@ -39,30 +39,24 @@ _PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib",
 _NAMED: Final = 3
 
 
+State = Literal["ok", "warn", "fail"]
+
+
 @dataclass(frozen=True)
 class Finding:
     """The result of one check, in one line; it fails where something that is needed is broken."""
 
-    state: Literal["ok", "warn", "fail"]
+    state: State
     what: str
     detail: str
     cure: str = ""
 
-    @classmethod
-    def of(
-        cls,
-        good: bool,
-        what: str,
-        detail: str,
-        cure: str,
-        *,
-        otherwise: Literal["warn", "fail"] = "warn",
-    ) -> Self:
-        """Make the finding of a check that is good, or has a cure."""
-        return cls("ok", what, detail) if good else cls(otherwise, what, detail, cure)
-
     def __str__(self) -> str:
         return f"{self.state:4}  {self.what}: {self.detail}{f'; {self.cure}' if self.cure else ''}"
+
+
+def _finding(good: bool, what: str, detail: str, cure: str, otherwise: State = "warn") -> Finding:
+    return Finding("ok", what, detail) if good else Finding(otherwise, what, detail, cure)
 
 
 def examine(
@@ -80,17 +74,17 @@ def examine(
 
 def _packages() -> Iterator[Finding]:
     python, needed = platform.python_version(), metadata("raybias")["Requires-Python"]
-    yield Finding.of(
+    yield _finding(
         Requirement(f"python{needed}").specifier.contains(python, prereleases=True),
         "python",
         f"{python} on {platform.system()} {platform.machine()}",
         f"use Python {needed}",
-        otherwise="fail",
+        "fail",
     )
     wrong = [problem for problem in map(_problem, requires("raybias") or ()) if problem]
     shown = ", ".join(f"{name} {version(name)}" for name in _SHOWN) if not wrong else ""
-    yield Finding.of(
-        not wrong, "packages", shown or ", ".join(wrong), "install raybias again", otherwise="fail"
+    yield _finding(
+        not wrong, "packages", shown or ", ".join(wrong), "install raybias again", "fail"
     )
 
 
@@ -111,7 +105,7 @@ def _machine() -> Iterator[Finding]:
     import torch
 
     threads, cores = torch.get_num_threads(), ray_internals.cpu_count()
-    yield Finding.of(
+    yield _finding(
         threads <= cores,
         "torch threads",
         f"{threads} on {cores} CPUs",
@@ -122,7 +116,7 @@ def _machine() -> Iterator[Finding]:
     found = f"{len(gpus)} x {', '.join(sorted(kinds))}" if gpus else "no GPU"
     yield Finding("ok", "accelerator", found)
     total, enough = ray_internals.memory_bytes(), f"{size(_MEMORY_NEEDED)} or more is safer"
-    yield Finding.of(total >= _MEMORY_NEEDED, "memory", size(total), enough)
+    yield _finding(total >= _MEMORY_NEEDED, "memory", size(total), enough)
     try:
         with tempfile.TemporaryFile():
             folder = tempfile.gettempdir()
@@ -130,7 +124,7 @@ def _machine() -> Iterator[Finding]:
     except OSError as error:
         yield Finding("fail", "temporary files", str(error), "set TMPDIR to another place")
         return
-    yield Finding.of(
+    yield _finding(
         free >= _SCRATCH_NEEDED,
         "temporary files",
         f"{size(free)} free in {folder}",
@@ -156,20 +150,20 @@ def _ray(address: str | None) -> Iterator[Finding]:
             f"it ends within 30 s; if not, `ray.serve.delete({app!r})` ends it",
         )
     usable = inventory.cpus >= 1
-    yield Finding.of(usable, "ray", str(inventory), "add nodes with CPUs", otherwise="fail")
+    yield _finding(usable, "ray", str(inventory), "add nodes with CPUs", "fail")
     if inventory.gpus:
-        yield Finding.of(
+        yield _finding(
             not sick,
             "GPUs",
             "; ".join(f"{node}: {wrong}" for node, wrong in sorted(sick.items()))
             or "one of each node that is free multiplies matrices",
             "compare the node's driver with torch's CUDA; a container needs"
             " NVIDIA_VISIBLE_DEVICES and NVIDIA_DRIVER_CAPABILITIES",
-            otherwise="fail",
+            "fail",
         )
     if usable:
         chosen = choose(inventory, gpus=inventory.gpus > 0)
-        yield Finding.of(
+        yield _finding(
             chosen.dtype == "bfloat16",
             "dtype auto",
             f"{chosen.dtype}: {chosen.reason}",
@@ -181,14 +175,14 @@ def _ray(address: str | None) -> Iterator[Finding]:
 def _weaknesses() -> Iterator[Finding]:
     """Check whether the connected Ray asks for a token, and who can reach it on this machine."""
     asks = ray_internals.asks_for_token()
-    yield Finding.of(
+    yield _finding(
         asks,
         "Ray's token",
         "required" if asks else "not required: who reaches a port runs code",
         "set RAY_AUTH_MODE=token on every node",
     )
     reached = sorted({each for each, host in _listening() if not is_loopback(host)})
-    yield Finding.of(
+    yield _finding(
         not reached,
         "open ports",
         ", ".join(reached)
@@ -217,7 +211,7 @@ def _pickles(out: str) -> Iterator[Finding]:
         yield Finding("warn", "pickles", f"{store.uri} is not there", cure)
         return
     found = [name for name in store.files("", recursive=True) if name.endswith(_PICKLES)]
-    yield Finding.of(
+    yield _finding(
         not found,
         "pickles",
         f"{out} holds {', '.join(found[:_NAMED])}" if found else f"none in {out}",
@@ -231,7 +225,7 @@ def _reachable() -> Iterator[Finding]:
         with suppress(RaybiasError):
             there = held.exists("")
         found = f"not asked; {held.uri} {'has the models' if there else 'is not there'}"
-        yield Finding.of(there, "model hub", found, f"mend {MIRROR}, or unset it")
+        yield _finding(there, "model hub", found, f"mend {MIRROR}, or unset it")
         return
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
         yield Finding("ok", "model hub", "not tried, HF_HUB_OFFLINE is set")

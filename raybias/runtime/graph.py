@@ -44,6 +44,7 @@ class Grant:
     avoid: names of nodes that are reserved for tasks before it.
     stopped: set when it is to end.
     add: adds a task for a part of this one's work, for what waits for it.
+    actions: that end it.
     """
 
     task: Task
@@ -53,11 +54,11 @@ class Grant:
     avoid: frozenset[str]
     stopped: threading.Event
     add: Callable[[Task], None]
-    _actions: list[Callable[[], object]] = field(default_factory=list)
+    actions: list[Callable[[], object]] = field(default_factory=list)
 
     def on_stop(self, action: Callable[[], object]) -> None:
         """Have `action` end this task when it is to be stopped; at once where it is."""
-        self._actions.append(action)
+        self.actions.append(action)
         if self.stopped.is_set():
             action()
 
@@ -65,12 +66,6 @@ class Grant:
         """Raise `Stopped` where the task is to end."""
         if self.stopped.is_set():
             raise Stopped("stopped before its end")
-
-    def end(self) -> None:
-        """End the task by what `on_stop` was given."""
-        for action in self._actions:
-            with suppress(Exception):  # What is to be ended can be gone.
-                action()
 
 
 class Places(Protocol):
@@ -229,8 +224,9 @@ class Graph:
             self._stopped.set()
             running = list(self._running.values())
             self._changed.notify_all()
-        for grant in running:
-            grant.end()
+        for action in (action for grant in running for action in grant.actions):
+            with suppress(Exception):  # What is to be ended can be gone.
+                action()
         with self._changed:
             self._changed.wait_for(lambda: not self._running, timeout=patience_s)
 

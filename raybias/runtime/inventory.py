@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from raybias.planning.inventory import (
     GPU_LABEL,
@@ -14,6 +14,7 @@ from raybias.planning.inventory import (
     Node,
     cpu_has_bfloat16,
     for_workers,
+    smallest_gpus,
 )
 from raybias.runtime import ray_internals
 from raybias.runtime.ray_session import NO_RAY, connected
@@ -62,27 +63,38 @@ def this_machine(*, dtypes: bool = False) -> Inventory:
     return Inventory(nodes=(node,), source="this machine")
 
 
-def _cluster(source: str, *, dtypes: bool) -> Inventory:
+def alive_nodes() -> list[Node]:
+    """List the nodes of the connected cluster as Ray's own table has them."""
     import ray
 
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    described = ask(
-        [each["NodeID"] for each in alive if _gpus(each)], ray_internals.gpus_of_machine
-    )
-    unheld, able = ray_internals.free_by_node(), ask_cpus(alive) if dtypes else {}
-    nodes = []
-    for each in alive:
-        name = each["NodeID"]
-        gpus = described.get(name, [])
+    return [
+        Node(
+            cpus=node["Resources"].get("CPU", 0.0),
+            memory=int(node["Resources"].get("memory", 0)),
+            gpus=int(node["Resources"].get("GPU", 0)),
+            address=node["NodeManagerAddress"],
+            name=node["NodeID"],
+            gpu=(node.get("Labels") or {}).get(GPU_LABEL),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def _cluster(source: str, *, dtypes: bool) -> Inventory:
+    nodes, there = [], alive_nodes()
+    described = ask((node.name for node in there if node.gpus), ray_internals.gpus_of_machine)
+    unheld, able = ray_internals.free_by_node(), ask_cpus(there) if dtypes else {}
+    for node in there:
+        gpus = described.get(node.name, [])
         # What Ray's workers hold comes free; what other processes hold does not.
-        idle = unheld.get(name, {}).get("GPU", 0.0) >= _gpus(each)
-        memory = min((gpu.free if idle else gpu.total for gpu in gpus), default=None)
+        idle = unheld.get(node.name, {}).get("GPU", 0.0) >= node.gpus
         nodes.append(
             replace(
-                _node(each),
-                gpu_memory=memory,
+                node,
+                gpu_memory=min((gpu.free if idle else gpu.total for gpu in gpus), default=None),
                 bfloat16=all(gpu.bfloat16 for gpu in gpus) if gpus else None,
-                cpu_bfloat16=able.get(name),
+                cpu_bfloat16=able.get(node.name),
             )
         )
     return Inventory(nodes=tuple(nodes), source=source)
@@ -90,53 +102,27 @@ def _cluster(source: str, *, dtypes: bool) -> Inventory:
 
 def nodes_now(planned: Inventory) -> Inventory:
     """List the cluster's nodes that stay, without asking any; GPUs are as large as `planned`."""
-    import ray
-
-    sizes: dict[str | None, int] = {}
-    for node in planned.nodes:
-        if node.gpu_memory is not None:
-            sizes[node.gpu] = min(node.gpu_memory, sizes.get(node.gpu, node.gpu_memory))
-    leaving = ray_internals.leaving_nodes()
-    there = (_node(each) for each in ray.nodes() if each["Alive"])
-    nodes = (
-        replace(node, gpu_memory=sizes.get(node.gpu)) for node in there if node.name not in leaving
-    )
+    sizes, leaving = smallest_gpus(planned.nodes), ray_internals.leaving_nodes()
+    there = (node for node in alive_nodes() if node.name not in leaving)
+    nodes = (replace(node, gpu_memory=sizes.get(node.gpu)) for node in there)
     return replace(planned, nodes=tuple(nodes))
 
 
-def _node(node: Mapping[str, Any]) -> Node:
-    return Node(
-        cpus=node["Resources"].get("CPU", 0.0),
-        memory=int(node["Resources"].get("memory", 0)),
-        gpus=_gpus(node),
-        address=node["NodeManagerAddress"],
-        name=node["NodeID"],
-        gpu=(node.get("Labels") or {}).get(GPU_LABEL),
-    )
-
-
-def _gpus(node: Mapping[str, Any]) -> int:
-    return int(node["Resources"].get("GPU", 0))
-
-
-def ask_cpus(nodes: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+def ask_cpus(nodes: Sequence[Node]) -> dict[str, bool]:
     """Return whether each node's CPU multiplies in bfloat16; this machine's is asked here."""
     from ray.util import get_node_ip_address
 
     here = get_node_ip_address()
-    own = [node["NodeID"] for node in nodes if node["NodeManagerAddress"] == here]
-    others = [node["NodeID"] for node in nodes if node["NodeManagerAddress"] != here]
+    own = [node.name for node in nodes if node.address == here]
+    others = [node.name for node in nodes if node.address != here]
     return dict.fromkeys(own, cpu_has_bfloat16()) | ask(others, cpu_has_bfloat16)
 
 
 def sick_gpus() -> dict[str, str]:
     """Multiply matrices on one free GPU of each node; return what is wrong, by its address."""
-    import ray
-
-    nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
-    asked = (name for name, node in nodes.items() if _gpus(node))
-    said = ask(asked, multiply_on_gpu, num_gpus=0.01)
-    return {nodes[name]["NodeManagerAddress"]: wrong for name, wrong in said.items() if wrong}
+    nodes = {node.name: str(node.address) for node in alive_nodes() if node.gpus}
+    said = ask(nodes, multiply_on_gpu, num_gpus=0.01)
+    return {nodes[name]: wrong for name, wrong in said.items() if wrong}
 
 
 def multiply_on_gpu() -> str:
@@ -172,7 +158,7 @@ def ask(
     late = list(asked)
     while late and time.monotonic() < ended:
         _, late = ray.wait(late, num_returns=len(late), timeout=min(_LOOK_EVERY_S, patience_s))
-        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        alive = {node.name for node in alive_nodes()}
         # What asks for a node that is gone waits for ever.
         late = [each for each in late if asked[each] in alive]
     ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=0) if asked else ([], [])

@@ -27,7 +27,7 @@ from raybias.planning.inventory import Inventory, with_autoscaled_nodes
 from raybias.planning.stage_plans import Plan, TunePlan
 from raybias.planning.tasks import Task
 from raybias.runtime.graph import Grant
-from raybias.runtime.inventory import NODE_LABEL, ask, nodes_now
+from raybias.runtime.inventory import NODE_LABEL, alive_nodes, ask, nodes_now
 from raybias.runtime.pack_worker import PackWorker, tune_together
 from raybias.runtime.predict.shards import Reading, read_on_rank
 from raybias.runtime.predict.stream import Replicas
@@ -137,9 +137,8 @@ class RayWorkers(Workers):
 
     def fetch(self, backbone: Backbone) -> None:
         """Bring a model to every machine that has workers, so that none waits on its device."""
-        alive = [node for node in ray.nodes() if node["Alive"]]
-        able = [node for node in alive if node["Resources"].get("GPU") or not self._gpus]
-        machines = {node["NodeManagerAddress"]: node["NodeID"] for node in able}
+        able = (node for node in alive_nodes() if node.gpus or not self._gpus)
+        machines = {node.address: node.name for node in able}
         try:
             ask(machines.values(), partial(fetched, backbone), patience_s=math.inf)
         except RayError as error:
@@ -152,7 +151,6 @@ class RayWorkers(Workers):
             run_group(
                 stage.name,
                 stage.plan,
-                stage.plan.workers,
                 self.resources,
                 work=tune_together,
                 task=(stage.task, trials),
@@ -214,7 +212,6 @@ class RayWorkers(Workers):
             run_group(
                 name,
                 reading.plan,
-                reading.plan.replicas_max,
                 self.resources,
                 work=read_on_rank,
                 task=reading,

@@ -14,7 +14,6 @@ from raybias.config import Backbone, TrainingSet
 from raybias.engine.adapters.tuning import TokenSet, Trial
 from raybias.errors import WorkFailed
 from raybias.methods import Tuned
-from raybias.methods.base import Inputs
 from raybias.methods.tuned import (
     HyperParameters,
     best_hyper_parameters,
@@ -56,17 +55,6 @@ def trials_of(
     return tuple(found)
 
 
-def tokenise(inputs: Inputs, training: str, method: Tuned) -> Tokens:
-    """Return the splits of a training set in tokens."""
-    sentences = inputs.sentences[training]
-
-    def of(name: str) -> TokenSet:
-        rows = method.encode(inputs.encoder, sentences[name]["text"].to_list())
-        return TokenSet(tuple(map(tuple, rows)), tuple(sentences[name]["label"].to_list()))
-
-    return Tokens(of("train"), of("validation"), of("test") if "test" in sentences else None)
-
-
 @dataclass(frozen=True)
 class TuningJob:
     """The sweep and the final runs of one method on one training set."""
@@ -88,9 +76,15 @@ class TuningJob:
 
     @cached_property
     def tokens(self) -> Tokens:
-        """The training set in tokens."""
-        text = self.prepared.inputs(self.method, self.backbone)
-        return tokenise(text, self.training.name, self.method)
+        """The splits of the training set in tokens."""
+        inputs = self.prepared.inputs(self.method, self.backbone)
+        splits = inputs.sentences[self.training.name]
+
+        def of(name: str) -> TokenSet:
+            rows = self.method.encode(inputs.encoder, splits[name]["text"].to_list())
+            return TokenSet(tuple(map(tuple, rows)), tuple(splits[name]["label"].to_list()))
+
+        return Tokens(of("train"), of("validation"), of("test") if "test" in splits else None)
 
     def tune(self, grant: Grant) -> bool:
         """Tune what OUT lacks of one pack of a stage; return whether it was the job's last."""
@@ -106,7 +100,7 @@ class TuningJob:
                 stage.left -= 1
                 if stage.left == 0:
                     stage.end()
-                last = "final" if self.plan.final_packs else "sweep"
+                last = "final" if self.plan.packs["final"] else "sweep"
                 return stage.left == 0 and task.stage == last
 
     def rows(self) -> list[dict[str, Any]]:
@@ -200,7 +194,7 @@ class TuningStage:
     def __init__(self, job: TuningJob, name: str, trials: Sequence[Trial]) -> None:
         self.job, self.plan, self.trials = job, job.plan, trials
         self.title = f"{job.title} (sweep)" if name == "sweep" else job.title
-        self.left = job.plan.packs(name)
+        self.left = job.plan.packs[name]
         self.missing = {
             trial.run_id
             for trial in trials

@@ -168,7 +168,7 @@ class StudyRun:
             # Runs that tune nothing are not in the table before the study begins.
             return 1.0
         self._listed[task.key] = files
-        return files.lacking
+        return len(files.todo) / len(files.shards)
 
     def _untrained(self, backbone: Backbone) -> Iterator[dict[str, Any]]:
         """Yield rows of schema.RUNS of the runs that tune nothing; write OUT/prompts."""

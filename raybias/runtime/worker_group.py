@@ -63,7 +63,6 @@ def within_memory(context: ModelContext, store: Store, folder: str) -> Iterator[
 def run_group(
     name: str,
     plan: Stage,
-    workers: int,
     resources: Resources,
     *,
     work: Callable[[dict[str, Any]], None],
@@ -99,7 +98,7 @@ def run_group(
         train_loop_config={"work": ray.put(task), "progress": progress, "folder": f"train/{name}"},
         torch_config=TorchConfig(timeout_s=_PATIENCE_S),
         scaling_config=ScalingConfig(
-            num_workers=workers,
+            num_workers=plan.layout.ranks,
             use_gpu=plan.gpus > 0,
             resources_per_worker={"CPU": plan.need.cpus, "GPU": plan.gpus, **asked},
             label_selector=selector,

@@ -18,6 +18,7 @@ import ray
 from prometheus_client.parser import text_string_to_metric_families
 
 from raybias import config, methods
+from raybias.config.parts import Verbalizer
 from raybias.methods.base import Shard
 from raybias.planning.machine import Layout, ResourceRequest
 from raybias.planning.stage_plans import ScorePlan
@@ -76,7 +77,7 @@ APP = "raybias-test"
 def reading_of(store: Store, spec: config.Backbone, shards: Sequence[Shard]) -> Reading:
     return Reading(
         name="test",
-        context=PLAN.context(spec, config.Verbalizer().words()),
+        context=PLAN.context(spec, Verbalizer().words()),
         methods=(methods.SoftPrompt(prompt_length=4),),
         plan=PLAN,
         store=store,

@@ -33,7 +33,7 @@ from raybias.planning.tasks import tasks_of
 from raybias.runtime.graph import Graph
 from raybias.runtime.progress import Reporter
 from raybias.runtime.ray_workers import RayWorkers
-from raybias.runtime.tuning import TuningJob, tokenise, trials_of
+from raybias.runtime.tuning import TuningJob, trials_of
 from raybias.storage import Store
 from support import studies
 
@@ -108,7 +108,9 @@ def by_the_engine(study: Study) -> dict[str, torch.Tensor]:
     """The prompts of all runs in one pack of the engine by itself."""
     torch.set_num_threads(1)
     spec, training, method = study.backbones[0], study.training[0], study.methods[0]
-    tokens = tokenise(PreparedStudy.of(study).inputs(method, spec), training.name, method)
+    nobody: Any = None
+    prepared = PreparedStudy.of(study)
+    tokens = TuningJob(prepared, spec, training, method, nobody, nobody, nobody, nobody).tokens
     trainer = method.trainer(ModelContext(spec, study.verbalizer.words()))
     trials = trials_of(spec, training, method, method.seeds, hyper_parameter_grid(method))
     tuner = PackedTuner(

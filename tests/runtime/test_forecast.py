@@ -46,7 +46,7 @@ def test_a_small_backbone_shares_steps_and_a_large_one_does_not(
     alone, packed = (small.work.step_seconds(GPUS["A100"], layout, runs) for runs in (1, 14))
     assert packed < 4 * alone, "launches, not products, take the time of a small backbone"
     assert small.pack > 1 == large.pack
-    assert (large.sweep_packs, large.final_packs) == (2, 14)
+    assert large.packs == {"sweep": 2, "final": 14}
     assert forecast.planned.low < forecast.latest.low
     for bounds in (forecast.planned, forecast.latest):
         assert bounds.path <= bounds.low <= bounds.high

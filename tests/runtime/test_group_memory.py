@@ -66,7 +66,9 @@ def test_ranks_wait_for_one_another_for_hours(
 ) -> None:
     """NCCL's own limit of ten minutes is less than a round's evaluation and states may take."""
     need = ResourceRequest(cpus=1, gpus=1)
-    plan: Any = SimpleNamespace(pending=False, requests={}, gpus=1, need=need)
+    plan: Any = SimpleNamespace(
+        pending=False, requests={}, gpus=1, need=need, layout=SimpleNamespace(ranks=2)
+    )
     made: dict[str, Any] = {}
 
     def trainer(work: Any, **options: Any) -> SimpleNamespace:
@@ -82,7 +84,7 @@ def test_ranks_wait_for_one_another_for_hours(
     monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=str))
     monkeypatch.setattr("ray.put", lambda task: task)
     run_group(
-        "x", plan, 2, Resources(max_failures=1, max_preemptions=3), work=lambda _: None, task=None,
+        "x", plan, Resources(max_failures=1, max_preemptions=3), work=lambda _: None, task=None,
         store=Store(str(tmp_path)), add=lambda _: None,
     )  # fmt: skip
     assert made["torch_config"].timeout_s >= 3600

@@ -297,6 +297,7 @@ def planned(prepared: PreparedStudy, nodes: str) -> Tables:
                 "gpus": stage.gpus, "threads": stage.need.cpus}  # fmt: skip
         if isinstance(stage, TunePlan):
             held |= {"sweep_units": stage.work.sweep, "final_units": stage.work.final}
+            held |= {f"{name}_packs": count for name, count in stage.packs.items()}
         else:
             held["shards"] = stage.shards
         numbers |= {name: float(value) for name, value in held.items()}

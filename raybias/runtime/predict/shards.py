@@ -74,11 +74,6 @@ class ShardFiles:
         parts = {shard.file for shard in shards if shard.run_file in whole} - whole
         self._left_over = {name.rpartition("/")[0] for name in there & parts}
 
-    @property
-    def lacking(self) -> float:
-        """The share of the shards that OUT lacks, 0 to 1."""
-        return len(self.todo) / max(1, len(self.shards))
-
     def _fits(self, name: str, rows: int) -> bool:
         """Tell whether a file has the rows and columns of its shard; delete it if not."""
         try:
