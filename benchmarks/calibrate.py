@@ -34,7 +34,7 @@ from scipy.special import ndtr, ndtri
 
 from raybias import schema
 from raybias.errors import DataError, RaybiasError
-from raybias.report.table import markdown
+from raybias.report.rendering import markdown
 from raybias.seeding import generator
 from raybias.stats import read_counts, sources
 from raybias.stats.bootstrap import Weights, drawn_gaps, gap_intervals, span_interval

@@ -24,7 +24,7 @@ from raybias.config import Statistics
 from raybias.measures import Sums
 from raybias.measures.entries import options
 from raybias.measures.entries import triples as of_triples
-from raybias.report.table import markdown
+from raybias.report.rendering import markdown
 from raybias.seeding import generator
 from raybias.stats.bootstrap import draw_counts, gap_intervals
 from raybias.stats.components import Doubles

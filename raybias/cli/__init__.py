@@ -18,7 +18,7 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from raybias.cli import data, judge, probes, start
+from raybias.cli import data, judge, start
 from raybias.errors import RaybiasError, WorkFailed, of_library
 from raybias.redaction import redact
 from raybias.runtime.ending import ending_on_signals
@@ -28,7 +28,7 @@ _GROUPS: Final = {
     "Start": (start.demo, start.audit, start.run, start.plan),
     "Judge": (judge.measure, judge.compare, judge.report),
     "Operate": (start.serve, start.doctor),
-    "Data": (probes.app, data.app, probes.annotate),
+    "Data": (data.probe_app, data.app, data.annotate),
 }
 
 

@@ -1,19 +1,294 @@
-"""`raybias data`: public data sets, and weights that studies can name."""
+"""`raybias probes`, `data` and `annotate`: probes, public data sets, and people's labels."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import polars as pl
 import typer
 from tabulate import tabulate
 
+from raybias.api import files as api
 from raybias.api import studies
-from raybias.cli.options import documented_by
-from raybias.config import Backbone
-from raybias.errors import DataError
+from raybias.cli.options import documented_by, printed_warnings
+from raybias.config import Backbone, PairProbe, Probe, StyleOptions
+from raybias.errors import ConfigError, DataError
+from raybias.probes import pair_items, probe_forms, probe_items
 from raybias.probes import sources as catalogue
+from raybias.probes.design import check_probe
+from raybias.probes.own import commented_card
+from raybias.probes.published.crows_pairs import PairWarning
+from raybias.probes.registries import pair_probes, probes, question_probes
+from raybias.probes.styles.written import export_annotation, import_annotation
+from raybias.schema import ITEMS, PAIRS
+from raybias.storage import Store, split_uri
+from raybias.table_files import output_suffix, write_frame
+
+Name = Annotated[str, typer.Argument(help="A probe of `raybias probes list`, or your file.")]
+Data = Annotated[str | None, typer.Option(help="Folder with the published files, or your file.")]
+Attribute = Annotated[
+    list[str] | None,
+    typer.Option(help="Only this protected attribute, or type of pairs; may be repeated."),
+]
+
+Styled = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="File with the formal and informal pairs: pair_id, style, sent_more, sent_less;"
+        " may be repeated."
+    ),
+]
+Evidential = Annotated[
+    Literal["Apparently", "Evidently"], typer.Option(help="The word of the style evidential.")
+]
+Question = Annotated[
+    Literal["first", "second", "seeded"],
+    typer.Option(help="The opening of question_answer: the same for all, or drawn per pair."),
+]
+Seed = Annotated[int, typer.Option(help="Seed of random draws.")]
+
+probe_app = typer.Typer(
+    name="probes",
+    help="List probes, write one to a file, make and check your own.",
+    no_args_is_help=True,
+)
+
+annotate = typer.Typer(
+    name="annotate",
+    help="Let people judge styled pairs, or label texts of a study that a judge labelled.",
+    no_args_is_help=True,
+)
+
+
+@probe_app.command("list")
+def list_probes() -> None:
+    """List the probes with their attributes and data, then those in pairs, then questions."""
+    for what, kinds, sources in (
+        ("what", "attributes", probes),
+        ("pairs", "types", pair_probes),
+    ):
+        rows = [
+            (name, each.about, ", ".join(each.kinds) or "as in the data", each.data)
+            for name, each in sources.items()
+        ]
+        print(tabulate(rows, headers=("name", what, kinds, "data")), end="\n\n")
+    questions = [(name, each.about, each.data) for name, each in question_probes.items()]
+    print(tabulate(questions, headers=("name", "questions", "data")))
+
+
+@probe_app.command()
+def new(
+    kind: Annotated[str, typer.Argument(help="label, pair, triple, options or decision.")],
+    *,
+    out: Annotated[
+        str | None, typer.Option(help="File or URI of the card; printed by default.")
+    ] = None,
+) -> None:
+    """Write a commented card for a probe of your own.
+
+    A card says which columns of your file are what, what is measured, and who is harmed how.
+    """
+    text = commented_card(kind)
+    if out is None:
+        print(text, end="")
+        return
+    store, name = split_uri(out)
+    if store.exists(name):
+        raise ConfigError("is there already", where=out, cure="give another --out")
+    store.write_text(name, text)
+    print(f"written to {out}; fill it in, then `raybias probes check {out}`")
+
+
+@probe_app.command()
+def check(
+    card: Annotated[str, typer.Argument(metavar="CARD", help="The card of a probe.")],
+) -> None:
+    """Say what the design of a probe of your own can and cannot show, before anything runs."""
+    print(check_probe(card))
+
+
+@probe_app.command()
+@documented_by()
+def write(
+    name: Name,
+    *,
+    out: Annotated[str, typer.Option(help="File or URI ending in .parquet or .csv.")],
+    data: Data = None,
+    attribute: Attribute = None,
+    unmarked: Annotated[bool, typer.Option("--unmarked")] = False,
+    style: list[str] | None = None,
+    styled: Styled = None,
+    evidential: Evidential = "Apparently",
+    question: Question = "first",
+    seed: Seed = 0,
+) -> None:
+    """Write a probe's items: item_id, label, attribute, group, text, template_id, term, family.
+
+    Labels are 0 negative, 1 neutral, 2 positive; rows keep their published order. A probe in
+    pairs has columns of its own, and may be written in several styles. In CSV, text that a
+    spreadsheet would take for a formula has an apostrophe before it, which is taken away again
+    where raybias reads the file.
+
+    Parameters
+    ----------
+    unmarked: also each template without its group term, and with a neutral word.
+    style: of a probe in pairs: a style, original by default; may be repeated.
+    """
+    output_suffix(out)
+    in_pairs = name in pair_probes
+    if unmarked if in_pairs else style or styled:
+        other = "unmarked forms" if in_pairs else "styles"
+        raise ConfigError(f"probe {name} has no {other}", cure="see `raybias probes list`")
+    if in_pairs:
+        pairs = {"source": name, "data": data, "kinds": attribute or None}
+        options = StyleOptions(evidential=evidential, question=question)
+        with printed_warnings(PairWarning):
+            items = pair_items(
+                PairProbe.model_validate(pairs), style or ["original"], files=styled or (),
+                options=options, seed=seed,
+            )  # fmt: skip
+        schema, by = pair_probes[name].schema, ["style", pair_probes[name].kind]
+        headers = ["style", "type", "rows"]
+    else:
+        items = probe_items(chosen_probe(name, data, attribute, unmarked=unmarked))
+        schema, by, headers = ITEMS, ["attribute"], ["attribute", "items"]
+    write_frame(items, out, schema)
+    counts = items.group_by(by, maintain_order=True).len().rows()
+    total = ("all", *[""] * (len(by) - 1), len(items))
+    print(tabulate([*counts, total], headers=headers))
+    print(f"written to {out}")
+
+
+@probe_app.command()
+def unmarked(name: Name, data: Data = None, attribute: Attribute = None) -> None:
+    """Print each template without its group term, and those left out with the reason.
+
+    A study adds them as extra groups with `unmarked: true`.
+    """
+    forms = probe_forms(chosen_probe(name, data, attribute))
+    made = forms.filter(pl.col("left_out").is_null())
+    left = forms.filter(pl.col("left_out").is_not_null())
+    for rows, last in ((made, "unmarked"), (left, "left_out")):
+        if len(rows):
+            shown = rows.select("attribute", "template_id", "template", last)
+            print(tabulate(shown.rows(), headers=shown.columns), end="\n\n")
+    print(f"{len(made)} templates have an unmarked form, {len(left)} are left out")
+
+
+def chosen_probe(
+    name: str, data: str | None, attributes: list[str] | None, *, unmarked: bool = False
+) -> Probe:
+    """Build the probe that a command names; `DataError` where there is no such probe."""
+    source = name
+    if name.endswith((".csv", ".tsv", ".jsonl", ".parquet")) and data is None:
+        source, data = "file", name
+    if source not in probes:
+        raise DataError(
+            f"no probe {name!r}", cure=f"choose from {', '.join(probes)}, or give your own file"
+        )
+    chosen = tuple(attributes) if attributes else None
+    return Probe.model_validate(
+        {"source": source, "data": data, "attributes": chosen, "unmarked": unmarked}
+    )
+
+
+@annotate.command()
+@documented_by()
+def export(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="crows_pairs, or pairs for your own; or the OUT of a study whose texts a judge"
+            " labelled."
+        ),
+    ],
+    *,
+    out: Annotated[str, typer.Option()],
+    style: list[str] | None = None,
+    data: Data = None,
+    attribute: Attribute = None,
+    styled: Styled = None,
+    evidential: Evidential = "Apparently",
+    question: Question = "first",
+    of_group: Annotated[int, typer.Option(min=2)] = 50,
+    seed: Seed = 0,
+) -> None:
+    """Write a sheet for people to label, and guidelines of pairs.
+
+    Of pairs, originals and styled pairs stand side by side, and every annotator fills in the column
+    `label` of a copy that bears the annotator's name. Of a study, texts of each group are drawn at
+    random, without the judge's verdicts; a person fills in `label`: negative, neutral or positive.
+
+    Parameters
+    ----------
+    out: folder or URI of the sheet of pairs; or the CSV of a study's texts.
+    style: a style to be judged; may be repeated.
+    of_group: texts of each group of each model, drawn at random.
+    """
+    if Store(what).exists("study.yaml"):
+        rows = api.judge_sheet(what, out, of_group=of_group, seed=seed)
+        print(f"{rows.height} texts to label are in {Store(out).uri}")
+        return
+    if not style:
+        raise typer.BadParameter("no style is given", param_hint="--style")
+    pair_probes.check(what)
+    if pair_probes[what].schema != PAIRS:
+        raise ConfigError(f"probe {what} has no pairs to judge", cure="give crows_pairs or pairs")
+    if "original" in style:
+        raise ConfigError(
+            "--style original is no style to judge", cure="originals stand beside every style"
+        )
+    chosen = {"source": what, "data": data, "kinds": attribute or None}
+    options = StyleOptions(evidential=evidential, question=question)
+    with printed_warnings(PairWarning):
+        pairs = pair_items(
+            PairProbe.model_validate(chosen), ["original", *style], files=styled or (),
+            options=options, seed=seed,
+        )  # fmt: skip
+    n = len(export_annotation(pairs, out))
+    print(f"{n} rows in {Store(out).uri_of('sheet.csv')}, with guidelines.md")
+
+
+@annotate.command("import")
+@documented_by()
+def import_(
+    what: Annotated[str, typer.Argument()],
+    files: Annotated[list[str], typer.Argument()],
+    out: str | None = None,
+) -> None:
+    """Read people's labels: agreement on pairs, or gaps corrected for a judge's errors.
+
+    Of pairs, writes shares.csv, agreement.csv, and two files of styled pairs: kept.csv, which all
+    call the same, and rewrite.csv, whose sentences are to be mended before both are given as
+    --styled. Of a study, OUT/tables/judged.csv and the page are written again.
+
+    Parameters
+    ----------
+    what: the sheet.csv that the annotators were given; or the OUT of a study.
+    files: a file of labels per annotator: pair_id, style, label; or the study's sheet, with every
+        label filled in.
+    out: of pairs: folder or URI that the files are written to.
+    """
+    from raybias.report.judges import judged_text
+
+    if Store(what).exists("study.yaml"):
+        if len(files) != 1:
+            raise typer.BadParameter("a study has one sheet", param_hint="FILES")
+        results = api.judge_labels(what, files[0])
+        print(judged_text(results.table("judged").collect()))
+        print(f"\nreport: {results.report}")
+        return
+    if out is None:
+        raise typer.BadParameter("no folder is given", param_hint="--out")
+    tables = import_annotation(what, files, out)
+    shares, agreed = tables["shares"], tables["agreement"]
+    shown = [(*row[:-1], f"{row[-1]:.1%}") for row in shares.rows()]
+    print(tabulate(shown, headers=shares.columns), end="\n\n")
+    print(tabulate(agreed.rows(), headers=agreed.columns, floatfmt=".3f", missingval="-"))
+    kept, rest = len(tables["kept"]), len(tables["rewrite"])
+    print(f"\n{kept} kept, {rest} to rewrite; files are in {Store(out).uri}")
+
 
 app = typer.Typer(
     name="data",
@@ -23,7 +298,7 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_() -> None:
+def list_sets() -> None:
     """List the data sets that raybias reads, with licence, pinned revision and source."""
     sets = catalogue.data_sets().with_columns(
         pl.col("part") + pl.when("optional").then(pl.lit(" (optional)")).otherwise(pl.lit(""))
@@ -33,8 +308,8 @@ def list_() -> None:
     print(tabulate(rows, headers=headers, disable_numparse=True))
 
 
-@app.command()
-def check(
+@app.command("check")
+def check_folder(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URI of one data set.")],
     name: Annotated[
         str | None, typer.Option(help="Which data set it is; recognised by its files by default.")

@@ -93,7 +93,7 @@ def measure(
     from raybias.report.design import design_text
     from raybias.report.estimates import text
     from raybias.report.files import design_of_files
-    from raybias.report.table import markdown
+    from raybias.report.rendering import markdown
     from raybias.stats.metric_table import listed_metrics
 
     if listed:

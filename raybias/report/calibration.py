@@ -10,7 +10,7 @@ from raybias import schema
 from raybias.measures.prediction_rows import gap_rows
 from raybias.probes.published.planted import Plant
 from raybias.report import wording
-from raybias.report.table import Cell, Row, TextTable, same, table, worded
+from raybias.report.rendering import Cell, Row, TextTable, same, table, worded
 from raybias.stats.scopes import SCOPES, Scope
 
 _GAP = (*schema.KEYS, "attribute", "score", "group")

@@ -21,8 +21,17 @@ from raybias.measures.reading import held
 from raybias.report import wording
 from raybias.report.files import out_of, rules_of_files
 from raybias.report.forest import forest_of
-from raybias.report.rendering import Drawn, rendered, slug
-from raybias.report.table import Cell, TextTable, markdown_text, same, table, worded
+from raybias.report.rendering import (
+    Cell,
+    Drawn,
+    TextTable,
+    markdown_text,
+    rendered,
+    same,
+    slug,
+    table,
+    worded,
+)
 from raybias.stats.conclusive import refusal, refused
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store

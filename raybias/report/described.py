@@ -23,7 +23,7 @@ from raybias.probes.registries import probes
 from raybias.providers.base import Provider
 from raybias.providers.openai import read_asked
 from raybias.report import wording
-from raybias.report.table import Cell, TextTable, count, same, table, worded
+from raybias.report.rendering import Cell, TextTable, count, same, table, worded
 from raybias.schema import LABELS
 from raybias.seal import digest
 from raybias.stats.scopes import SCOPES

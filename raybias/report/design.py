@@ -11,7 +11,7 @@ from raybias.config import Study
 from raybias.methods import tuned_methods
 from raybias.report import wording
 from raybias.report.outs import read_items
-from raybias.report.table import TextTable, count, same, table, worded
+from raybias.report.rendering import TextTable, count, same, table, worded
 from raybias.stats.design import TUNING, Costs
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store

@@ -12,8 +12,7 @@ from raybias.measures import Kind, Table, kinds
 from raybias.measures.prediction_rows import BY, KIND, WITHHELD, gap_rows, under
 from raybias.report import sentences, wording
 from raybias.report.forest import forest_of
-from raybias.report.rendering import Drawn, slug
-from raybias.report.table import Cell, Row, TextTable, count, table
+from raybias.report.rendering import Cell, Drawn, Row, TextTable, count, slug, table
 from raybias.stats.conclusive import is_refused
 from raybias.stats.gaps import OUTSIDE
 from raybias.stats.metric import metrics

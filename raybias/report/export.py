@@ -20,7 +20,7 @@ from raybias.errors import DataError
 from raybias.measures import read
 from raybias.measures.prediction_rows import KIND, gap_rows, under
 from raybias.methods.options import AskingOptions
-from raybias.report.table import TextTable, markdown_text
+from raybias.report.rendering import TextTable, markdown_text
 from raybias.schema import ALL
 from raybias.stats.conclusive import is_refused
 from raybias.stats.scopes import SCOPES

@@ -13,7 +13,7 @@ from raybias.errors import OutputError
 from raybias.probes.checks import column, filled, label_numbers, whole
 from raybias.report import wording
 from raybias.report.outs import prediction_files, read_items
-from raybias.report.table import Row, TextTable, same, table, worded
+from raybias.report.rendering import Row, TextTable, same, table, worded
 from raybias.seeding import generator
 from raybias.stats import without_extras
 from raybias.stats.predictions import pieces

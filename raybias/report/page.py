@@ -15,19 +15,24 @@ from raybias.measures import kinds
 from raybias.measures.prediction_rows import KIND, WITHHELD, gap_rows
 from raybias.methods import tuned_methods
 from raybias.probes.published.planted import Plant
-from raybias.report import cautions, described, marked, sentences, wording
+from raybias.report import cautions, described, sentences, wording
 from raybias.report.calibration import calibration, truths
 from raybias.report.design import designed
 from raybias.report.estimates import gaps_table, parts_of, table_of, tables_of
-from raybias.report.evidence import evidence, page_name, read_sentences, write_evidence
+from raybias.report.evidence import (
+    breakdowns,
+    evidence,
+    marked_parts,
+    page_name,
+    read_sentences,
+    write_evidence,
+)
 from raybias.report.export import write_model_card, write_results
-from raybias.report.files import estimates_of_study
+from raybias.report.files import estimates_of_study, write_tables
 from raybias.report.forest import gap_forests
 from raybias.report.judges import UNMEASURED, judge_section
-from raybias.report.rendering import Drawn, rendered, slug, write_figures
+from raybias.report.rendering import Drawn, rendered, slug, write_figures, write_frame
 from raybias.report.run_figures import devices_used, read_schedule, run_figures, schedule_figure
-from raybias.report.table import write_frame
-from raybias.report.tables import write_tables
 from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, write_seal
 from raybias.stats.design import TARGET
 from raybias.stats.metric import metrics
@@ -189,7 +194,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
         scoped, level=level, corrected=options.adjust != "none",
         truth=None if planted is None else truths(planted),
     )  # fmt: skip
-    marks = marked.marked_parts(tables["markedness"], estimates, level=level)
+    marks = marked_parts(tables["markedness"], estimates, level=level)
     write_figures(store, [*drawn, *(one for part in marks for one in part["figures"])], "figures/")
     rates = gaps["score"].unique().sort()
     texts = read_sentences(store)
@@ -205,7 +210,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
         "further": [*tables_of(kind, estimates, scope, folded=False)][1:],
         "further_folded": [*tables_of(kind, estimates, scope, folded=True)],
         "marked_parts": marks,
-        "breakdowns": marked.breakdowns(store, tables),
+        "breakdowns": breakdowns(store, tables),
         # Classifiers that cannot do their task are judged all the same, as papers do.
         "unable": sentences.refusals(
             withheld.join(judged, on=schema.KEYS, how="semi", nulls_equal=True,

@@ -12,7 +12,7 @@ import raybias
 from raybias import schema
 from raybias.config import parse_study
 from raybias.errors import DataError
-from raybias.report.table import TextTable
+from raybias.report.rendering import TextTable
 from raybias.storage import Store
 from raybias.study_record import begin, make_record
 from support import question_data

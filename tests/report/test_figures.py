@@ -15,10 +15,10 @@ from raybias import schema
 from raybias.engine.adapters.options import should_stop
 from raybias.measures.prediction_rows import KIND, gap_rows
 from raybias.methods import Full, Tuned
+from raybias.report.files import write_tables
 from raybias.report.forest import gap_forests
 from raybias.report.rendering import Drawn, slug
 from raybias.report.run_figures import run_figures, thinned
-from raybias.report.tables import write_tables
 from raybias.study_record import read_runs
 from support.report_outs import make_study, write_out
 

@@ -10,8 +10,8 @@ import pytest
 
 from raybias import schema
 from raybias.measures.prediction_rows import gap_rows
-from raybias.report import marked
-from raybias.report.tables import write_tables
+from raybias.report import evidence
+from raybias.report.files import write_tables
 from raybias.storage import Store
 from support.commands import exit_code
 from support.pages import page_of
@@ -43,9 +43,9 @@ def test_tables_of_marked_and_prompted_runs(out: Path) -> None:
     assert white.abs().max() < 0.1 < effects.filter(group="asian")["value"].min()
     # White reads as if no group were named; the others as any marked word does.
     of_white = pl.col("group") == "white"
-    found = marked.readings(marks).filter(pl.col("method").is_in(["full", "nine", "zero_shot"]))
-    assert found.filter(of_white)["reading"].to_list() == [marked.UNNAMED] * 3
-    as_marked = [marked.MARKING, marked.AMONG, marked.NOTHING]
+    found = evidence.readings(marks).filter(pl.col("method").is_in(["full", "nine", "zero_shot"]))
+    assert found.filter(of_white)["reading"].to_list() == [evidence.UNNAMED] * 3
+    as_marked = [evidence.MARKING, evidence.AMONG, evidence.NOTHING]
     assert found.filter(~of_white)["reading"].is_in(as_marked).mean() > 0.9
 
 
@@ -74,8 +74,8 @@ def test_unreadable_answers_come_first_and_have_no_verdict(
         "nine+likelihood": True,
     }  # fmt: skip
     marks = pl.read_parquet(tmp_path / "tables" / "markedness.parquet")
-    read = marked.readings(marks).filter(method="zero_shot")["reading"].unique().to_list()
-    assert read == [marked.UNABLE]
+    read = evidence.readings(marks).filter(method="zero_shot")["reading"].unique().to_list()
+    assert read == [evidence.UNABLE]
 
 
 @pytest.mark.long

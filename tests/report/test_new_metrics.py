@@ -14,8 +14,8 @@ from raybias import schema, stats
 from raybias.errors import ConfigError
 from raybias.measures.prediction_rows import gap_rows
 from raybias.planning.prepared import PreparedStudy
+from raybias.report.files import write_tables
 from raybias.report.page import write_report
-from raybias.report.tables import write_tables
 from raybias.schema import RUN_KEYS
 from raybias.stats.metric import Share, metric, metrics
 from support.commands import exit_code

@@ -15,9 +15,9 @@ from raybias import schema
 from raybias.errors import ConfigError, DataError
 from raybias.measures.prediction_rows import gap_rows
 from raybias.report.estimates import gaps_table
+from raybias.report.files import write_tables
+from raybias.report.rendering import TextTable, markdown, write_frame
 from raybias.report.sentences import verdict
-from raybias.report.table import TextTable, markdown, write_frame
-from raybias.report.tables import write_tables
 from raybias.storage import Store
 from support.commands import exit_code
 from support.report_outs import GROUPS, make_study, write_out

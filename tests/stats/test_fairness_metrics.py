@@ -15,7 +15,7 @@ from scipy import stats as scipy_stats
 
 import raybias
 from raybias.errors import RaybiasError
-from raybias.report.table import markdown
+from raybias.report.rendering import markdown
 from raybias.stats.metric import metrics
 from raybias.stats.metric_files import kendalls_w, metrics_of_cells
 from raybias.stats.metric_table import listed_metrics
