@@ -290,10 +290,7 @@ def write_report(
     store = Store(out)
     if verify:
         seal.verify(store)
-    study = read_record(store).study
-    if profile is not None:
-        study = restated(study, profile)
-    page.write_report(store, study)
+    page.write_report(store, restated(read_record(store).study, profile))
     return Results(out)
 
 

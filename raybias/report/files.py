@@ -54,7 +54,7 @@ def rules_of_files(
     found: dict[str, GapRules] = {}
     for out in dict.fromkeys(filter(None, map(out_of, paths))):
         study = read_record(Store(out)).study
-        found[out] = rules_of(restated(study, profile) if profile else study)
+        found[out] = rules_of(restated(study, profile))
     rules = GapRules(Statistics.under(profile or "strict"))
     if found:
         rules = _common({out: _stated(each, stated) for out, each in found.items()}, chosen)
@@ -180,7 +180,7 @@ def rules_of_answers(paths: Iterable[str], profile: Profile | None = None) -> Ru
     records = [read_record(Store(out)) for out in sorted(outs)]
     if len(records) == 1:
         (record,) = records
-        return rules_of_study(restated(record.study, profile or record.study.profile), record)
+        return rules_of_study(restated(record.study, profile), record)
     letters = frozenset(name for each in records for name in _letter_methods(each.study))
     statistics = Statistics.under(profile or "strict")
     return Rules(statistics.level, profile != "paper", statistics.adjust, letters=letters)

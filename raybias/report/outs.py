@@ -13,8 +13,10 @@ from raybias.config import Profile, Study
 from raybias.storage import Store
 
 
-def restated(study: Study, profile: Profile) -> Study:
+def restated(study: Study, profile: Profile | None) -> Study:
     """Give a study the statistics of another profile; how runs were tuned stays as it was."""
+    if profile in (None, study.profile):
+        return study
     statistics = study.statistics.restated(profile)
     return study.model_copy(update={"profile": profile, "statistics": statistics})
 

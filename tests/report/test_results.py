@@ -11,6 +11,7 @@ from polars.testing import assert_frame_equal
 import raybias
 from raybias import schema
 from raybias.measures.prediction_rows import gap_rows
+from raybias.report.files import rules_of_answers
 from raybias.report.page import write_report
 from raybias.report.sentences import by_scope
 from support.report_outs import make_study, pair_study, write_out, write_pair_out
@@ -67,3 +68,12 @@ def test_a_folder_without_a_study_is_no_result(tmp_path: Path) -> None:
     store = write_out(tmp_path / "out", make_study())
     with pytest.raises(raybias.BadInput, match="has no table 'gaps'"):
         raybias.open(store.uri).table("gaps")
+
+
+def test_what_a_study_sets_itself_holds_wherever_its_results_are_read(tmp_path: Path) -> None:
+    chosen = {"scope": "runs", "adjust": "none"}
+    study = make_study(statistics=chosen)
+    write_report(write_out(tmp_path / "gaps", study), study)
+    assert {*raybias.open(tmp_path / "gaps").gaps.collect()["scope"]} == {"runs"}
+    write_pair_out(tmp_path / "pairs", pair_study(statistics=chosen))
+    assert rules_of_answers([str(tmp_path / "pairs")]).adjust == "none"
