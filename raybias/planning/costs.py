@@ -17,7 +17,6 @@ from tabulate import tabulate
 from raybias.config import Study
 from raybias.engine.backbone import ModelShape
 from raybias.engine.memory import MemoryTerm, product, total
-from raybias.methods.work import Work
 from raybias.planning.bounds import Forecast, scale_table
 from raybias.planning.inventory import size
 from raybias.planning.stage_plans import (
@@ -30,6 +29,7 @@ from raybias.planning.stage_plans import (
     TunePlan,
 )
 from raybias.planning.tasks import tasks_of
+from raybias.planning.workload import ReadingWork
 
 #: A step of the arithmetic: what is counted, how, and the result.
 Line = tuple[str, str, str]
@@ -61,19 +61,19 @@ def costs_of(plan: Plan) -> Costs:
     for tuned in plan.tuning:
         key = tuned.backbone, tuned.method, tuned.training
         if tuned.work.last is not None:
-            stages[key] = _tuning_cost(tuned, plan.shapes[tuned.backbone], late[key], early[key])
+            stages[key] = _tuning_cost(tuned, late[key], early[key])
     for scored in plan.scoring:
         key = scored.backbone, scored.method, ""
         if isinstance(scored, AskPlan):
             stages[key] = _asking_cost(scored)
-        else:
-            whole, shape = plan.prepared.works[key[:2]], plan.shapes[scored.backbone]
-            stages[key] = _scoring_cost(scored, whole, shape, late[key])
+        elif scored.work is not None:
+            stages[key] = _scoring_cost(scored, scored.work, late[key])
     return stages
 
 
-def _tuning_cost(stage: TunePlan, shape: ModelShape, hours: float, planned: float) -> Cost:
+def _tuning_cost(stage: TunePlan, hours: float, planned: float) -> Cost:
     work, steps, unit = stage.work, stage.work.last or 0, "GPU" if stage.gpus else "core"
+    shape = work.passes.shape
     runs, checks = work.sweep + work.final, 1 + math.ceil(steps / work.every)
     tuned, tuned_on = product(
         (runs, "{} runs"), (steps, "{:,} steps"), (work.step.number, "{} rows"),
@@ -117,18 +117,19 @@ def _tuning_cost(stage: TunePlan, shape: ModelShape, hours: float, planned: floa
     return Cost(tokens=tokens, flops=flops, hours=hours, gathered=gathered, lines=tuple(lines))
 
 
-def _scoring_cost(stage: ScorePlan, work: Work, shape: ModelShape, hours: float) -> Cost:
+def _scoring_cost(stage: ScorePlan, work: ReadingWork, hours: float) -> Cost:
     runs, unit = stage.runs, "GPU" if stage.gpus else "core"
+    shape = work.passes.shape
     read = {
-        name: product((runs, "{} runs"), (rows, "{:,} items"), (work.tokens[name], "{:.1f}"))
+        name: product((runs, "{} runs"), (rows, "{:,} items"), (work.whole.tokens[name], "{:.1f}"))
         for name, rows in stage.items.items()
     }
     tokens = sum(count for count, _ in read.values())
-    weights = work.parameters(shape)
+    weights = work.passes.parameters
     flops = 2.0 * weights * tokens
     # Each rank reads shards of its own, and every new token is a pass.
     passes = tokens / (stage.replicas_max * stage.layout.tokens)
-    passes += stage.shards * (1 + work.new_tokens) / stage.replicas_max
+    passes += stage.shards * (1 + work.whole.new_tokens) / stage.replicas_max
     gathered = _gathered(stage, shape, 1.0) * math.ceil(passes)
     lines = [
         *((f"tokens of {name}", how, _short(count)) for name, (count, how) in read.items()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -82,9 +82,16 @@ def alive_nodes() -> list[Node]:
 
 
 def _cluster(source: str, *, dtypes: bool) -> Inventory:
+    from ray.util import get_node_ip_address
+
     nodes, there = [], alive_nodes()
     described = ask((node.name for node in there if node.gpus), ray_internals.gpus_of_machine)
-    unheld, able = ray_internals.free_by_node(), ask_cpus(there) if dtypes else {}
+    unheld, able = ray_internals.free_by_node(), dict[str, bool]()
+    if dtypes:
+        # This machine's CPU is asked here.
+        here = get_node_ip_address()
+        able = dict.fromkeys((n.name for n in there if n.address == here), cpu_has_bfloat16())
+        able |= ask((n.name for n in there if n.address != here), cpu_has_bfloat16)
     for node in there:
         gpus = described.get(node.name, [])
         # What Ray's workers hold comes free; what other processes hold does not.
@@ -106,16 +113,6 @@ def nodes_now(planned: Inventory) -> Inventory:
     there = (node for node in alive_nodes() if node.name not in leaving)
     nodes = (replace(node, gpu_memory=sizes.get(node.gpu)) for node in there)
     return replace(planned, nodes=tuple(nodes))
-
-
-def ask_cpus(nodes: Sequence[Node]) -> dict[str, bool]:
-    """Return whether each node's CPU multiplies in bfloat16; this machine's is asked here."""
-    from ray.util import get_node_ip_address
-
-    here = get_node_ip_address()
-    own = [node.name for node in nodes if node.address == here]
-    others = [node.name for node in nodes if node.address != here]
-    return dict.fromkeys(own, cpu_has_bfloat16()) | ask(others, cpu_has_bfloat16)
 
 
 def sick_gpus() -> dict[str, str]:
