@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -102,30 +102,25 @@ def compare_predictions(
             group, was, now = rises[*classifier, row["attribute"]]
             row.update(hidden(row, f"unread answers on {group}", was, now, margin))
     flips = pl.concat(event_flips(each, options.metrics) for each in arms)
-    by = [*schema.KEYS, "attribute", "group", "score"]
-    gaps = pl.DataFrame(rows, infer_schema_length=None).join(
-        flips, on=by, how="left", nulls_equal=True, maintain_order="left"
-    )
+    how: dict[str, Any] = {"how": "left", "nulls_equal": True, "maintain_order": "left"}
+    gaps = pl.DataFrame(rows, COMPARED).drop("flips_up", "flips_down", "p_flips")
+    gaps = conformed(gaps.join(flips, on=[*TABLE, "group", "score"], **how), COMPARED)
     differ = [row for each in arms for row in answer_flips(each, level=options.level)]
-    on = ["probe", "attribute", *_OTHERS]
-    still = gaps.group_by(on).agg(still=(pl.col("verdict") == "equivalent").all())
-    joined = pl.DataFrame(differ, infer_schema_length=None).join(
-        still, on=on, how="left", nulls_equal=True, maintain_order="left"
-    )
-    masked = pl.col("still") & (pl.col("low").cast(pl.Float64) > 0)
-    flipped = conformed(joined.with_columns(masked=masked), ANSWERS)
-    return conformed(gaps, COMPARED).fill_nan(None), flipped.fill_nan(None)
+    still = gaps.group_by(TABLE).agg(masked=(pl.col("verdict") == "equivalent").all())
+    changed = pl.DataFrame(differ, ANSWERS).drop("masked").join(still, on=TABLE, **how)
+    flipped = conformed(changed.with_columns(pl.col("masked") & (pl.col("low") > 0)), ANSWERS)
+    return gaps.fill_nan(None), flipped.fill_nan(None)
 
 
 def _withheld(arms: Matched, rules: GapRules) -> Iterator[tuple[tuple[str, ...], str]]:
-    unparsed = pl.col("parsed").not_().sum()
-    reasons = {"several": pl.lit(0), "negated": pl.lit(0)}  # Not told apart here.
+    runs = {"predictions": pl.len(), "unparsed": pl.col("parsed").not_().sum(),
+            "several": pl.lit(0), "negated": pl.lit(0)}  # fmt: skip
     for name, arm in (("base", arms.base), ("candidate", arms.candidate)):
-        runs = arm.group_by(RUN_KEYS).agg(predictions=pl.len(), unparsed=unparsed, **reasons)
-        found = of_predictions(
-            cells(arm), answers(runs), level=rules.statistics.level, judged=rules.judged
-        )
-        for *_, reason in found.iter_rows():
+        unread = answers(arm.group_by(RUN_KEYS).agg(**runs))
+        level = rules.statistics.level
+        for *_, reason in of_predictions(
+            cells(arm), unread, level=level, judged=rules.judged
+        ).iter_rows():
             yield arms.keys, f"{name}: {reason}"
 
 

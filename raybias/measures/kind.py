@@ -17,21 +17,20 @@ import pyarrow as pa
 
 from raybias.registry import Registry
 from raybias.schema import ALL
+from raybias.stats import intervals
 from raybias.stats.components import Doubles
-from raybias.stats.intervals import Adjust, estimates, false_discovery, unit_intervals, without_each
+from raybias.stats.intervals import estimates, false_discovery, unit_intervals, without_each
 from raybias.stats.predictions import Source
 
 PACKAGE: Final = "raybias.measures.entries"
 
 
 @dataclass(frozen=True)
-class Rules:
+class Rules(intervals.Rules):
     """How estimates are judged."""
 
-    level: float = 0.95
     strict: bool = True
     """Paired tests; else the paper's tests of two proportions and of independent lists."""
-    adjust: Adjust = "benjamini_hochberg"
     draws: int = 10_000
     """Of the bootstrap over pairs."""
     seed: int = 0

@@ -183,7 +183,7 @@ def rules_of_answers(paths: Iterable[str], profile: Profile | None = None) -> Ru
         return rules_of_study(restated(record.study, profile), record)
     letters = frozenset(name for each in records for name in _letter_methods(each.study))
     statistics = Statistics.under(profile or "strict")
-    return Rules(statistics.level, profile != "paper", statistics.adjust, letters=letters)
+    return Rules(statistics.level, statistics.adjust, profile != "paper", letters=letters)
 
 
 #: Tables for programs alone; they have a row per run or template.

@@ -12,8 +12,8 @@ Shapes: U units, M scores.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -48,16 +48,12 @@ _TYPES: Final = pl.Schema(schema.ESTIMATES)
 _TEXTS: Final = [n for n, dtype in _TYPES.items() if dtype == pl.String and n != "reason"]
 
 
-class Rules(Protocol):
-    """How estimates are judged: `config.Statistics`, or the rules of a kind of answers."""
+@dataclass(frozen=True)
+class Rules:
+    """How estimates are judged, if not by the rules of a study."""
 
-    @property
-    def level(self) -> float:
-        """Confidence level."""
-
-    @property
-    def adjust(self) -> Adjust:
-        """Correction for many tests."""
+    level: float = 0.95
+    adjust: Adjust = "benjamini_hochberg"
 
 
 def from_rows(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
@@ -145,7 +141,7 @@ def parametric(table: pl.DataFrame, rules: Statistics) -> pl.DataFrame:
 
 
 def judged(
-    table: pl.DataFrame, rules: Rules, excluded: Sequence[pl.DataFrame] = ()
+    table: pl.DataFrame, rules: Statistics, excluded: Sequence[pl.DataFrame] = ()
 ) -> pl.DataFrame:
     """Add `reason`, why a mean over runs cannot be judged, and the verdicts on the others.
 
@@ -168,7 +164,9 @@ def judged(
     return verdicts(table.with_columns(reason=given).with_columns(reason=reason), rules)
 
 
-def verdicts(table: pl.DataFrame, rules: Rules, significant: pl.Expr | None = None) -> pl.DataFrame:
+def verdicts(
+    table: pl.DataFrame, rules: Rules | Statistics, significant: pl.Expr | None = None
+) -> pl.DataFrame:
     """Add `q` (Benjamini-Hochberg over the table), `significant` and `survives`.
 
     They are null in rows with a `reason`, which enter no correction. By default an estimate is

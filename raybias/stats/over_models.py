@@ -23,11 +23,12 @@ import numpy as np
 import polars as pl
 
 from raybias import schema
+from raybias.config import Statistics
 from raybias.schema import ALL, TABLE
 from raybias.seeding import generator
 from raybias.stats.checks import warn
 from raybias.stats.components import Doubles, MeanEstimate, MeanSquares, mean_squares
-from raybias.stats.intervals import ROUNDING, Rules, from_rows, verdicts
+from raybias.stats.intervals import ROUNDING, from_rows, verdicts
 from raybias.stats.scopes import (
     GapTable,
     Scope,
@@ -136,7 +137,9 @@ def model_tables(tables: Sequence[GapTable]) -> Iterator[ModelTables]:
             )
 
 
-def over_models(together: Sequence[ModelTables], words: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+def over_models(
+    together: Sequence[ModelTables], words: pl.DataFrame, rules: Statistics
+) -> pl.DataFrame:
     """Judge the mean of every gap over models under each scope, and count its extremes.
 
     Gives columns of schema.ESTIMATES for the model `all`: mean gaps (units are models), and the
