@@ -14,8 +14,8 @@ from raybias.storage import Store
 
 
 def restated(study: Study, profile: Profile | None) -> Study:
-    """Give a study the statistics of another profile; how runs were tuned stays as it was."""
-    if profile in (None, study.profile):
+    """Give a study the statistics of a profile, if any; how runs were tuned stays as it was."""
+    if profile is None:
         return study
     statistics = study.statistics.restated(profile)
     return study.model_copy(update={"profile": profile, "statistics": statistics})
@@ -27,7 +27,7 @@ def as_reported(store: Store, study: Study) -> Study:
         return study
     with store.reading("results.json", "as results"):
         profile = json.loads(store.read_text("results.json"))["config"]["profile"]
-        return restated(study, profile)
+        return restated(study, None if profile == study.profile else profile)
 
 
 def prediction_files(store: Store) -> list[stats.Source]:
