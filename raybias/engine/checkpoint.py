@@ -283,12 +283,9 @@ def file_hashes(folder: Path) -> dict[str, str]:
         names = sorted(path.relative_to(folder).as_posix() for path in _files(folder))
         deciding = filter_repo_objects(names, allow_patterns=[*DECIDING])
         files = {name: (folder / name).resolve() for name in deciding}
+        stats = ((str(path), path.stat()) for path in files.values())
         # A program can set the first time back, but not the second.
-        status = {str(path): path.stat() for path in files.values()}
-        marks = {
-            path: [each.st_size, each.st_mtime_ns, each.st_ctime_ns]
-            for path, each in status.items()
-        }
+        marks = {path: [s.st_size, s.st_mtime_ns, s.st_ctime_ns] for path, s in stats}
         new = [path for path, mark in marks.items() if known.get(path, {}).get("mark") != mark]
         with ThreadPoolExecutor() as pool:
             fresh = dict(zip(new, pool.map(file_digest, new), strict=True))

@@ -16,11 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    PreTrainedModel,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
 
 from raybias.config import Backbone
 from raybias.engine.adapters.options import ClassifierOptions

@@ -32,12 +32,7 @@ from raybias.engine.attention import (
     sample_tokens,
     states_at,
 )
-from raybias.engine.backbone import (
-    LoadedBackbone,
-    is_encoder,
-    load_backbone,
-    load_pretrained,
-)
+from raybias.engine.backbone import LoadedBackbone, is_encoder, load_backbone, load_pretrained
 from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder, load_tokenizer

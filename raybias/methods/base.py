@@ -23,7 +23,7 @@ from raybias.engine.encoder import TextEncoder
 from raybias.errors import WorkFailed
 from raybias.methods.work import TokenCounts, Work
 from raybias.registry import Registry
-from raybias.schema import ITEMS, PREDICTIONS
+from raybias.schema import ITEMS, PREDICTIONS, OutputSpec
 from raybias.storage import Store
 
 if TYPE_CHECKING:
@@ -246,6 +246,9 @@ class Method(MethodFields):
     """Whether its runs leave the backbone's weights alone, so that methods can share them."""
     runs_per_replica: ClassVar[int] = 16
     """Runs that a replica keeps loaded beside the backbone."""
+
+    def output(self) -> OutputSpec:
+        return OutputSpec("predictions", PREDICTIONS)
 
     @abstractmethod
     def check(self, inputs: Inputs) -> None:

@@ -276,9 +276,6 @@ class Continuation(Prompted):
     def answer_words(self, words: Sequence[str]) -> list[str]:
         return []
 
-    def check_words(self, inputs: Inputs) -> None:
-        """Accept any words: they are unused."""
-
     def check(self, inputs: Inputs) -> None:
         super().check(inputs)
         self.judge.check()

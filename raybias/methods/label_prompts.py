@@ -20,14 +20,7 @@ from raybias.engine.answers import Answers, Key, Writing, Written
 from raybias.errors import DataError, WorkFailed
 from raybias.methods.asking import Message, about, check_placeholders, without_thoughts
 from raybias.methods.base import Answered, Compute, Reader, Run, method, predictions
-from raybias.methods.prompted import (
-    CLOSED_QUESTION,
-    OPEN_QUESTION,
-    Asking,
-    Prompted,
-    Shot,
-    cue_of,
-)
+from raybias.methods.prompted import CLOSED_QUESTION, OPEN_QUESTION, Asking, Prompted, Shot, cue_of
 from raybias.probes.templates import capital
 from raybias.schema import LABELS
 from raybias.seeding import generator

@@ -228,10 +228,6 @@ class OptionAnswer(AskingOptions):
     def letters(self) -> str:
         return f"method {self.name}"
 
-    @property
-    def new_tokens(self) -> int:
-        return self.answer_tokens
-
     def choice(self, asked: Asked, reply: str) -> dict[str, Any]:
         place = named_option(reply, asked)
         return {"pred": None if place is None else asked.places[place], "answer": reply}
@@ -303,10 +299,6 @@ class Coreference(ItemMethod):
 
     def output(self) -> OutputSpec:
         return OutputSpec("coreference", COREFERENCE_ANSWERS, _PROMPTS, COREFERENCES)
-
-    @property
-    def new_tokens(self) -> int:
-        return self.answer_tokens
 
     def requests(self, item: Item, *, chat: bool) -> list[Asked]:
         prompts = coreference_prompts(item["text"], item["pronoun"])

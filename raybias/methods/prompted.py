@@ -25,7 +25,7 @@ from raybias.methods.asking import AskingMethod, Message, PromptFormat, about, c
 from raybias.methods.base import Inputs, Reader, Run
 from raybias.methods.work import Asks, Work, sample
 from raybias.providers.base import answers_of
-from raybias.schema import LABELS, PREDICTIONS, OutputSpec
+from raybias.schema import LABELS
 from raybias.seeding import generator
 from raybias.storage import Store
 
@@ -93,10 +93,6 @@ class Prompted(AskingMethod):
             raise ValueError(f"seeds repeat: {', '.join(map(str, repeated))}; list each once")
         return self
 
-    @property
-    def system_message(self) -> str:
-        return self.system
-
     def form(self, encoder: TextEncoder) -> Asking:
         return Asking(self, encoder)
 
@@ -162,9 +158,6 @@ class Prompted(AskingMethod):
         """Most tokens before the question for the answer."""
         return 0
 
-    def output(self) -> OutputSpec:
-        return OutputSpec("predictions", PREDICTIONS)
-
     def runs(self, inputs: Inputs) -> list[Run]:
         sampling, form = self._sampling_of(inputs.backbone), self.form(inputs.encoder)
         runs = []
@@ -210,17 +203,14 @@ class Prompted(AskingMethod):
         said = SimpleNamespace(config=config, generation_config=own)
         return Sampling.of(said, temperature=self.temperature).record()
 
-    def check_words(self, inputs: Inputs) -> None:
-        """Refuse label words that make answers unreadable, or that share a token."""
-        check_answer_words(inputs.words)
-        self.form(inputs.encoder).label_ids(inputs.words)
-
     def check(self, inputs: Inputs) -> None:
         inputs.refuse_encoder(self.name)
         self._sampling_of(inputs.backbone)
         drawn = self._drawn(inputs)
-        self.check_words(inputs)
         form, words = self.form(inputs.encoder), inputs.words
+        if self.answer_words(words):
+            check_answer_words(words)
+            form.label_ids(words)
         # Demonstrations are counted once for all texts, and the longest of all draws.
         counts = [
             (len(form.encoder.encode([form.first("", words, shots)])[0]), -place, seed)

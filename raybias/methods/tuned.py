@@ -8,15 +8,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import product
 from statistics import fmean
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    Final,
-    Literal,
-    Self,
-)
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
 import polars as pl
 import pyarrow as pa
@@ -30,7 +22,6 @@ from raybias.engine.memory import MemoryTerm
 from raybias.errors import DataError, WorkFailed
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, Run, predictions
 from raybias.methods.work import Rows, TokenCounts, Tuning, Widths, Work, sample
-from raybias.schema import PREDICTIONS, OutputSpec
 from raybias.storage import Store
 
 if TYPE_CHECKING:
@@ -131,9 +122,6 @@ class Tuned(Method):
     def encode(self, encoder: TextEncoder, texts: Sequence[str]) -> list[list[int]]:
         """Tokenise texts in the method's template, with EOS after them where it has one."""
         return encoder.encode(self.written(texts), append_eos=self.ends_with_eos)
-
-    def output(self) -> OutputSpec:
-        return OutputSpec("predictions", PREDICTIONS)
 
     def runs(self, inputs: Inputs) -> Sequence[Run]:
         return ()

@@ -337,14 +337,15 @@ class LoraTrainer(PackedLayerTrainer):
         lost = self.lora.dropout
         if not lost:
             return None
-        steps_S2 = self._keys([key(each.seed, "lora dropout", each.step) for each in training])
+        steps_S2 = keys(
+            [key(each.seed, "lora dropout", each.step) for each in training], self.device
+        )
         runs_R12 = steps_S2[self.adapters.run_R][:, None]
         rows_RT2 = joined(runs_R12, to_device(token_rows(batch).int()[..., None], self.device))
         places_RT1 = to_device(batch.depths_RT.int()[..., None], self.device)
         tokens_N2 = joined(rows_RT2, places_RT1).flatten(0, 1)
-        layers = dict(
-            zip(self.widths, self._keys([key(path) for path in self.widths]), strict=True)
-        )
+        layer_keys = keys([key(path) for path in self.widths], self.device)
+        layers = dict(zip(self.widths, layer_keys, strict=True))
 
         def mask(path: str, rows_RTI: Tensor) -> Tensor:
             # A layer may be on another device than the first.
@@ -353,9 +354,6 @@ class LoraTrainer(PackedLayerTrainer):
             return kept(keys_N2, rows_RTI.shape[-1:], lost).view(rows_RTI.shape)
 
         return mask
-
-    def _keys(self, numbers: Sequence[int]) -> Tensor:
-        return keys(numbers, self.device)
 
 
 def head_modules(classifier: Classifier) -> list[str]:
