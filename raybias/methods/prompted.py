@@ -232,9 +232,9 @@ class Prompted(AskingMethod):
         form, words = self.form(inputs.encoder), inputs.words
         counts, new = form.counts(inputs.tokens), self.answer_room + self.reasoning_room
         dataset = next(iter(inputs.sentences), "none")
-        shots = self.draw_shots(inputs.sentences, dataset, self.seeds[0])
-        opening, held = 0.0, 1.0
-        if shots:
+        opening, held, shots = 0.0, 1.0, list[Shot]()
+        if self.needs_training_set and inputs.sentences:
+            shots = self.draw_shots(inputs.sentences, dataset, self.seeds[0])
             # A replica reads it once for all rows of a run, and copies it to each.
             shown, bare = (counts.mean([form.last("", words, each)]) for each in (shots, ()))
             opening = shown - bare

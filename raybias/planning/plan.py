@@ -12,16 +12,27 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Final
 
+from raybias.config import Backbone, Study
 from raybias.config.parts import Rewriting
 from raybias.engine import memory
 from raybias.engine.backbone import ModelShape, model_shape
+from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, OutputError, PlanError
+from raybias.methods.base import Inputs, Method
+from raybias.methods.work import TokenCounts
 from raybias.planning.bounds import Forecast, choose_packs
 from raybias.planning.inventory import Inventory, decide_dtypes, size
 from raybias.planning.layout import LayoutPlanner
-from raybias.planning.machine import Layout, Load, Machine, halved
-from raybias.planning.prepared import PreparedStudy, in_style
-from raybias.planning.stage_plans import Plan, RewritePlan, ScorePlan, TunePlan, asking_plan
+from raybias.planning.machine import Layout, Load, Machine, ResourceRequest, halved
+from raybias.planning.prepared import Items, PreparedStudy, in_style
+from raybias.planning.stage_plans import (
+    Plan,
+    RewritePlan,
+    ScorePlan,
+    Stage,
+    TunePlan,
+    asking_plan,
+)
 from raybias.planning.workload import CHUNK_ROWS, REWRITING, chunks_of
 from raybias.providers.base import Provider
 from raybias.storage import Store
@@ -113,6 +124,30 @@ def plan(
     left_out = (f"left out: {error}" for error in errors.values())
     gathering = filter(None, map(_gathering, made.tuning))
     return replace(made, notes=(*gathering, *left_out, *endless.values()))
+
+
+def serving_plan(
+    study: Study, backbone: Backbone, method: Method, items: Items, inventory: Inventory
+) -> Stage:
+    """Plan a replica that labels texts as long as `items`, by probe, with a study's runs.
+
+    Each holds its backbone alone, on one device or with its layers split; PlanError: on none.
+    """
+    if isinstance(backbone, Provider):
+        one = ResourceRequest(cpus=1, gpus=0)
+        return Stage(backbone=backbone.name, need=one, layout=Layout(0), memory=(), device_memory=0)
+    own = {"shard": "never", "replicas_min": 1, "replicas_max": None}
+    resources = study.resources.model_copy(update=own)
+    inputs = Inputs(
+        backbone=backbone,
+        tokens=TokenCounts(load_tokenizer(backbone)),
+        words=study.verbalizer.words(),
+        items=items,
+        sentences={},
+    )
+    work = replace(method.work(inputs), runs=1)
+    planner = LayoutPlanner(resources, inventory, backbone, model_shape(backbone), Machine())
+    return planner.scoring(method, work)
 
 
 def scaled(made: Plan, sizes: Sequence[int], machine: Machine) -> list[tuple[int, Forecast]]:

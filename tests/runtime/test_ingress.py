@@ -43,7 +43,7 @@ class Replies:
 def ingress_of(replies: Replies, replicas: int, facts: Any) -> Ingress:
     study: Any = SimpleNamespace(name="s")
     return Ingress(
-        Offer(Serving(out="out", replicas=replicas), study, facts, None), {NAME: replies}
+        Offer(Serving(out="out", replicas=replicas), study, facts, None, {}), {NAME: replies}
     )
 
 

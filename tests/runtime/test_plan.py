@@ -15,9 +15,11 @@ import raybias
 from raybias.cli import app
 from raybias.engine.memory import total
 from raybias.errors import ConfigError, OutputError, PlanError
+from raybias.methods import methods_of
 from raybias.planning.inventory import Inventory, Node, assumed, choose, with_autoscaled_nodes
-from raybias.planning.plan import check_place, plan
+from raybias.planning.plan import check_place, plan, serving_plan
 from raybias.planning.prepared import PreparedStudy
+from raybias.planning.stage_plans import Stage
 from raybias.runtime.inventory import read_inventory
 from raybias.storage import Store
 from raybias.study_record import begin, make_record
@@ -120,6 +122,26 @@ def test_reading_is_planned_by_itself(shapes: Path) -> None:
     ).scoring[0]
     assert (shared.sharded, shared.replicas_min, shared.replicas_max) == (True, 8, 8)
     assert total(shared.memory) < 24 * 10**9
+
+
+def test_an_endpoints_replica_is_planned_as_a_studys_are_but_shares_no_weights(
+    shapes: Path,
+) -> None:
+    asked = PreparedStudy.of(study(shapes, "opt-13b", resources={"replicas_min": 4}))
+    (backbone,), (method,) = (
+        asked.study.backbones,
+        methods_of(asked.study, asked.study.backbones[0]),
+    )
+
+    def planned_on(nodes: str) -> Stage:
+        return serving_plan(asked.study, backbone, method, asked.data.items, assumed(nodes))
+
+    small = planned_on("cpus=64,memory=900GiB,gpus=8,gpu_memory=24GB")
+    assert (small.gpus, small.layout.devices, small.sharded) == (2, 2, False)
+    large = planned_on("cpus=64,memory=900GiB,gpus=8,gpu_memory=80GB")
+    assert (large.gpus, large.context(backbone).execution.tokens_per_batch) == (1, 4096)
+    with pytest.raises(PlanError, match=r"opt-13b .* on one device"):
+        planned_on("nodes=8,cpus=8,memory=100GiB,gpus=1,gpu_memory=24GB")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import polars as pl
 import ray
 import uvicorn
 from fastapi import FastAPI
@@ -45,6 +46,9 @@ from scipy.special import softmax
 from raybias.config import Backbone, Study
 from raybias.errors import ConfigError, OutputError, PlanError, WorkFailed
 from raybias.methods.base import Method, check_models, methods_of
+from raybias.planning.inventory import with_autoscaled_nodes
+from raybias.planning.plan import serving_plan
+from raybias.planning.stage_plans import Stage
 from raybias.runtime.ending import undoing
 from raybias.runtime.inventory import read_inventory
 from raybias.runtime.predict.replica import deployed, deployment, model_id, wait_for_replica
@@ -81,8 +85,6 @@ class Serving(BaseModel):
     """Backbones by name, each with its own replicas; all by default."""
     replicas: int = Field(1, ge=1)
     """Replicas of each model and of the ingress; of two, one answers while the other is lost."""
-    gpus: int = Field(0, ge=0, le=1)
-    """GPUs of one replica."""
     limits: Limits = Limits()
     """Limits of one request, and of all that wait."""
     token_file: str | None = None
@@ -93,12 +95,16 @@ class Serving(BaseModel):
 
 @dataclass(frozen=True)
 class Offer:
-    """What is served of a study, and to whom; `facts` describe each run, `digest` as for `web`."""
+    """What is served of a study, and to whom.
+
+    `facts` describe each run, `digest` as for `web`; `stages` plan the replicas by `MODEL-METHOD`.
+    """
 
     args: Serving
     study: Study
     facts: Mapping[str, Mapping[str, Any]]
     digest: bytes | None
+    stages: Mapping[str, Stage]
 
 
 def offered(args: Serving) -> tuple[Offer, dict[str, serve.Application]]:
@@ -106,6 +112,7 @@ def offered(args: Serving) -> tuple[Offer, dict[str, serve.Application]]:
 
     OutputError: OUT holds no study, no run that labels texts, or a local model has changed.
     ConfigError: a model that the study does not have; no token, or one that can be guessed.
+    PlanError: a model that no replica can hold on the connected cluster.
     """
     digest = None if args.anyone else token_digest(read_token(args.token_file))
     store = Store(args.out)
@@ -115,22 +122,31 @@ def offered(args: Serving) -> tuple[Offer, dict[str, serve.Application]]:
     if unknown := [name for name in args.models if name not in known]:
         raise ConfigError(f"no model {unknown[0]!r}; the study has {', '.join(known)}")
     kept = read_runs(store).filter("selected")
-    scorers: dict[str, serve.Application] = {}
+    labelling: dict[str, tuple[Backbone, Method]] = {}
     facts: dict[str, dict[str, Any]] = {}
     for backbone in study.backbones:
         for method in methods_of(study, backbone):
             rows = kept.filter(model=backbone.name, method=method.name)
             asked = not args.models or backbone.name in args.models
             if asked and method.reads == "probes" and rows.height:
-                name = f"{backbone.name}-{method.name}"
-                scorers[name] = _scorer(args, study, backbone, method, name)
+                labelling[f"{backbone.name}-{method.name}"] = backbone, method
                 facts |= {row.pop("run_id"): row for row in rows.select(*_FACTS).to_dicts()}
     if not facts:
         raise OutputError(
             "holds no run that labels texts", where=store.uri, cure="run its study to the end first"
         )
     check_models(store, record, list(dict.fromkeys(row["model"] for row in facts.values())))
-    return Offer(args, study, facts, digest), scorers
+    inventory = with_autoscaled_nodes(read_inventory(), study.resources.nodes)
+    items = {
+        each.name: pl.DataFrame(store.read_table(file))
+        for each in study.probes
+        if store.exists(file := f"items/{each.name}.parquet")
+    }
+    stages = {
+        name: serving_plan(study, *each, items, inventory) for name, each in labelling.items()
+    }
+    offer = Offer(args, study, facts, digest, stages)
+    return offer, {name: _scorer(offer, name, *each) for name, each in labelling.items()}
 
 
 def app(args: Serving) -> serve.Application:
@@ -254,32 +270,19 @@ def _results(answers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _scorer(
-    args: Serving, study: Study, backbone: Backbone, method: Method, name: str
-) -> serve.Application:
-    # With torch, which the command loads while Ray starts.
-    from raybias.engine.backbone import ModelContext
-    from raybias.engine.context import Execution
-
-    resources = study.resources
+def _scorer(offer: Offer, name: str, backbone: Backbone, method: Method) -> serve.Application:
+    args, study, stage = offer.args, offer.study, offer.stages[name]
     replicas = deployment(
         name,
         [method],
         num_replicas=args.replicas,
-        ray_actor_options={"num_cpus": resources.cpus_per_worker, "num_gpus": args.gpus},
+        ray_actor_options={"num_cpus": stage.need.cpus, "num_gpus": stage.gpus, **stage.requests},
         health_check_period_s=_HEALTH_CHECK_S,
         graceful_shutdown_timeout_s=args.limits.timeout_s,
         max_queued_requests=args.limits.max_queued,
     )
     meter = Meter(study=study.name, stage="serve", model=backbone.name)
-    device = "cuda" if args.gpus else "cpu"
-    execution = Execution(
-        resources.tokens_per_batch,
-        device,
-        resources.cpus_per_worker,
-        deterministic=resources.deterministic,
-    )
-    context = ModelContext(backbone, study.verbalizer.words(), execution)
+    context = stage.context(backbone, study.verbalizer.words())
     return replicas.bind(context, (method,), Store(args.out), meter)
 
 
@@ -344,8 +347,7 @@ def serve_out(
                 where="RAY_AUTH_MODE",
                 cure="unset it, or set it to token on every node",
             )
-        gpus = int(read_inventory().gpus > 0)
-        args = Serving(out=out, gpus=gpus, token_file=token_file, anyone=anyone, **options)
+        args = Serving(out=out, token_file=token_file, anyone=anyone, **options)
         with _ingress(args, ends_with_ray=own) as ingress, _answering(ingress, place):
             yield f"http://{host}:{port}"
 
@@ -402,12 +404,12 @@ def _answering(ingress: Ingress, place: socket.socket) -> Iterator[None]:
 def _ingress(args: Serving, *, ends_with_ray: bool) -> Iterator[Ingress]:
     """Run the replicas in the Ray that is connected, and an ingress in this process."""
     offer, scorers = offered(args)
-    has, count = ray.cluster_resources(), len(scorers) * args.replicas
-    for kind, each in (("CPU", offer.study.resources.cpus_per_worker), ("GPU", args.gpus)):
+    has, needs = ray.cluster_resources(), [each.need for each in offer.stages.values()]
+    for kind, each in (("CPU", sum(n.cpus for n in needs)), ("GPU", sum(n.gpus for n in needs))):
         # Serve would wait for it for ever.
-        if each * count > has.get(kind, 0):
+        if each * args.replicas > has.get(kind, 0):
             raise PlanError(
-                f"{len(scorers)} models with {args.replicas} replicas need {each * count}"
+                f"{len(scorers)} models with {args.replicas} replicas need {each * args.replicas}"
                 f" {kind}s, the cluster has {has.get(kind, 0):g}",
                 where=Store(args.out).uri,
                 cure="choose some with --model, or give fewer --replicas",
