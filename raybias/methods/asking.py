@@ -178,7 +178,7 @@ class AskingMethod(Method):
     @property
     def system_message(self) -> str:
         """A system message, if there is any."""
-        return str(getattr(self, "system", ""))
+        return ""
 
     def form(self, encoder: TextEncoder) -> PromptFormat:
         """Return the writer of prompts for a backbone with this tokenizer."""
@@ -201,8 +201,8 @@ class ItemMethod(AskingMethod):
 
     @property
     def new_tokens(self) -> int:
-        """Most tokens that are written after one prompt; none without such an option."""
-        return int(getattr(self, "answer_tokens", 0))
+        """Most tokens that are written after one prompt."""
+        return 0
 
     @abstractmethod
     def requests(self, item: Item, *, chat: bool) -> list[Asked]:

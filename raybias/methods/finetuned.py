@@ -67,6 +67,14 @@ class SoftPrompt(PromptOptions, Tuned):
 
     small_state: ClassVar[bool] = True
 
+    @property
+    def context_vectors(self) -> int:
+        return self.prompt_length
+
+    @property
+    def ends_with_eos(self) -> bool:
+        return self.append_eos
+
     def check(self, inputs: Inputs) -> None:
         inputs.refuse_encoder(self.name)
         _ = inputs.encoder.prompt_token_id  # raises where there is none

@@ -225,6 +225,10 @@ class OptionAnswer(AskingOptions):
     """Most tokens of an answer."""
 
     @property
+    def new_tokens(self) -> int:
+        return self.answer_tokens
+
+    @property
     def letters(self) -> str:
         return f"method {self.name}"
 
@@ -296,6 +300,10 @@ class Coreference(ItemMethod):
     that do not name the sentence's other person too (only)."""
 
     reads: ClassVar[Reads] = "pairs"
+
+    @property
+    def new_tokens(self) -> int:
+        return self.answer_tokens
 
     def output(self) -> OutputSpec:
         return OutputSpec("coreference", COREFERENCE_ANSWERS, _PROMPTS, COREFERENCES)

@@ -113,6 +113,10 @@ class Prompted(AskingMethod):
         """Return the label words as they would follow the last prompt, for their tokens."""
         return list(words)
 
+    @property
+    def system_message(self) -> str:
+        return self.system
+
     def draw_shots(
         self, sentences: Mapping[str, Mapping[str, pl.DataFrame]], training: str, seed: int
     ) -> list[Shot]:

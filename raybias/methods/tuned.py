@@ -108,12 +108,12 @@ class Tuned(Method):
     @property
     def context_vectors(self) -> int:
         """Positions of the context for tuned vectors beside the text: a soft prompt's."""
-        return int(getattr(self, "prompt_length", 0))
+        return 0
 
     @property
     def ends_with_eos(self) -> bool:
         """Whether EOS stands after a text, for the label to be read there."""
-        return bool(getattr(self, "append_eos", False))
+        return False
 
     def written(self, texts: Sequence[str]) -> Sequence[str]:
         """Return texts in the method's template."""

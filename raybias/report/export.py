@@ -65,7 +65,12 @@ def write_results(store: Store, study: Study, record: Record, estimates: pl.Data
             task: {"acc": True} for task, found in results.items() if "acc,none" in found
         },
         "n-samples": samples,
-        "config": {"study": study.name, "profile": study.profile, "study_hash": record.hash},
+        "config": {
+            "study": study.name,
+            "profile": study.profile,
+            "statistics": study.statistics.model_dump(mode="json"),
+            "study_hash": record.hash,
+        },
         "schema_version": SCHEMA_VERSION,
         "package_versions": dict(record.versions),
     }

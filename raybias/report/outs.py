@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 
 from raybias import schema, stats
-from raybias.config import Profile, Study
+from raybias.config import Profile, Statistics, Study
 from raybias.storage import Store
 
 
@@ -26,8 +26,9 @@ def as_reported(store: Store, study: Study) -> Study:
     if not store.exists("results.json"):
         return study
     with store.reading("results.json", "as results"):
-        profile = json.loads(store.read_text("results.json"))["config"]["profile"]
-        return restated(study, None if profile == study.profile else profile)
+        config = json.loads(store.read_text("results.json"))["config"]
+        statistics = Statistics.under(config["profile"], **config["statistics"])
+        return study.model_copy(update={"profile": config["profile"], "statistics": statistics})
 
 
 def prediction_files(store: Store) -> list[stats.Source]:

@@ -75,5 +75,7 @@ def test_what_a_study_sets_itself_holds_wherever_its_results_are_read(tmp_path: 
     study = make_study(statistics=chosen)
     write_report(write_out(tmp_path / "gaps", study), study)
     assert {*raybias.open(tmp_path / "gaps").gaps.collect()["scope"]} == {"runs"}
+    named = raybias.write_report(tmp_path / "gaps", profile=study.profile)
+    assert {*named.gaps.collect()["scope"]} == {"wording"}, "a profile that is named goes first"
     write_pair_out(tmp_path / "pairs", pair_study(statistics=chosen))
     assert rules_of_answers([str(tmp_path / "pairs")]).adjust == "none"
