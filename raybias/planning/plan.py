@@ -127,17 +127,25 @@ def plan(
 
 
 def serving_plan(
-    study: Study, backbone: Backbone, method: Method, items: Items, inventory: Inventory
+    study: Study,
+    backbone: Backbone,
+    method: Method,
+    items: Items,
+    inventory: Inventory,
+    *,
+    gpus: int | None = None,
 ) -> Stage:
     """Plan a replica that labels texts as long as `items`, by probe, with a study's runs.
 
-    Each holds its backbone alone, on one device or with its layers split; PlanError: on none.
+    It holds its backbone alone, on one device or with its layers split; PlanError: on none. Where
+    so many `gpus` are asked for, Serve waits for a node that has them.
     """
-    if isinstance(backbone, Provider):
-        one = ResourceRequest(cpus=1, gpus=0)
-        return Stage(backbone=backbone.name, need=one, layout=Layout(0), memory=(), device_memory=0)
+    asked = study.resources
+    if gpus is not None or isinstance(backbone, Provider):
+        need = ResourceRequest(cpus=asked.cpus_per_worker, gpus=gpus or 0)
+        layout = Layout(asked.tokens_per_batch, max(1, need.gpus))
+        return Stage(backbone=backbone.name, need=need, layout=layout, memory=(), device_memory=0)
     own = {"shard": "never", "replicas_min": 1, "replicas_max": None}
-    resources = study.resources.model_copy(update=own)
     inputs = Inputs(
         backbone=backbone,
         tokens=TokenCounts(load_tokenizer(backbone)),
@@ -145,9 +153,9 @@ def serving_plan(
         items=items,
         sentences={},
     )
-    work = replace(method.work(inputs), runs=1)
-    planner = LayoutPlanner(resources, inventory, backbone, model_shape(backbone), Machine())
-    return planner.scoring(method, work)
+    shape, resources = model_shape(backbone), asked.model_copy(update=own)
+    planner = LayoutPlanner(resources, inventory, backbone, shape, Machine())
+    return planner.scoring(method, replace(method.work(inputs), runs=1))
 
 
 def scaled(made: Plan, sizes: Sequence[int], machine: Machine) -> list[tuple[int, Forecast]]:

@@ -193,8 +193,8 @@ def test_runs_take_the_steps_of_peers_who_open_them(
         assert weights.keys() == named.keys()
         for part, weight in named.items():
             # AdamW divides a gradient by its own size: what is rounded of a small one is a few
-            # hundredths of a step, of a large model's up to a tenth.
-            most = 3e-4 if kind == "smollm2" else 3e-5
+            # hundredths of a step, of a large model's up to a fifth.
+            most = 6e-4 if kind == "smollm2" else 3e-5
             torch.testing.assert_close(weights[part].detach(), weight.detach(), atol=most, rtol=0)
 
     weights = results["s2"].weights

@@ -133,8 +133,9 @@ def test_an_endpoints_replica_is_planned_as_a_studys_are_but_shares_no_weights(
         methods_of(asked.study, asked.study.backbones[0]),
     )
 
-    def planned_on(nodes: str) -> Stage:
-        return serving_plan(asked.study, backbone, method, asked.data.items, assumed(nodes))
+    def planned_on(nodes: str, gpus: int | None = None) -> Stage:
+        items, inventory = asked.data.items, assumed(nodes)
+        return serving_plan(asked.study, backbone, method, items, inventory, gpus=gpus)
 
     small = planned_on("cpus=64,memory=900GiB,gpus=8,gpu_memory=24GB")
     assert (small.gpus, small.layout.devices, small.sharded) == (2, 2, False)
@@ -142,6 +143,8 @@ def test_an_endpoints_replica_is_planned_as_a_studys_are_but_shares_no_weights(
     assert (large.gpus, large.context(backbone).execution.tokens_per_batch) == (1, 4096)
     with pytest.raises(PlanError, match=r"opt-13b .* on one device"):
         planned_on("nodes=8,cpus=8,memory=100GiB,gpus=1,gpu_memory=24GB")
+    to_come = planned_on("cpus=8,memory=100GiB", gpus=2)
+    assert (to_come.gpus, to_come.layout.devices) == (2, 2)
 
 
 @pytest.mark.parametrize(

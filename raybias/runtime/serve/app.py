@@ -85,6 +85,8 @@ class Serving(BaseModel):
     """Backbones by name, each with its own replicas; all by default."""
     replicas: int = Field(1, ge=1)
     """Replicas of each model and of the ingress; of two, one answers while the other is lost."""
+    gpus: int | None = Field(None, ge=0, le=8)
+    """GPUs of one replica, also where an autoscaler must bring them; planned by default."""
     limits: Limits = Limits()
     """Limits of one request, and of all that wait."""
     token_file: str | None = None
@@ -143,7 +145,8 @@ def offered(args: Serving) -> tuple[Offer, dict[str, serve.Application]]:
         if store.exists(file := f"items/{each.name}.parquet")
     }
     stages = {
-        name: serving_plan(study, *each, items, inventory) for name, each in labelling.items()
+        name: serving_plan(study, *each, items, inventory, gpus=args.gpus)
+        for name, each in labelling.items()
     }
     offer = Offer(args, study, facts, digest, stages)
     return offer, {name: _scorer(offer, name, *each) for name, each in labelling.items()}
