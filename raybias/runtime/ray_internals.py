@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -143,6 +144,16 @@ def free_by_node() -> dict[str, dict[str, float]]:
 
     found: dict[str, dict[str, float]] = available_resources_per_node()
     return found
+
+
+def forget_serve() -> None:
+    """Forget Serve's controller before Ray ends.
+
+    Ray 2.60 tells its sessions apart by their jobs' numbers, and takes it for that of the next Ray
+    that this process starts, whose job has the same.
+    """
+    if context := sys.modules.get("ray.serve.context"):
+        context._set_global_client(None)
 
 
 def _serve_client() -> Any:

@@ -18,7 +18,7 @@ from typing import Final
 from raybias.errors import PlanError, RaybiasError, WorkFailed
 from raybias.planning.inventory import size
 from raybias.runtime.ending import keeping_handlers, kill_started, undoing
-from raybias.runtime.ray_internals import grpc_channel, on_loopback, session_folder
+from raybias.runtime.ray_internals import forget_serve, grpc_channel, on_loopback, session_folder
 from raybias.storage import is_storage_error, storage_error
 
 #: What `address` says for work that is done without Ray.
@@ -89,6 +89,7 @@ def connected(address: str | None = None) -> Iterator[bool]:
             _quiet()
             yield own
     finally:
+        forget_serve()
         ray.shutdown()
 
 

@@ -85,6 +85,27 @@ def test_a_signal_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_one_process_runs_studies_one_after_another_each_on_a_ray_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """Serve's client and handles of the first would be taken for those of the second."""
+    path = study(tmp_path, steps=40)
+    code = (
+        "import raybias, sys, time\n"
+        "file, folder = sys.argv[1:]\n"
+        "study = raybias.load_study(file)\n"
+        "for number in range(2):\n"
+        "    raybias.run(study, out=f'{folder}/own{number}', address='local')\n"
+        # A handle tells Serve every ten seconds what it has under way.
+        "    time.sleep(11)\n"
+    )
+    command = [sys.executable, "-c", code, str(path), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "push_metrics" not in done.stderr
+
+
+@pytest.mark.slow
 def test_replicas_end_with_a_driver_that_is_killed_and_until_then_are_named(tmp_path: Path) -> None:
     path = study(tmp_path, steps=20)
     content = yaml.safe_load(path.read_text("utf-8"))

@@ -136,6 +136,7 @@ def _multiplexed(runs: int) -> type[Replica]:
 @contextmanager
 def deployed(app: serve.Application, name: str) -> Iterator[DeploymentHandle]:
     """Run a Serve application until the context ends; its replicas start meanwhile."""
+    handle: DeploymentHandle | None = None
     try:
         with CONFIGS:
             start = partial(
@@ -147,9 +148,13 @@ def deployed(app: serve.Application, name: str) -> Iterator[DeploymentHandle]:
                 # Another study started Serve at the same moment; it is found now.
                 start()
             target = serve.RunTarget(app, name, route_prefix=None)
-            [handle] = serve.run_many([target], wait_for_applications_running=False)
-        yield handle.options()
+            [found] = serve.run_many([target], wait_for_applications_running=False)
+        handle = found.options()
+        yield handle
     finally:
+        if handle is not None:
+            # It reports to Serve by itself, and would start a Ray where this one has ended.
+            handle.shutdown()
         serve.delete(name)
 
 
