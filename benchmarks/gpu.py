@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import labelling
 import lora
 import torch
 import torch.distributed as dist
@@ -217,10 +218,10 @@ class Bench:
         """Label logits of 2,048 items."""
         backbone = workload.load(self.folder, dtype=self.dtype, device=self.device)
         rows = backbone.encoder.encode(workload.items(None, 64 if self.small else 2048))
-        labeller = workload.labeller(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
+        labeller = labelling.labeller(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
         distinct = workload.distinct_tokens(rows)
         flops = workload.model_flops(backbone.model, distinct, backward=False)
-        score = partial(workload.label_logits, labeller, rows)
+        score = partial(labelling.label_logits, labeller, rows)
         yield self.measured(f"{len(rows)} rows scored", score, flops)
 
     def repeat(self) -> Iterator[Fact]:
@@ -244,8 +245,8 @@ class Bench:
                 ("LoRA, dropout 0.1", lora.packed(self.folder, rows, 4, **given)),
             ):
                 yield self.measured(f"{name}, 4 seeds, {how}", tuner.advance)
-            labeller = workload.labeller(workload.load(self.folder, **given), ids)
-            score = partial(workload.label_logits, labeller, texts)
+            labeller = labelling.labeller(workload.load(self.folder, **given), ids)
+            score = partial(labelling.label_logits, labeller, texts)
             yield self.measured(f"{len(texts)} rows scored, {how}", score)
 
     def prompts(self) -> Iterator[Fact]:

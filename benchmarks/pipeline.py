@@ -22,6 +22,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
+import labelling
 import pyarrow as pa
 import ray
 import torch
@@ -79,7 +80,7 @@ def bare_loop(store: Store, labeller: SoftPromptTrainer, shards: list[Shard]) ->
         shapes = {base.PROMPT: (PROMPT, labeller.backbone.width)}
         folder = f"adapters/{shard.run_id}"
         prompt_PD = base.read_tensors(store, folder, shapes, file=base.ADAPTER)[base.PROMPT]
-        workload.label_logits(labeller, labeller.encoder.encode(texts), prompt_PD)
+        labelling.label_logits(labeller, labeller.encoder.encode(texts), prompt_PD)
 
 
 def granted(slots: int) -> Grant:
@@ -132,7 +133,7 @@ def rounds_of(
     )
     spec = Backbone.model_validate({"id": str(folder), "dtype": dtype})
     backbone = workload.load(folder, dtype=dtype, device="cpu")
-    labeller = workload.labeller(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
+    labeller = labelling.labeller(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
     store = Store(place / "out")
     texts = workload.items(None, items)
     shards = fill(store, texts=texts, runs=runs, width=backbone.width, rows=rows)

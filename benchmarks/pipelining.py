@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from unittest import mock
 
+import labelling
 import torch
 import typer
 import workload
@@ -82,7 +83,7 @@ def main(
         with ExitStack() as stack:
             if device == "cpu":
                 stack.enter_context(taking_turns(loaded.model, devices))
-            return workload.label_logits(sides[name], rows)
+            return labelling.label_logits(sides[name], rows)
 
     def tune(name: str) -> Any:
         trainer = sides[name]

@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import labelling
 import torch
 import transformers
 import workload
@@ -218,7 +219,7 @@ def likelihood(
     prompts = [plain(ZeroShot()).first(text, LABELS) for text in texts]
 
     def score(scorer: SoftPromptTrainer) -> Callable[[int], torch.Tensor]:
-        return lambda _turn: workload.label_logits(scorer, backbone.encoder.encode(prompts))
+        return lambda _turn: labelling.label_logits(scorer, backbone.encoder.encode(prompts))
 
     sides: dict[str, Callable[[int], torch.Tensor]] = {peer: lambda _turn: harness(lm, prompts)}
     sides |= {name: score(scorer) for name, scorer in scorers.items()}
@@ -295,6 +296,6 @@ def comparisons(size: Size) -> Iterator[Comparison]:
     yield from workload.measured(cot(writers, checks, backbone, fewer), size)
     lm = harness_model(model, backbone.tokenizer, add_bos_token=True)
     ids = verbalizer_ids(backbone.tokenizer, LABELS)
-    scorers = {name: workload.labeller(each, ids) for name, each in ours.items()}
+    scorers = {name: labelling.labeller(each, ids) for name, each in ours.items()}
     part = likelihood(lm, f"HFLM {dtype}, batch 32", scorers, backbone, texts)
     yield from workload.measured(part, size)

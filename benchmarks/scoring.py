@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import labelling
 import torch
 import workload
 from comparison import Comparison, Size
@@ -110,7 +111,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
     }
     by_harness = f"HFLM {first}, batch 32"
     ours = {
-        f"ours {name}": partial(_ours, workload.labeller(each, ids), rows)
+        f"ours {name}": partial(_ours, labelling.labeller(each, ids), rows)
         for name, each in backbones.items()
     }
     theirs_NL = harness(lm, requests[0])
@@ -133,4 +134,4 @@ def _hugging_face(
 
 
 def _ours(labeller: SoftPromptTrainer, rows: list[list[list[int]]], turn: int) -> torch.Tensor:
-    return workload.label_logits(labeller, rows[turn])
+    return labelling.label_logits(labeller, rows[turn])

@@ -30,10 +30,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.profiler import ProfilerActivity, profile
 
 from raybias.config import Backbone, Probe, TrainingSet
-from raybias.engine.adapters.base import SoftPromptTrainer
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.context import Execution
-from raybias.methods import SoftPrompt
 from raybias.methods.prompted import Asking, Prompted
 from raybias.probes import probe_items, training_sentences
 from raybias.schema import LABELS
@@ -406,20 +404,3 @@ def plain(method: Prompted) -> Asking:
     """Return what writes a method's prompts as plain text, for any tokenizer."""
     nothing: Any = None
     return Asking(method.model_copy(update={"prompt_format": "raw"}), nothing)
-
-
-def labeller(model: LoadedBackbone, label_ids: Sequence[int]) -> SoftPromptTrainer:
-    """Return what computes label logits after any prompt."""
-    return SoftPromptTrainer(model, label_ids, SoftPrompt(prompt_length=1))
-
-
-def label_logits(
-    trainer: SoftPromptTrainer,
-    rows: Sequence[Sequence[int]],
-    prompt_PD: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Compute the label logits [N, L] of rows after a prompt, or none."""
-    prompt_PD = torch.empty(0, trainer.backbone.width) if prompt_PD is None else prompt_PD
-    delta_PD = prompt_PD.to(trainer.device) - trainer._start_D
-    (logits_NL,) = trainer.logits([{"delta": delta_PD}], [trainer.prepare(rows)])
-    return logits_NL

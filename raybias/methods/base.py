@@ -175,7 +175,7 @@ def shard_of(reader: Reader, run: Any, shard: Shard, items: pa.Table, schema: pa
 
 #: An item or an answer, by column.
 Item = dict[str, Any]
-#: What computes the rows of answers, and counts the tokens that the model read and wrote for them.
+#: A call that computes rows of answers, and the tokens that the model read and wrote for them.
 ComputeRows = Callable[[], tuple[Sequence[Item], int]]
 
 

@@ -144,7 +144,14 @@ def serving_plan(
     if gpus is not None or isinstance(backbone, Provider):
         need = ResourceRequest(cpus=asked.cpus_per_worker, gpus=gpus or 0)
         layout = Layout(asked.tokens_per_batch, max(1, need.gpus))
-        return Stage(backbone=backbone.name, need=need, layout=layout, memory=(), device_memory=0)
+        return Stage(
+            backbone=backbone.name,
+            need=need,
+            layout=layout,
+            memory=(),
+            device_memory=0,
+            deterministic=asked.deterministic,
+        )
     own = {"shard": "never", "replicas_min": 1, "replicas_max": None}
     inputs = Inputs(
         backbone=backbone,

@@ -31,7 +31,7 @@ _MOST: Final = 25
 _WHOLE: Final = 4000
 _ITEM: Final = ("probe", "attribute", "group", "template_id", "term", "item_id", "label")
 _CLASSIFIER: Final = ("model", "method", "dataset", "style")
-#: What a sentence is.
+#: Columns that show a sentence, its word and its right label.
 _SENTENCE: Final[Mapping[str, Cell]] = {
     "sentence": "text",
     "word": lambda row: row["term"] or "",

@@ -23,8 +23,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 
+from benchmarks import labelling
 from raybias.config import Backbone
 from raybias.engine.adapters.base import SoftPromptTrainer, TrainingBatch, stack_weights
 from raybias.engine.answering import Opening
@@ -203,7 +205,7 @@ def scoring(folder: Path) -> None:
     loaded = backbones.load("llama", folder)
     spec = Backbone(id=str(pair_models.save("bert", folder)), dtype="float32")
     masked = load_masked(spec)
-    labels = backbones.labeller(loaded, (2, 3, 4))
+    labels = labelling.labeller(loaded, (2, 3, 4))
     tokens, words = TokenScorer(loaded), MaskedScorer(masked)
     host = Host()
     many = [[n, *range(2, 14)] for n in range(1, 40)]
@@ -214,7 +216,7 @@ def scoring(folder: Path) -> None:
             each.model.base_model.register_forward_pre_hook(lambda *_: host.events.append("pass"))
         move_label_rows(labels, device)
         for scorer, work in (
-            (labels, lambda: backbones.label_logits(labels, many)),
+            (labels, lambda: labelling.label_logits(labels, many)),
             (tokens, tokens.prepare([(row, 1) for row in many])),
             (words, words.prepare([[(row, 2) for row in many]])),
         ):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks import labelling
 from raybias.engine import keyed_draws
 from raybias.engine.adapters.base import TrainingBatch
 from raybias.engine.answering import EngineAnswers
@@ -80,7 +81,7 @@ def test_labels_and_answers(
     spec = backbones.spec_of(kind, tmp_path / kind, dtype=dtype)
     models = [load_backbone(spec, Execution(device=where)) for where in ("cpu", device)]
     expected, found = (
-        backbones.label_logits(backbones.labeller(model, (2, 3, 4)), ROWS) for model in models
+        labelling.label_logits(labelling.labeller(model, (2, 3, 4)), ROWS) for model in models
     )
     near(found, expected, tolerance)
     assert EngineAnswers(models[1]).shares

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks import labelling
 from raybias.config import Backbone
 from raybias.engine import attention
 from raybias.engine.answering import EngineAnswers
@@ -33,8 +34,8 @@ def test_logits_are_the_models_own(kind: str, backbone: Callable[[str], LoadedBa
     torch.manual_seed(1)
     prompts_SPD = torch.randn(3, 5, model.width)
     for budget, prompt_PD in zip((16, 100, 4096), prompts_SPD, strict=True):
-        labeller = backbones.labeller(backbones.with_budget(model, budget), LABEL_IDS)
-        found_NL = backbones.label_logits(labeller, rows, prompt_PD)
+        labeller = labelling.labeller(backbones.with_budget(model, budget), LABEL_IDS)
+        found_NL = labelling.label_logits(labeller, rows, prompt_PD)
         for row, found_L in zip(rows, found_NL, strict=True):
             text_TD = model.model.get_input_embeddings()(torch.tensor(row))
             with torch.no_grad():
@@ -51,7 +52,7 @@ def test_bfloat16_logits_stay_near_float32(
     half = backbones.load("opt", tmp_path, dtype="bfloat16")
     rows = backbones.token_rows(40, seed=3)
     expected_NL, found_NL = (
-        backbones.label_logits(backbones.labeller(model, LABEL_IDS), rows)
+        labelling.label_logits(labelling.labeller(model, LABEL_IDS), rows)
         for model in (backbone("opt"), half)
     )
     assert found_NL.dtype == torch.float32

@@ -127,7 +127,8 @@ def test_reading_is_planned_by_itself(shapes: Path) -> None:
 def test_an_endpoints_replica_is_planned_as_a_studys_are_but_shares_no_weights(
     shapes: Path,
 ) -> None:
-    asked = PreparedStudy.of(study(shapes, "opt-13b", resources={"replicas_min": 4}))
+    resources = {"replicas_min": 4, "deterministic": True}
+    asked = PreparedStudy.of(study(shapes, "opt-13b", resources=resources))
     (backbone,), (method,) = (
         asked.study.backbones,
         methods_of(asked.study, asked.study.backbones[0]),
@@ -145,6 +146,8 @@ def test_an_endpoints_replica_is_planned_as_a_studys_are_but_shares_no_weights(
         planned_on("nodes=8,cpus=8,memory=100GiB,gpus=1,gpu_memory=24GB")
     to_come = planned_on("cpus=8,memory=100GiB", gpus=2)
     assert (to_come.gpus, to_come.layout.devices) == (2, 2)
+    assert small.deterministic
+    assert to_come.deterministic
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import torch
 import transformers
 
 from raybias.config import Backbone
-from raybias.engine.adapters.base import AdapterTrainer, SoftPromptTrainer
+from raybias.engine.adapters.base import AdapterTrainer
 from raybias.engine.adapters.tuning import PackedTuner, Run, TokenSet, Trial
 from raybias.engine.backbone import LoadedBackbone, load_backbone
 from raybias.engine.context import Execution
-from raybias.methods import SoftPrompt, Tuned
+from raybias.methods import Tuned
 from raybias.schema import LABELS
 from support.quantised import quantise
 from support.words import word_tokenizer
@@ -173,20 +173,3 @@ def token_set(count: int, *, seed: int) -> TokenSet:
     """Sentences of `count` rows with labels that depend on a word of theirs."""
     rows = token_rows(count, seed=seed)
     return TokenSet(tuple(map(tuple, rows)), tuple(row[-1] % 3 for row in rows))
-
-
-def labeller(model: LoadedBackbone, label_ids: Sequence[int]) -> SoftPromptTrainer:
-    """What reads label logits behind any prompt."""
-    return SoftPromptTrainer(model, label_ids, SoftPrompt(prompt_length=1))
-
-
-def label_logits(
-    trainer: SoftPromptTrainer,
-    rows: Sequence[Sequence[int]],
-    prompt_PD: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """The label logits [N, L] of rows behind a prompt, or none."""
-    prompt_PD = torch.empty(0, trainer.backbone.width) if prompt_PD is None else prompt_PD
-    delta_PD = prompt_PD.to(trainer.device) - trainer._start_D
-    (logits_NL,) = trainer.logits([{"delta": delta_PD}], [trainer.prepare(rows)])
-    return logits_NL

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from transformers import OPTConfig, OPTForCausalLM
 
+from benchmarks import labelling
 from raybias.config import Backbone
 from raybias.engine.adapters.base import ADAPTER, PROMPT, write_folder
 from raybias.engine.backbone import load_backbone
 from raybias.engine.encoder import verbalizer_ids
 from raybias.schema import LABELS
 from raybias.storage import Store
-from support import backbones
 from support.words import word_tokenizer
 
 #: Logits [N, K] by run.
@@ -57,13 +57,13 @@ def texts(count: int, *, seed: int, longest: int = 40) -> list[str]:
 def save_prompts(store: Store, spec: Backbone, runs: Sequence[str], texts: Sequence[str]) -> Logits:
     """Random soft prompts of runs in an OUT; returns what the engine makes of texts, one by one."""
     backbone, found = load_backbone(spec), {}
-    labeller = backbones.labeller(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
+    labeller = labelling.labeller(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
     rows = [backbone.encoder.encode([text]) for text in texts]
     for seed, run_id in enumerate(runs, start=1):
         prompt_PD = torch.randn(4, 32, generator=torch.Generator().manual_seed(seed))
         tensors = {PROMPT: prompt_PD}
         write_folder(store, f"adapters/{run_id}", tensors, file=ADAPTER, parts=[], record={})
         found[run_id] = np.concatenate(
-            [backbones.label_logits(labeller, row, prompt_PD).numpy() for row in rows]
+            [labelling.label_logits(labeller, row, prompt_PD).numpy() for row in rows]
         )
     return found

@@ -208,7 +208,7 @@ class ShardWorker:
             return self._held[1]
 
     def prepare(self, run: Any, shard: Shard, items: pa.Table) -> Compute:
-        """Do the host's part of a shard; return what computes the rows of its file."""
+        """Do the host's part of a shard; return the call that computes its rows."""
         schema = self.methods[shard.method].output().schema
         return shard_of(self.reader(shard.method), run, shard, items, schema)
 
@@ -268,7 +268,7 @@ class _PairRewriter(Reader):
         return compute
 
 
-#: What computes shards.
+#: A method, or the rewriting of a style: its reader computes shards.
 Served = Method | StyleRewriting
 
 

@@ -97,7 +97,7 @@ class Serving(BaseModel):
 
 @dataclass(frozen=True)
 class Offer:
-    """What is served of a study, and to whom.
+    """The runs of a study that are served, and their token.
 
     `facts` describe each run, `digest` as for `web`; `stages` plan the replicas by `MODEL-METHOD`.
     """
