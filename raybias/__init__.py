@@ -7,10 +7,10 @@ package loads neither torch nor Ray.
 from raybias.api.files import (
     compare,
     design,
+    export,
     judge_labels,
     judge_sheet,
     measure,
-    samples,
 )
 from raybias.api.studies import audit, convert, demo, doctor, open, plan, run, serve, write_report
 from raybias.config import (
@@ -80,6 +80,7 @@ __all__ = [
     "design",
     "doctor",
     "download_data",
+    "export",
     "judge_labels",
     "judge_sheet",
     "load_study",
@@ -89,7 +90,6 @@ __all__ = [
     "plan",
     "probe_items",
     "run",
-    "samples",
     "serve",
     "study_schema",
     "write_report",

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
+from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Annotated, Any, Final
 
@@ -64,6 +65,8 @@ class Record:
     the other that could be, if there is one."""
     rows_per_shard: Mapping[str, Counts] = field(default_factory=dict)
     """Items of a shard, by backbone and method, as they were first planned."""
+    begun: str = ""
+    """When work in OUT began, in UTC."""
 
     def with_study(self, study: Study) -> Record:
         """Replace the study, and the fingerprint with it."""
@@ -132,7 +135,7 @@ def resumed(store: Store, record: Record) -> Record:
     rows = recorded.study.resources.rows_per_shard
     resources = study.resources.model_copy(update={"rows_per_shard": rows})
     record = record.with_study(study.model_copy(update={"resources": resources}))
-    record = replace(record, rows_per_shard=recorded.rows_per_shard)
+    record = replace(record, rows_per_shard=recorded.rows_per_shard, begun=recorded.begun)
     refuse_other(store, _identity(recorded), _identity(record))
     read_runs(store)
     return record
@@ -162,7 +165,8 @@ def refuse_other(store: Store, recorded: Mapping[str, Any], given: Mapping[str, 
 @before_work()
 def begin(store: Store, record: Record) -> None:
     """Write OUT/study.yaml; `OutputError` where OUT cannot be written."""
-    written = replace(record, command=redact(record.command))
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    written = replace(record, command=redact(record.command), begun=record.begun or now)
     # The study by itself, whose methods may have been registered after this module was imported.
     content = {
         "study": record.study.model_dump(mode="json"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Paths = str | Path | Iterable[str | Path]
 #: Paths; or a frame of Polars, pandas or Arrow, or arrays by name; or several of these.
 Given = Any
+#: What results can be written as for others.
+Form = Literal["eee", "lm-eval", "latex"]
 
 
 def measure(
@@ -220,21 +222,28 @@ def design(
     return design_of_files(paths, target=target, profile=profile, scope=scope)[0]
 
 
-def samples(study: str | Path, out: str | Path) -> list[str]:
-    """Write an OUT's answers as lm-evaluation-harness logs samples; return the files' names.
+def export(study: str | Path, form: Form, out: str | Path) -> list[str]:
+    """Write an OUT's results for others; return the files' names.
 
     Parameters
     ----------
     study: OUT of `run`.
-    out: folder or URI for MODEL/samples_TASK.jsonl.
+    form: eee, the estimates of each model in the schema of Every Eval Ever; lm-eval, the answers to
+        questions with options, and scores of pairs, as lm-evaluation-harness logs samples; latex,
+        the tables of the page's answer.
+    out: folder or URI for MODEL.json, MODEL/samples_TASK.jsonl, or summary_NUMBER.tex.
 
     Raises
     ------
-    DataError: there are neither answers to questions with three options nor scores of pairs.
+    OutputError: no OUT of a study that was run.
+    DataError: for lm-eval, there are neither answers to questions with three options nor scores of
+        pairs.
     """
-    from raybias.report.export import write_samples
+    from raybias.report.every_eval import write_evaluations
+    from raybias.report.export import write_latex, write_samples
 
-    return write_samples(Store(study), Store(out))
+    write = {"eee": write_evaluations, "lm-eval": write_samples, "latex": write_latex}[form]
+    return write(Store(study), Store(out))
 
 
 def judge_sheet(

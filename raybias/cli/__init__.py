@@ -12,9 +12,9 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -23,12 +23,30 @@ from raybias.errors import RaybiasError, WorkFailed, of_library
 from raybias.redaction import redact
 from raybias.runtime.ending import ending_on_signals
 
-#: The groups of `raybias --help`, and what stands in each.
-_GROUPS: Final = {
-    "Start": (start.demo, start.audit, start.run, start.plan),
-    "Judge": (judge.measure, judge.compare, judge.report),
-    "Operate": (start.serve, start.doctor),
-    "Data": (data.probe_app, data.app, data.annotate),
+#: What `raybias --help` lists under each title: commands, or groups of them with their help.
+_COMMANDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "Start": {"demo": start.demo, "audit": start.audit, "run": start.run, "plan": start.plan},
+    "Judge": {"measure": judge.measure, "compare": judge.compare, "report": judge.report},
+    "Operate": {"serve": start.serve, "doctor": start.doctor},
+    "Data": {
+        "probes": (
+            "List probes, write one to a file, make and check your own.",
+            {"list": data.list_probes, "new": data.new, "check": data.check, "write": data.write},
+        ),
+        "data": (
+            "List, check and download the public data sets; convert weights.",
+            {
+                "list": data.list_sets,
+                "check": data.check_folder,
+                "download": data.download,
+                "convert": data.convert,
+            },
+        ),
+        "annotate": (
+            "Let people judge styled pairs, or label texts of a study that a judge labelled.",
+            {"export": data.export, "import": data.import_},
+        ),
+    },
 }
 
 
@@ -38,26 +56,24 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for _title, _commands in _GROUPS.items():
-    for _command in _commands:
-        if isinstance(_command, typer.Typer):
-            app.add_typer(_command, rich_help_panel=_title)
+
+
+def _add(program: typer.Typer, commands: Mapping[str, Any], title: str | None = None) -> None:
+    """Add commands, whose help is their docstring, a line for each paragraph, and groups."""
+    for name, command in commands.items():
+        if isinstance(command, tuple):
+            about, own = command
+            group = typer.Typer(help=about, no_args_is_help=True)
+            _add(group, own)
+            program.add_typer(group, name=name, rich_help_panel=title)
         else:
-            app.command(rich_help_panel=_title)(_command)
+            paragraphs = str(inspect.getdoc(command)).partition("\n\nParameters\n")[0].split("\n\n")
+            about = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+            program.command(name, help=about, rich_help_panel=title)(command)
 
 
-def _unwrap(group: typer.Typer) -> None:
-    """Give commands their docstrings as help, a line for each paragraph, as terminals differ."""
-    for command in group.registered_commands:
-        text = inspect.getdoc(command.callback) or ""
-        paragraphs = text.partition("\n\nParameters\n")[0].split("\n\n")
-        command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
-    for each in group.registered_groups:
-        if each.typer_instance is not None:
-            _unwrap(each.typer_instance)
-
-
-_unwrap(app)
+for _title, _commands in _COMMANDS.items():
+    _add(app, _commands, _title)
 
 
 def _version(asked: bool) -> None:

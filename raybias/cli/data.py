@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import polars as pl
 import typer
@@ -11,10 +13,10 @@ from tabulate import tabulate
 
 from raybias.api import files as api
 from raybias.api import studies
-from raybias.cli.options import documented_by, printed_warnings
+from raybias.cli.options import Output, apart, command, printed_warnings
 from raybias.config import Backbone, PairProbe, Probe, StyleOptions
 from raybias.errors import ConfigError, DataError
-from raybias.probes import pair_items, probe_forms, probe_items
+from raybias.probes import pair_items, probe_items
 from raybias.probes import sources as catalogue
 from raybias.probes.design import check_probe
 from raybias.probes.own import commented_card
@@ -48,68 +50,64 @@ Question = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Seed of random draws.")]
 
-probe_app = typer.Typer(
-    name="probes",
-    help="List probes, write one to a file, make and check your own.",
-    no_args_is_help=True,
-)
 
-annotate = typer.Typer(
-    name="annotate",
-    help="Let people judge styled pairs, or label texts of a study that a judge labelled.",
-    no_args_is_help=True,
-)
-
-
-@probe_app.command("list")
-def list_probes() -> None:
+@command()
+def list_probes() -> Output:
     """List the probes with their attributes and data, then those in pairs, then questions."""
+    text: list[str] = []
+    rows: list[dict[str, Any]] = []
     for what, kinds, sources in (
         ("what", "attributes", probes),
         ("pairs", "types", pair_probes),
+        ("questions", "", question_probes),
     ):
-        rows = [
-            (name, each.about, ", ".join(each.kinds) or "as in the data", each.data)
+        listed = [
+            {
+                "name": name,
+                what: each.about,
+                **({kinds: ", ".join(each.kinds) or "as in the data"} if kinds else {}),
+                "data": each.data,
+            }
             for name, each in sources.items()
         ]
-        print(tabulate(rows, headers=("name", what, kinds, "data")), end="\n\n")
-    questions = [(name, each.about, each.data) for name, each in question_probes.items()]
-    print(tabulate(questions, headers=("name", "questions", "data")))
+        text.append(tabulate(listed, headers="keys"))
+        rows += listed
+    return Output(apart(text), rows)
 
 
-@probe_app.command()
+@command()
 def new(
     kind: Annotated[str, typer.Argument(help="label, pair, triple, options or decision.")],
     *,
     out: Annotated[
         str | None, typer.Option(help="File or URI of the card; printed by default.")
     ] = None,
-) -> None:
+) -> Output:
     """Write a commented card for a probe of your own.
 
     A card says which columns of your file are what, what is measured, and who is harmed how.
     """
     text = commented_card(kind)
     if out is None:
-        print(text, end="")
-        return
+        return Output([text.rstrip()], [{"card": text}])
     store, name = split_uri(out)
     if store.exists(name):
         raise ConfigError("is there already", where=out, cure="give another --out")
     store.write_text(name, text)
-    print(f"written to {out}; fill it in, then `raybias probes check {out}`")
+    said = f"written to {out}; fill it in, then `raybias probes check {out}`"
+    return Output([said], [{"file": out}])
 
 
-@probe_app.command()
+@command()
 def check(
     card: Annotated[str, typer.Argument(metavar="CARD", help="The card of a probe.")],
-) -> None:
+) -> Output:
     """Say what the design of a probe of your own can and cannot show, before anything runs."""
-    print(check_probe(card))
+    design = check_probe(card)
+    return Output([design], design.parts)
 
 
-@probe_app.command()
-@documented_by()
+@command()
 def write(
     name: Name,
     *,
@@ -122,7 +120,7 @@ def write(
     evidential: Evidential = "Apparently",
     question: Question = "first",
     seed: Seed = 0,
-) -> None:
+) -> Output:
     """Write a probe's items: item_id, label, attribute, group, text, template_id, term, family.
 
     Labels are 0 negative, 1 neutral, 2 positive; rows keep their published order. A probe in
@@ -154,26 +152,10 @@ def write(
         items = probe_items(chosen_probe(name, data, attribute, unmarked=unmarked))
         schema, by, headers = ITEMS, ["attribute"], ["attribute", "items"]
     write_frame(items, out, schema)
-    counts = items.group_by(by, maintain_order=True).len().rows()
+    counts = items.group_by(by, maintain_order=True).len()
     total = ("all", *[""] * (len(by) - 1), len(items))
-    print(tabulate([*counts, total], headers=headers))
-    print(f"written to {out}")
-
-
-@probe_app.command()
-def unmarked(name: Name, data: Data = None, attribute: Attribute = None) -> None:
-    """Print each template without its group term, and those left out with the reason.
-
-    A study adds them as extra groups with `unmarked: true`.
-    """
-    forms = probe_forms(chosen_probe(name, data, attribute))
-    made = forms.filter(pl.col("left_out").is_null())
-    left = forms.filter(pl.col("left_out").is_not_null())
-    for rows, last in ((made, "unmarked"), (left, "left_out")):
-        if len(rows):
-            shown = rows.select("attribute", "template_id", "template", last)
-            print(tabulate(shown.rows(), headers=shown.columns), end="\n\n")
-    print(f"{len(made)} templates have an unmarked form, {len(left)} are left out")
+    text = tabulate([*counts.rows(), total], headers=headers)
+    return Output([text, f"written to {out}"], counts)
 
 
 def chosen_probe(
@@ -193,8 +175,7 @@ def chosen_probe(
     )
 
 
-@annotate.command()
-@documented_by()
+@command()
 def export(
     what: Annotated[
         str,
@@ -213,7 +194,7 @@ def export(
     question: Question = "first",
     of_group: Annotated[int, typer.Option(min=2)] = 50,
     seed: Seed = 0,
-) -> None:
+) -> Output:
     """Write a sheet for people to label, and guidelines of pairs.
 
     Of pairs, originals and styled pairs stand side by side, and every annotator fills in the column
@@ -228,8 +209,7 @@ def export(
     """
     if Store(what).exists("study.yaml"):
         rows = api.judge_sheet(what, out, of_group=of_group, seed=seed)
-        print(f"{rows.height} texts to label are in {Store(out).uri}")
-        return
+        return Output([f"{rows.height} texts to label are in {Store(out).uri}"], rows)
     if not style:
         raise typer.BadParameter("no style is given", param_hint="--style")
     pair_probes.check(what)
@@ -246,17 +226,17 @@ def export(
             PairProbe.model_validate(chosen), ["original", *style], files=styled or (),
             options=options, seed=seed,
         )  # fmt: skip
-    n = len(export_annotation(pairs, out))
-    print(f"{n} rows in {Store(out).uri_of('sheet.csv')}, with guidelines.md")
+    sheet = export_annotation(pairs, out)
+    said = f"{len(sheet)} rows in {Store(out).uri_of('sheet.csv')}, with guidelines.md"
+    return Output([said], sheet)
 
 
-@annotate.command("import")
-@documented_by()
+@command()
 def import_(
     what: Annotated[str, typer.Argument()],
     files: Annotated[list[str], typer.Argument()],
     out: str | None = None,
-) -> None:
+) -> Output:
     """Read people's labels: agreement on pairs, or gaps corrected for a judge's errors.
 
     Of pairs, writes shares.csv, agreement.csv, and two files of styled pairs: kept.csv, which all
@@ -276,70 +256,70 @@ def import_(
         if len(files) != 1:
             raise typer.BadParameter("a study has one sheet", param_hint="FILES")
         results = api.judge_labels(what, files[0])
-        print(judged_text(results.table("judged").collect()))
-        print(f"\nreport: {results.report}")
-        return
+        judged = results.table("judged").collect()
+        return Output(apart([judged_text(judged)], f"report: {results.report}"), judged)
     if out is None:
         raise typer.BadParameter("no folder is given", param_hint="--out")
     tables = import_annotation(what, files, out)
     shares, agreed = tables["shares"], tables["agreement"]
     shown = [(*row[:-1], f"{row[-1]:.1%}") for row in shares.rows()]
-    print(tabulate(shown, headers=shares.columns), end="\n\n")
-    print(tabulate(agreed.rows(), headers=agreed.columns, floatfmt=".3f", missingval="-"))
+    parts = (
+        tabulate(shown, headers=shares.columns),
+        tabulate(agreed.rows(), headers=agreed.columns, floatfmt=".3f", missingval="-"),
+    )
     kept, rest = len(tables["kept"]), len(tables["rewrite"])
-    print(f"\n{kept} kept, {rest} to rewrite; files are in {Store(out).uri}")
+    said = f"{kept} kept, {rest} to rewrite; files are in {Store(out).uri}"
+    return Output(apart(parts, said), agreed)
 
 
-app = typer.Typer(
-    name="data",
-    help="List, check and download the public data sets; convert weights.",
-    no_args_is_help=True,
-)
-
-
-@app.command("list")
-def list_sets() -> None:
+@command()
+def list_sets() -> Output:
     """List the data sets that raybias reads, with licence, pinned revision and source."""
     sets = catalogue.data_sets().with_columns(
         pl.col("part") + pl.when("optional").then(pl.lit(" (optional)")).otherwise(pl.lit(""))
     )
-    rows = sets.drop("optional").rows()
+    sets = sets.drop("optional")
     headers = ("name", "part", "files", "rows", "revision", "licence", "source")
-    print(tabulate(rows, headers=headers, disable_numparse=True))
+    return Output([tabulate(sets.rows(), headers=headers, disable_numparse=True)], sets)
 
 
-@app.command("check")
+@command()
 def check_folder(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URI of one data set.")],
     name: Annotated[
         str | None, typer.Option(help="Which data set it is; recognised by its files by default.")
     ] = None,
-) -> None:
+) -> Output:
     """Compare a folder with the published files: sha256 and row counts.
 
     Exits with 2 if anything differs.
     """
     found = catalogue.check_data(folder, name)
-    rows = found.select("file", "rows", "finding").rows()
     headers = (f"{found['name'][0]} file", "rows", "finding")
-    print(tabulate(rows, headers=headers, disable_numparse=True))
+    rows = found.select("file", "rows", "finding").rows()
+    text = tabulate(rows, headers=headers, disable_numparse=True)
     wrong = found.filter(~found["ok"])["file"].to_list()
-    if wrong:
-        raise DataError(
-            f"{len(wrong)} of {len(found)} files are not as published ({wrong[0]} first)",
-            where=folder,
-            cure="see `raybias data list` for their source",
-        )
+
+    def checked(first: Iterable[Any]) -> Iterator[Any]:
+        yield from first
+        if wrong:
+            raise DataError(
+                f"{len(wrong)} of {len(found)} files are not as published ({wrong[0]} first)",
+                where=folder,
+                cure="see `raybias data list` for their source",
+            )
+
+    return Output(checked([text]), checked(found.iter_rows(named=True)))
 
 
-@app.command()
+@command()
 def download(
     name: Annotated[str, typer.Argument(help="A data set of `raybias data list`.")],
     out: Annotated[Path, typer.Option(help="Local folder; give it as --data or `data` later.")],
     mirror: Annotated[
         str | None, typer.Option(help="Address that holds the files, instead of the published one.")
     ] = None,
-) -> None:
+) -> Output:
     """Fetch a data set from its published source at the pinned revision.
 
     Files that are already there and right are not fetched again; a file whose
@@ -350,14 +330,13 @@ def download(
     count = int(catalogue.data_sets().filter(name=name)["files"].sum())
     with Reporter().stage(f"fetching {name}", count) as advance:
         catalogue.download_data(name, out, mirror=mirror, on_file=lambda path: advance(note=path))
-    print(f"{name}: {count} files in {out}")
+    return Output([f"{name}: {count} files in {out}"], [{"folder": str(out), "files": count}])
 
 
-@app.command()
-@documented_by(studies.convert)
+@command(studies.convert)
 def convert(
     model: Annotated[str, typer.Argument()], *, out: str, revision: str | None = None
-) -> None:
+) -> Output:
     """Convert a GGUF file or pickled weights into a folder with safetensors, for studies to name.
 
     A study reads safetensors only. transformers reads a GGUF file (extra `gguf`); its weights
@@ -365,6 +344,8 @@ def convert(
     weights alone reads a pickle; a file that holds anything else is refused.
     """
     done = studies.convert(model, out, revision=revision)
-    print(f"{done.folder}: {done.tensors} tensors as safetensors; give it as the backbone's id")
+    said = [f"{done.folder}: {done.tensors} tensors as safetensors; give it as the backbone's id"]
     if done.quantisation:
-        print(f"from GGUF {done.quantisation}: tables call it {Backbone(id=done.folder).name}")
+        name = Backbone(id=done.folder).name
+        said.append(f"from GGUF {done.quantisation}: tables call it {name}")
+    return Output(said, [asdict(done)])

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Final
 
+import polars as pl
 import typer
 
 from raybias.api import files as api
 from raybias.api import studies
-from raybias.cli.options import ProfileOption, command_line, documented_by, printed_warnings
+from raybias.api.files import Form
+from raybias.cli.options import (
+    Output,
+    ProfileOption,
+    apart,
+    command,
+    command_line,
+    printed_warnings,
+)
 from raybias.config import Profile, Scope
 from raybias.config.study import Interval
 from raybias.errors import ConfigError
@@ -34,7 +43,7 @@ _CHOICE: Final = "KEY=VALUE,..."
 _GROUPS: Final = "such as age=young,adult,old"
 
 
-@documented_by(api.measure)
+@command(api.measure)
 def measure(
     files: Annotated[
         list[str] | None,
@@ -66,10 +75,8 @@ def measure(
     reference: list[str] | None = None,
     background: str | None = None,
     target: Annotated[float | None, typer.Option(min=0.0001, max=1)] = None,
-    as_json: Annotated[bool, typer.Option("--json")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet")] = False,
     out: str | None = None,
-) -> None:
+) -> Output:
     """Measure bias in predictions and answers: every score of their kind, with its interval.
 
     Intervals resample what answers were made from: seeds, templates, words, pairs or items.
@@ -86,8 +93,6 @@ def measure(
     target: say instead which seeds, templates or words to add for intervals of this half width, and
         what that costs: of a study that was tuned in device-hours, else in items read. It rests on
         the variance components of the gaps at hand.
-    as_json: print the estimates as JSON, a row a line.
-    quiet: print nothing but warnings.
     """
     from raybias import stats
     from raybias.report.design import design_text
@@ -97,19 +102,15 @@ def measure(
     from raybias.stats.metric_table import listed_metrics
 
     if listed:
-        print(markdown(listed_metrics()), end="")
-        return
+        metrics = listed_metrics()
+        return Output([markdown(metrics).rstrip()], metrics)
     if not files:
         raise typer.BadParameter("no files are given", param_hint="FILES")
     given = [standard_input(sys.stdin.buffer) if file == "-" else file for file in files]
     if target is not None:
         with printed_warnings(stats.StatisticsWarning):
             designs, width = design_of_files(files, target=target, profile=profile, scope=scope)
-        if as_json:
-            print(designs.write_ndjson(), end="")
-        elif not quiet:
-            print(design_text(designs, width))
-        return
+        return Output([design_text(designs, width)], designs)
     number = int(positive) if positive is not None and positive.isdigit() else positive
     references = _parted("--reference", reference or (), "attribute=group,group", _GROUPS)
     groups = {attribute: _names(text) for attribute, text in references.items()}
@@ -120,12 +121,10 @@ def measure(
             pred_column=pred_column, positive=number,
             reference_groups=groups, background=background or "", out=out, command=command_line(),
         )  # fmt: skip
-    if as_json:
-        print(estimates.write_ndjson(), end="")
-    elif not quiet:
-        print(*text(estimates, scope=scope or "widest"), sep="\n\n")
-        if out is not None:
-            print(f"\nestimates.csv, .parquet, figures and report.html are in {Store(out).uri}")
+    written = (
+        f"estimates.csv, .parquet, figures and report.html are in {Store(out).uri}" if out else ""
+    )
+    return Output(apart(text(estimates, scope=scope or "widest"), written), estimates)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -145,7 +144,7 @@ def _parted(option: str, texts: Iterable[str], form: str, cure: str) -> dict[str
     return found
 
 
-@documented_by(api.compare)
+@command(api.compare)
 def compare(
     base: Annotated[str, typer.Argument()],
     candidate: Annotated[str, typer.Argument()],
@@ -155,7 +154,7 @@ def compare(
     scope: ScopeOption = None,
     gate: Annotated[str | None, typer.Option(metavar="margin=0.02")] = None,
     out: str | None = None,
-) -> None:
+) -> Output:
     """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
 
     Of model, method and training set, what is one in each arm is what is compared; by the rest, by
@@ -175,11 +174,9 @@ def compare(
             candidate_is=_choice("--candidate", candidate_is), scope=scope,
             margin=None if gate is None else _margin(gate), out=out,
         )  # fmt: skip
-    print(found)
-    if out is not None:
-        print(f"\ncompare.csv, compare.md, compare.json and compare.html are in {Store(out).uri}")
-    if gate is not None:
-        raise typer.Exit(_CODES.get(found.verdict, 0))
+    written = f"compare.csv, .md, .json and .html are in {Store(out).uri}" if out else ""
+    code = 0 if gate is None else _CODES.get(found.verdict, 0)
+    return Output(apart([str(found)], written), found.rows, code)
 
 
 def _choice(option: str, text: str | None) -> dict[str, str]:
@@ -196,14 +193,15 @@ def _margin(text: str) -> float:
     raise ConfigError(f"--gate {text!r} is not margin=NUMBER", cure="such as margin=0.02")
 
 
-@documented_by(studies.write_report)
+@command(studies.write_report)
 def report(
     out: Annotated[str, typer.Argument(help="The OUT folder or URI of a study.")],
     profile: Annotated[Profile | None, typer.Option(show_default="the study's")] = None,
     *,
     verify: Annotated[bool, typer.Option("--verify")] = False,
-    samples: Annotated[str | None, typer.Option(metavar="DIR")] = None,
-) -> None:
+    form: Annotated[Form | None, typer.Option("--to")] = None,
+    target: Annotated[str | None, typer.Option("--out", metavar="DIR")] = None,
+) -> Output:
     """Write a study's tables, figures and report.html again; needs no model and no cluster.
 
     Prints the gaps with their intervals. In CSV, text that a spreadsheet would take for a formula
@@ -211,32 +209,36 @@ def report(
 
     Parameters
     ----------
-    samples: write instead the answers to questions with options, and scores of pairs, to a folder
-        or URI as lm-eval's samples: MODEL/samples_TASK.jsonl, a JSON object a line, which `raybias
-        measure` reads again.
+    form: write instead, for others: `eee`, the estimates of each model in the schema of Every Eval
+        Ever; `lm-eval`, the answers to questions with options, and scores of pairs, as lm-eval's
+        samples MODEL/samples_TASK.jsonl, which `raybias measure` reads again; `latex`, the tables
+        of the page's answer.
+    target: folder or URI for the files of --to.
     """
-    if samples is not None:
-        print(*api.samples(out, samples), sep="\n")
-        return
+    if (form is None) != (target is None):
+        raise typer.BadParameter("one needs the other", param_hint="--to and --out")
+    if form is not None and target is not None:
+        written = api.export(out, form, target)
+        return Output(written, ({"file": name} for name in written))
     with printed_warnings(ChangedWarning):
-        results = studies.write_report(out, profile=profile, verify=verify)
-    show(results)
+        return shown(studies.write_report(out, profile=profile, verify=verify))
 
 
-def show(results: Results) -> None:
-    """Print the estimates of a study with their intervals, and where its page is."""
+def shown(results: Results) -> Output:
+    """Show the estimates of a study with their intervals, and where its page is."""
+    found = results.estimates.collect()
+    return Output(apart(_parts(results, found), f"report: {results.report}"), found)
+
+
+def _parts(results: Results, found: pl.DataFrame) -> Iterator[str]:
     from raybias.measures.prediction_rows import KIND, gap_rows
     from raybias.report.estimates import gaps_table, text
     from raybias.report.judges import judged_text
     from raybias.report.outs import as_reported
     from raybias.report.sentences import by_scope, verdict
 
-    store = results.store
-    study = as_reported(store, results.study)
-    found = results.estimates.collect()
-    if study.pairs or study.questions:
-        asked = found.filter(found["kind"] != KIND)
-        print(*text(asked, level=study.statistics.level), sep="\n\n")
+    study = as_reported(results.store, results.study)
+    yield from text(found.filter(pl.col("kind") != KIND), level=study.statistics.level)
     if study.probes:
         for note in results.table("notes").collect()["note"]:
             print(f"raybias: warning: {note}", file=sys.stderr)
@@ -246,7 +248,6 @@ def show(results: Results) -> None:
             verdict(gap_rows(found, scope)),
             by_scope(gap_rows(found), components),
         )
-        print(gaps_table(found, scope), "", *filter(None, said), sep="\n")
+        yield "\n".join([str(gaps_table(found, scope)), "", *filter(None, said)])
         if "judged" in results.tables:
-            print("", judged_text(results.table("judged").collect()), sep="\n")
-    print(f"\nreport: {results.report}")
+            yield judged_text(results.table("judged").collect())

@@ -1,18 +1,23 @@
-"""The help of options, the command line and warnings of several commands."""
+"""The options and the output that all commands share, and the help of their own options."""
 
 from __future__ import annotations
 
 import inspect
+import json
+import os
 import re
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from copy import copy
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
+import polars as pl
 import typer
 from typer.models import ParameterInfo
 
@@ -24,23 +29,69 @@ ProfileOption = Annotated[
 ]
 #: Names and text of a parameter in a docstring.
 _PARAMETER: Final = re.compile(r"^([\w, ]+): (.*(?:\n    .*)*)", re.MULTILINE)
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def documented_by(*functions: Callable[..., Any]) -> Callable[[Command], Command]:
-    """Give a command's parameters the text that its docstring or a public function's has of them.
+@dataclass(frozen=True)
+class Output:
+    """What a command prints: text for people, or rows for programs; each is made when printed."""
 
-    A parameter that says its own help keeps it.
+    text: Iterable[object]
+    rows: pl.DataFrame | Iterable[Mapping[str, Any]]
+    exit_code: int = 0
+
+    def print(self, *, as_json: bool, quiet: bool) -> None:
+        """Print the text, or the rows as JSON; `quiet`: compute the text, and print nothing."""
+        lines = self.text
+        if as_json and isinstance(self.rows, pl.DataFrame):
+            lines = self.rows.write_ndjson().splitlines()
+        elif as_json:
+            lines = (json.dumps(row, ensure_ascii=False, default=str) for row in self.rows)
+        for line in lines:
+            if as_json or not quiet:
+                print(line, flush=True)
+
+
+def apart(parts: Iterable[str], *more: str) -> Iterator[str]:
+    """Yield texts that are not empty, a blank line between them."""
+    for number, part in enumerate(filter(None, (*parts, *more))):
+        yield f"\n{part}" if number else part
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    os.environ["RAYBIAS_QUIET"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["RAYBIAS_QUIET"]
+
+
+_Json = Annotated[
+    bool, typer.Option("--json", help="Print what was found as JSON, a row a line, and no text.")
+]
+_Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", help="Print nothing but warnings and errors, and no progress."),
+]
+
+
+def command(
+    *functions: Callable[..., Any],
+) -> Callable[[Callable[..., Output]], Callable[..., None]]:
+    """Make a command of a function that returns its output: it takes --json and --quiet too.
+
+    Options have the text that its docstring or a public function's has of them; one that says its
+    own help keeps it.
     """
 
-    def decorate(command: Command) -> Command:
+    def decorate(function: Callable[..., Output]) -> Callable[..., None]:
         texts: dict[str, str] = {}
-        for each in (*functions, command):
+        for each in (*functions, function):
             _, _, section = str(inspect.getdoc(each)).partition("Parameters\n----------\n")
             for names, text in _PARAMETER.findall(section.partition("\n\nRaises\n")[0]):
                 said = f"{text[0].upper()}{' '.join(text.split())[1:]}"
                 texts |= dict.fromkeys(map(str.strip, names.split(",")), said)
-        hints = get_type_hints(command, include_extras=True)
+        hints = get_type_hints(function, include_extras=True)
         for name in {*hints} & {*texts}:
             hint = hints[name]
             of, *extra = get_args(hint) if get_origin(hint) is Annotated else (hint,)
@@ -49,8 +100,26 @@ def documented_by(*functions: Callable[..., Any]) -> Callable[[Command], Command
                 described = typer.Option() if info is None else copy(info)
                 described.help = texts[name]
                 hints[name] = Annotated[of, described]
-        command.__annotations__ = hints
-        return command
+
+        @wraps(function)
+        def printing(*, as_json: bool = False, quiet: bool = False, **options: Any) -> None:
+            with _quietly() if quiet else nullcontext():
+                output = function(**options)
+                output.print(as_json=as_json, quiet=quiet)
+            if output.exit_code:
+                raise typer.Exit(output.exit_code)
+
+        hints |= {"as_json": _Json, "quiet": _Quiet}
+        own = inspect.signature(function).parameters.values()
+        shared = inspect.signature(printing, follow_wrapped=False).parameters
+        printing.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                each.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[each.name])
+                for each in (*own, shared["as_json"], shared["quiet"])
+            ]
+        )
+        printing.__annotations__ = hints
+        return printing
 
     return decorate
 

@@ -7,17 +7,19 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Iterator
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import polars as pl
 import typer
 
 from raybias.api import studies
-from raybias.cli.judge import show
-from raybias.cli.options import ProfileOption, command_line, documented_by
+from raybias.cli.judge import shown
+from raybias.cli.options import Output, ProfileOption, command, command_line
 from raybias.config import load_study, study_schema, to_yaml
 from raybias.errors import ConfigError, OutputError, WorkFailed
 from raybias.probes.checks import choose
@@ -25,6 +27,7 @@ from raybias.probes.registries import probes
 
 if TYPE_CHECKING:
     from raybias.probes.published.planted import Plant
+    from raybias.runtime.doctor import Finding
 
 StudyFile = Annotated[str, typer.Argument(metavar="STUDY.yaml", help="The study file.")]
 Overrides = Annotated[
@@ -79,12 +82,12 @@ SkipUnfit = Annotated[
 ]
 
 
-@documented_by(studies.demo)
+@command(studies.demo)
 def demo(
     out: str = "out/demo",
     address: RunAddress = None,
     debug: Debug = False,
-) -> None:
+) -> Output:
     """Find a bias that was planted in a tiny embedded model; needs no download.
 
     The groups are invented and the answer is known: this is a calibration of the
@@ -94,8 +97,17 @@ def demo(
     from raybias.probes.published.planted import plant
 
     results = studies.demo(out, address=address, command=command_line())
-    show(results)
-    print(verdict(results.estimates.collect(), plant()))
+    found = results.estimates.collect()
+
+    def text() -> Iterator[object]:
+        yield from shown(results).text
+        yield verdict(found, plant())
+
+    def rows() -> Iterator[dict[str, Any]]:
+        yield from found.iter_rows(named=True)
+        verdict(found, plant())
+
+    return Output(text(), rows())
 
 
 def verdict(estimates: pl.DataFrame, planted: Plant) -> str:
@@ -113,7 +125,7 @@ def verdict(estimates: pl.DataFrame, planted: Plant) -> str:
     raise WorkFailed(wrong, where="demo", cure="see its report.html")
 
 
-@documented_by(studies.audit)
+@command(studies.audit)
 def audit(
     model: Annotated[str, typer.Argument()],
     *,
@@ -131,23 +143,24 @@ def audit(
     ] = None,
     address: RunAddress = None,
     debug: Debug = False,
-) -> None:
+) -> Output:
     """Ask whether a model treats groups differently: the most telling study that fits a budget.
 
     Says what is chosen and how small a gap it can show before it starts. The study stands in
     OUT/study.yaml, and the same command goes on where it was cut off.
     """
+    from raybias.runtime.progress import Reporter
+
     if write is not None:
-        _write_study(model, probe, write)
-        return
+        return _write_study(model, probe, write)
     results = studies.audit(
         model, probe=probe, method=method, data=data, budget=budget, out=out, address=address,
-        command=command_line(),
+        command=command_line(), tell=Reporter().say,
     )  # fmt: skip
-    show(results)
+    return shown(results)
 
 
-def _write_study(model: str, probe: str, file: Path) -> None:
+def _write_study(model: str, probe: str, file: Path) -> Output:
     from raybias.planning.audit import short_name, suited_methods
 
     if file.exists():
@@ -163,10 +176,11 @@ def _write_study(model: str, probe: str, file: Path) -> None:
     kinds = ((line, re.match(r" *- \{kind: (\w+)", line)) for line in text.splitlines())
     kept = (line for line, kind in kinds if kind is None or kind[1] in suited)
     file.write_text("\n".join(kept) + "\n", encoding="utf-8")
-    print(f"{file}: `raybias plan {file}` says what it would take")
+    said = f"{file}: `raybias plan {file}` says what it would take"
+    return Output([said], [{"file": str(file)}])
 
 
-@documented_by(studies.run)
+@command(studies.run)
 def run(
     study: StudyFile,
     *,
@@ -177,7 +191,7 @@ def run(
     address: RunAddress = None,
     skip_unfit: SkipUnfit = False,
     debug: Debug = False,
-) -> None:
+) -> Output:
     """Run a study, or what its OUT still lacks.
 
     Prints the gaps with their intervals. Running the same command again goes on
@@ -185,11 +199,10 @@ def run(
     """
     chosen = load_study(study, overrides=tuple(overrides or ()), profile=profile, limit=limit)
     place = out or f"out/{chosen.name}"
-    show(
-        studies.run(
-            chosen, out=place, address=address, command=command_line(), skip_unfit=skip_unfit
-        )
+    results = studies.run(
+        chosen, out=place, address=address, command=command_line(), skip_unfit=skip_unfit
     )
+    return shown(results)
 
 
 def run_beside(script: str) -> None:
@@ -207,7 +220,7 @@ def run_beside(script: str) -> None:
     main(["run", str(study), *place, *options])
 
 
-@documented_by(studies.plan)
+@command(studies.plan)
 def plan(
     study: Annotated[
         str | None, typer.Argument(metavar="STUDY.yaml", help="The study file.")
@@ -238,14 +251,13 @@ def plan(
             help="Print the JSON Schema of the study file instead, by which editors complete it.",
         ),
     ] = False,
-) -> None:
+) -> Output:
     """Show workers, packs, memory, costs and bounds of the wall time, without model or Ray.
 
     Exits with 2 and one line for what `raybias run` would refuse before any work.
     """
     if schema:
-        print(json.dumps(study_schema(), indent=2))
-        return
+        return Output([json.dumps(study_schema(), indent=2)], [study_schema()])
     if study is None:
         raise typer.BadParameter("no study is given", param_hint="STUDY.yaml")
     loaded = load_study(study, overrides=tuple(overrides or ()), profile=profile, limit=limit)
@@ -256,10 +268,10 @@ def plan(
         loaded, out=out, address=address, assume=assume or (), peak_tflops=peak_tflops,
         utilisation=utilisation, scale=[*map(int, parts)], skip_unfit=skip_unfit,
     )  # fmt: skip
-    typer.echo(planned)
+    return Output([planned], planned.rows)
 
 
-@documented_by()
+@command()
 def serve(
     out: Annotated[str, typer.Argument(metavar="OUT")],
     *,
@@ -273,7 +285,7 @@ def serve(
     timeout: Annotated[float, typer.Option(min=0.1)] = 30.0,
     address: Address = None,
     debug: Debug = False,
-) -> None:
+) -> Output:
     """Label texts with the runs of OUT over HTTP until SIGINT or SIGTERM.
 
     `GET /runs` lists them; `POST /label` with {"run": ..., "texts": [...]} gives each text's
@@ -295,33 +307,48 @@ def serve(
     from raybias.runtime.serve.http import Limits
 
     limits = Limits(max_queued=max_queued, max_texts=max_texts, timeout_s=timeout)
-    with studies.serve(
-        out, host=host, port=port, token_file=token_file, models=models or (), replicas=replicas,
-        limits=limits, address=address,
-    ) as url:  # fmt: skip
-        guarded = "with" if token_file or TOKEN_VARIABLE in os.environ else "without"
-        print(f"serving {out} on {url}, {guarded} a token", file=sys.stderr, flush=True)
-        threading.Event().wait()
+
+    def serving() -> Iterator[dict[str, Any]]:
+        with studies.serve(
+            out, host=host, port=port, token_file=token_file, models=models or (),
+            replicas=replicas, limits=limits, address=address,
+        ) as url:  # fmt: skip
+            yield {
+                "out": out,
+                "url": url,
+                "token": bool(token_file or TOKEN_VARIABLE in os.environ),
+            }
+            threading.Event().wait()
+
+    started = serving()
+    text = "serving {out} on {url}, {guarded} a token"
+    said = (text.format(**row, guarded="with" if row["token"] else "without") for row in started)
+    return Output(said, started)
 
 
-@documented_by(studies.doctor)
+@command(studies.doctor)
 def doctor(
     address: Address = None,
     out: str | None = None,
     hub: bool = True,
-) -> None:
+) -> Output:
     """Check Python, packages, processors, memory, disk, Ray, its ports and the model hub.
 
     Every line is ok, warn or fail, with a cure; security weaknesses are warnings. Exits with 2
     if something that is needed is broken.
     """
-    broken = False
-    for finding in studies.doctor(address, out=out, hub=hub):
-        print(finding, flush=True)
-        broken = broken or finding.state == "fail"
-    if broken:
-        print(
-            "raybias: something that is needed is broken; see the lines marked fail",
-            file=sys.stderr,
-        )
-        raise typer.Exit(2)
+
+    def examined() -> Iterator[Finding]:
+        broken = False
+        for finding in studies.doctor(address, out=out, hub=hub):
+            broken = broken or finding.state == "fail"
+            yield finding
+        if broken:
+            print(
+                "raybias: something that is needed is broken; see the lines marked fail",
+                file=sys.stderr,
+            )
+            raise typer.Exit(2)
+
+    findings = examined()
+    return Output(findings, map(asdict, findings))

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from tabulate import tabulate
 
@@ -184,6 +185,25 @@ class StudyPlan:
     forecast: Forecast
     scales: tuple[tuple[int, Forecast], ...] = ()
 
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """List what each stage takes of a worker and in all, and last bounds of the wall time."""
+        found: list[dict[str, Any]] = []
+        for stage in _stages(self.plan):
+            training = stage.training if isinstance(stage, TunePlan) else ""
+            cost = self.costs.get((stage.backbone, stage.method, training))
+            found.append({
+                "stage": type(stage).__name__.removesuffix("Plan").lower(),
+                "model": stage.backbone, "method": stage.method, "dataset": training,
+                "cpus": stage.need.cpus, "gpus": stage.gpus, "bytes": total(stage.memory),
+                "node_bytes": total(stage.host) if stage.host else None,
+                "tokens": cost and cost.tokens, "flops": cost and cost.flops,
+                "device_hours": cost and cost.hours,
+            })  # fmt: skip
+        ends = {"planned": self.forecast.planned, "latest": self.forecast.latest}
+        bounds = {name: [each.low, each.high] for name, each in ends.items()}
+        return [*found, {"stage": "wall seconds", "devices": self.forecast.count, **bounds}]
+
     def __str__(self) -> str:
         table = scale_table(self.scales) if self.scales else ""
         parts = (self.forecast.unused, describe(self.plan, self.costs), str(self.forecast), table)
@@ -193,13 +213,16 @@ class StudyPlan:
         return f"<pre>{escape(str(self))}</pre>"
 
 
+def _stages(plan: Plan) -> tuple[TunePlan | ScorePlan, ...]:
+    return (*plan.rewriting, *plan.tuning, *plan.scoring)
+
+
 def describe(plan: Plan, costs: Costs) -> str:
     """Write a plan and its costs as text."""
     parts = [f"{plan.study.name} on {plan.inventory}"]
     if plan.precision is not None:
         parts.append(str(plan.precision))
-    stages: tuple[TunePlan | ScorePlan, ...] = (*plan.rewriting, *plan.tuning, *plan.scoring)
-    for stage in stages:
+    for stage in _stages(plan):
         lines = _described(stage, plan.study)
         if not isinstance(stage, AskPlan):
             lines += _memory(stage.memory, f"of {size(stage.device_memory)}")

@@ -178,16 +178,20 @@ class Comparison:
         parts.append("\n".join(f"- {markdown_text(note)}" for note in self.notes))
         return "\n\n".join(parts) + "\n"
 
+    @property
+    def rows(self) -> pl.DataFrame:
+        """Return the changes under the names of compare.csv and compare.json."""
+        return self.changes.select(_WRITTEN).rename(_CALLED)
+
     def write(self, store: Store) -> None:
         """Write compare.csv, compare.md, compare.json and compare.html."""
-        written = self.changes.select(_WRITTEN).rename(_CALLED)
         said = {"base": self.base, "candidate": self.candidate, "verdict": self.verdict,
                 "notes": self.notes}  # fmt: skip
         content = {
             **said,
             "margin": self.margin,
             "level": self.level,
-            "changes": written.to_dicts(),
+            "changes": self.rows.to_dicts(),
             "answers": self.answers.to_dicts(),
         }
         page = {
@@ -198,7 +202,7 @@ class Comparison:
             "all_tables": self.tables,
         }
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
-        store.write_text("compare.csv", csv_text(written))
+        store.write_text("compare.csv", csv_text(self.rows))
         store.write_text("compare.md", self.markdown())
         store.write_text("compare.json", text + "\n")
         store.write_text("compare.html", rendered("compare.html.j2", page))

@@ -349,6 +349,18 @@ def cards(store: Store, study: Study, composition: pl.DataFrame | None) -> Itera
         yield TextTable(title, ("question", "answer"), tuple(rows))
 
 
+def provenance(record: Record) -> TextTable:
+    """List when, by which command and versions a study was made, and fingerprints of its data."""
+    rows = [
+        ("begun", record.begun or "not recorded"),
+        ("command", record.command or "not recorded"),
+        *([("study", record.hash)] if record.hash else []),
+        *sorted(record.data.items()),
+        *sorted(record.versions.items()),
+    ]
+    return TextTable("Command, date, versions and fingerprints", ("what", "value"), tuple(rows))
+
+
 def made_from(paths: Sequence[str], *, command: str = "") -> TextTable:
     """List a page's command, date and version, and the sha256 of each file at some paths."""
     rows = [("command", command)] if command else []

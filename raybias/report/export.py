@@ -15,17 +15,21 @@ from typing import Any, Final
 import polars as pl
 
 from raybias import schema, stats
-from raybias.config import Study
+from raybias.config import Statistics, Study
 from raybias.errors import DataError
 from raybias.measures import read
 from raybias.measures.prediction_rows import KIND, gap_rows, under
 from raybias.methods.options import AskingOptions
+from raybias.report.described import accuracies
+from raybias.report.estimates import gaps_table, parts_of
+from raybias.report.outs import as_reported
 from raybias.report.rendering import TextTable, markdown_text
 from raybias.schema import ALL
 from raybias.stats.conclusive import is_refused
 from raybias.stats.scopes import SCOPES
 from raybias.storage import Store
 from raybias.study_record import Record, read_record
+from raybias.table_files import read_frame
 
 #: Of results.json and of a sample; raised where a key changes its meaning.
 SCHEMA_VERSION: Final = 3
@@ -40,7 +44,7 @@ def write_results(store: Store, study: Study, record: Record, estimates: pl.Data
     results: dict[str, dict[str, Any]] = {}
     configs: dict[str, dict[str, Any]] = {}
     samples: dict[str, dict[str, int]] = {}
-    for task, name, row in (*_of_predictions(estimates, study), *_of_answers(estimates)):
+    for task, name, row in one_scope_each(estimates, study):
         numbers = results.setdefault(task, {"alias": task})
         if row["value"] is not None:
             numbers |= {f"{name},none": row["value"], f"{name}_stderr,none": "N/A"}
@@ -78,9 +82,10 @@ def write_results(store: Store, study: Study, record: Record, estimates: pl.Data
     store.write_text("results.json", text + "\n")
 
 
-def _of_predictions(
+def one_scope_each(
     estimates: pl.DataFrame, study: Study
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the task, the metric's name and the row of gaps, accuracies and answers' scores."""
     accuracy = estimates.filter(score="accuracy", statistic="rate", group=ALL)
     for name, part in (
         ("acc", under(accuracy, SCOPES, "widest")),
@@ -89,10 +94,7 @@ def _of_predictions(
         for row in part.iter_rows(named=True):
             task = ".".join(row[key] for key in (*schema.KEYS, "attribute") if row[key])
             yield task, name.format(**row), row
-
-
-def _of_answers(estimates: pl.DataFrame) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield the task, metric and row of each other estimate whose scope is one unit."""
+    # Of other kinds, those whose scope is one unit.
     one = ~pl.col("scope").str.contains(",")
     for row in estimates.filter(pl.col("kind") != KIND, one).iter_rows(named=True):
         # A difference is from its condition; another score is in it.
@@ -104,7 +106,7 @@ def _of_answers(estimates: pl.DataFrame) -> Iterator[tuple[str, str, dict[str, A
 
 
 def write_samples(out: Store, target: Store) -> list[str]:
-    """Write answers to BBQ-shaped questions and CrowS-Pairs as samples; see `raybias.samples`."""
+    """Write answers to BBQ-shaped questions and CrowS-Pairs as samples; see `raybias.export`."""
     lines: dict[str, list[str]] = {}
     for file, sample in [*_of_options(out), *_of_pairs(out)]:
         known = lines.setdefault(file, [])
@@ -211,8 +213,37 @@ def _requests(requests: list[tuple[str, Any]], said: list[Any]) -> dict[str, Any
 
 
 def _file(model: str, *task: str) -> str:
-    folder, *names = (re.sub(r"[^\w.-]+", "_", each) for each in (model, *task) if each)
-    return f"{folder}/samples_{'_'.join(names)}.jsonl"
+    return f"{file_name(model)}/samples_{file_name(*task)}.jsonl"
+
+
+def file_name(*parts: str) -> str:
+    """Join the names that are not empty, without what a file's name may not hold."""
+    return "_".join(re.sub(r"[^\w.-]+", "_", each) for each in parts if each)
+
+
+def summary_tables(
+    estimates: pl.DataFrame, composition: pl.DataFrame | None, statistics: Statistics
+) -> list[TextTable]:
+    """Make the tables of a study's answer; `composition` is that of its probes, if it has any."""
+    others = estimates.filter(pl.col("kind") != KIND)
+    shown = [one for part in parts_of(others, level=statistics.level) for one in part["tables"]]
+    if composition is not None:
+        shown.append(accuracies(estimates, composition))
+        shown.append(gaps_table(estimates, statistics.scope))
+    return shown
+
+
+def write_latex(out: Store, target: Store) -> list[str]:
+    """Write the tables of a study's answer as summary_NUMBER.tex; return the files' names."""
+    study = as_reported(out, read_record(out).study)
+    estimates = read_frame(out, "tables/estimates.parquet")
+    composition = read_frame(out, "tables/composition.parquet") if study.probes else None
+    written = []
+    tables = summary_tables(estimates, composition, study.statistics)
+    for number, each in enumerate(tables, start=1):
+        written.append(f"summary_{number}.tex")
+        target.write_text(written[-1], each.latex())
+    return written
 
 
 def write_model_card(
@@ -223,7 +254,7 @@ def write_model_card(
     answer: Sequence[str],
     said: Sequence[str],
 ) -> None:
-    """Write OUT/tables/model_card.md, the answer first, and each table as summary_NUMBER.tex."""
+    """Write OUT/tables/model_card.md, the answer first."""
     models = ", ".join(backbone.name for backbone in study.backbones)
     card = [
         f"## Bias, Risks, and Limitations: {study.name}\n",
@@ -240,5 +271,3 @@ def write_model_card(
         " measured here."
     )
     store.write_text("tables/model_card.md", "\n".join(card) + "\n")
-    for number, each in enumerate(tables, start=1):
-        store.write_text(f"tables/summary_{number}.tex", each.latex())

@@ -18,7 +18,7 @@ from raybias.probes.published.planted import Plant
 from raybias.report import cautions, described, sentences, wording
 from raybias.report.calibration import calibration, truths
 from raybias.report.design import designed
-from raybias.report.estimates import gaps_table, parts_of, table_of, tables_of
+from raybias.report.estimates import parts_of, table_of, tables_of
 from raybias.report.evidence import (
     breakdowns,
     evidence,
@@ -27,12 +27,13 @@ from raybias.report.evidence import (
     read_sentences,
     write_evidence,
 )
-from raybias.report.export import write_model_card, write_results
+from raybias.report.export import summary_tables, write_model_card, write_results
 from raybias.report.files import estimates_of_study, write_tables
 from raybias.report.forest import gap_forests
 from raybias.report.judges import UNMEASURED, judge_section
 from raybias.report.rendering import Drawn, rendered, slug, write_figures, write_frame
 from raybias.report.run_figures import devices_used, read_schedule, run_figures, schedule_figure
+from raybias.report.statement import write_statement
 from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, write_seal
 from raybias.stats.design import TARGET
 from raybias.stats.metric import metrics
@@ -81,7 +82,7 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
         "name": study.name,
         "profile": study.profile,
         "study": study,
-        "record": record,
+        "provenance": described.provenance(record),
         "gaps": bool(tables),
         "judge": judge,
         "asked": _drawn(store, answers),
@@ -91,10 +92,14 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
         **_measured_on(store, study, record, tables),
     }
     _write_page(store, context)
-    shown = [one for part in context["asked"] for one in part["tables"]]
+    write_statement(
+        store, found, name=study.name, cautions=warned, scope=statistics.scope,
+        level=statistics.level, population=[context["measured"]] if tables else [],
+        provenance=[*context["cards"], context["provenance"], *context["measured_on"][:1]],
+    )  # fmt: skip
+    shown = summary_tables(found, tables.get("composition"), statistics)
     answer = [text for part in context["asked"] for text in part["unable"]]
     if tables:
-        shown += [context["accuracy"], gaps_table(found, statistics.scope)]
         answer = [*context["unable"], context["verdict"], *answer]
     write_model_card(
         store, study, [*shown, *context["cards"]], answer=answer, said=context["cautions"]
@@ -128,15 +133,21 @@ def write_estimate_page(
         )
     named = found.filter(~pl.col("model").is_in(["", schema.ALL]))["model"]
     names = named.unique(maintain_order=True).to_list()
+    name = wording.listed(names) if len(names) < 4 else f"{len(names)} models"
+    made = described.made_from(paths, command=command)
     context = {
-        "name": wording.listed(names) if len(names) < 4 else f"{len(names)} models",
+        "name": name,
         "profile": "strict" if strict else "paper",
         "asked": _drawn(store, parts_of(found, level=level, scope=scope)),
-        "made": described.made_from(paths, command=command),
+        "made": made,
     }
     write_frame(store, "estimates", found, text=False)
     store.write_text("estimates.csv", csv_text(found))
     _write_page(store, context)
+    write_statement(
+        store, found, name=name, cautions=[], scope=scope, level=level, population=[],
+        provenance=[made],
+    )  # fmt: skip
 
 
 def _write_page(store: Store, context: Mapping[str, Any]) -> None:

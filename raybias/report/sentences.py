@@ -192,7 +192,8 @@ def _sentence(gaps: pl.DataFrame, part: pl.DataFrame) -> str:
     if gaps["attribute"].n_unique() > 1:
         group = f"{group} ({row['attribute']})"
     often = "more" if row["value"] > 0 else "less"
-    what = f"entences about {group} are {wording.metric(row['score']).title}"
+    who = f"sentences about {group}" if row["probe"] else f"examples of {group}"
+    said = f"{who} are {wording.metric(row['score']).title}"
     total = gaps.filter(attribute=row["attribute"], group=row["group"], score=row["score"]).height
     if total == 1:
         interval = ""
@@ -200,10 +201,11 @@ def _sentence(gaps: pl.DataFrame, part: pl.DataFrame) -> str:
             near, far = sorted(abs(row[end]) for end in ("low", "high"))
             near, far = (_size(row["score"], e).removesuffix(" points") for e in (near, far))
             interval = f" ({near} to {far})"
-        return f"S{what} {_size(row['score'], row['value'])} {often} often than average{interval}."
+        size = _size(row["score"], row["value"])
+        return f"{said[0].upper()}{said[1:]} {size} {often} often than average{interval}."
     sizes = [_size(row["score"], value) for value in sorted(part["value"].abs())]
     by = sizes[0] if len(sizes) == 1 else f"{sizes[0].removesuffix(' points')} to {sizes[-1]}"
-    return f"In {part.height} of {total} classifiers, s{what} {often} often than average, by {by}."
+    return f"In {part.height} of {total} classifiers, {said} {often} often than average, by {by}."
 
 
 def _size(rate: str, gap: float) -> str:

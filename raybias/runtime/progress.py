@@ -8,6 +8,7 @@ that is lost and done again is counted twice, and in `raybias_repeated_total`.
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -106,10 +107,11 @@ def _rounded(rate: float) -> str:
 
 
 class Reporter:
-    """Prints what a study is doing; stages can run side by side, in threads."""
+    """Prints what a study is doing, unless RAYBIAS_QUIET is set; stages can run side by side."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        quiet = bool(os.environ.get("RAYBIAS_QUIET"))
+        self.console = console or Console(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
         self._shown = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=12),

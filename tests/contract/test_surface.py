@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import os
 import re
 import runpy
 import sys
@@ -35,11 +37,11 @@ COMMANDS = {
         *("MODEL", "--probe", "--method", "--data", "--budget", "--out", "--write", *RAY),
     },
     "measure": {
-        *("FILES", "--kind", "--items", "--profile", "--json", "--quiet", "--out"),
+        *("FILES", "--kind", "--items", "--profile", "--out"),
         *("--metric", "--list", "--scope", "--margin", "--interval", "--reference", "--positive"),
         *("--background", "--by", "--group-column", "--label-column", "--pred-column", "--target"),
     },
-    "report": {"OUT", "--profile", "--verify", "--samples"},
+    "report": {"OUT", "--profile", "--verify", "--to", "--out"},
     "serve": {
         *("OUT", "--host", "--port", "--token-file", "--model", "--replicas", "--max-queued"),
         *("--max-texts", "--timeout", *RAY),
@@ -48,7 +50,6 @@ COMMANDS = {
     "probes new": {"KIND", "--out"},
     "probes check": {"CARD"},
     "probes write": {"NAME", "--out", "--unmarked", *PAIRS},
-    "probes unmarked": {"NAME", "--data", "--attribute"},
     "data list": set(),
     "data check": {"DIR", "--name"},
     "data download": {"NAME", "--out", "--mirror"},
@@ -65,10 +66,10 @@ FUNCTIONS = {
     ),
     "convert": ("model", "out", "revision"),
     "data_sets": (),
-    "samples": ("study", "out"),
     "demo": ("out", "address", "command"),
     "design": ("files", "target", "profile", "scope"),
     "doctor": ("address", "out", "hub"),
+    "export": ("study", "form", "out"),
     "download_data": ("name", "out", "mirror", "on_file"),
     "judge_labels": ("study", "sheet"),
     "judge_sheet": ("study", "out", "of_group", "seed"),
@@ -99,6 +100,7 @@ RESULTS = {
 OUT = {
     *("study.yaml", "items", "styled", "adapters", "prompts", "runs.parquet", "pair_scores"),
     *("coreference", "predictions", "tables", "figures", "results.json", "train", "report.html"),
+    "statement.html",
     *("lease.json", "schedule.parquet", "readers", "options", "triples", "decisions", "cards"),
     *("sentences", "evidence", "endpoints", "labels", "seal.json", "parts"),
 }
@@ -142,7 +144,19 @@ def test_the_commands_and_their_options() -> None:
                 else (each.metavar or each.name.upper(),)
             )
         }
-        assert words - {"--help"} == COMMANDS[name], name
+        assert words - {"--help"} == COMMANDS[name] | {"--json", "--quiet"}, name
+
+
+def test_every_command_prints_text_or_rows_or_nothing() -> None:
+    for command in ("probes list", "data list", "measure --list", "probes new label"):
+        text, rows, nothing = (
+            CliRunner().invoke(app, [*command.split(), *more]).stdout
+            for more in ([], ["--json"], ["--quiet"])
+        )
+        assert text
+        assert not nothing
+        assert all(isinstance(json.loads(row), dict) for row in rows.splitlines())
+    assert "RAYBIAS_QUIET" not in os.environ
 
 
 def test_the_program_says_its_version_and_completes_its_commands() -> None:

@@ -14,7 +14,7 @@ import raybias
 from raybias.errors import ConfigError, DataError
 from raybias.storage import Store
 from support.commands import exit_code, refused
-from support.pages import page_of
+from support.pages import Page, page_of
 from support.stats_data import predictions
 
 
@@ -68,9 +68,14 @@ def test_published_gaps_are_reproduced(
     assert "73 of 132 are significant if seeds are redrawn" in page
 
 
-def test_rates_stand_beside_gaps_and_ratios_within_what_is_possible() -> None:
+def test_rates_stand_beside_gaps_and_ratios_within_what_is_possible(tmp_path: Path) -> None:
     table = loans()
-    found = raybias.measure(table, **NAMED, positive="approved")  # type: ignore[arg-type]
+    found = raybias.measure(table, **NAMED, positive="approved", out=tmp_path)  # type: ignore[arg-type]
+    # The table of Local Law 144 has intersections too.
+    statement = "".join(Page((tmp_path / "statement.html").read_text()).text.split())
+    own = table.filter(sex="female", race="black")
+    n, selected = own.height, own.filter(decided="approved").height
+    assert f"female,black{n}{selected}{selected / n:.3f}[" in statement
     called = table.with_columns(called=pl.col("decided") == "approved")
     whole = found.filter(~PART, score="selection_rate")
     for by, attribute in ((["sex"], "sex"), (["race"], "race"), (["sex", "race"], "sex, race")):

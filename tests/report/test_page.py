@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 import yaml
 
+import raybias
 from raybias import schema
 from raybias.probes.published.planted import Plant
 from raybias.report import sentences
@@ -180,6 +181,44 @@ def test_results_json_has_lm_evals_shape(written: Store) -> None:
     assert metrics["negative_fpr_gap:quixlan_low,none"] > 0
     assert content["n-samples"][task]["original"] == 720
     assert {"configs", "versions", "n-shot", "higher_is_better"} <= content.keys()
+
+
+def test_results_are_written_in_the_schema_of_every_eval_ever(
+    written: Store, tmp_path: Path
+) -> None:
+    """Its required keys, values with their intervals, and texts alone in `details`."""
+    assert raybias.export(written.uri, "eee", tmp_path) == ["planted.json"]
+    log = json.loads((tmp_path / "planted.json").read_text())
+    needed = ("schema_version", "evaluation_id", "retrieved_timestamp", "source_metadata",
+              "model_info", "eval_library", "evaluation_results")  # fmt: skip
+    assert {*log} == {*needed}
+    assert {"name", "id", "additional_details"} == {*log["model_info"]}
+    results = {each["metric_config"]["metric_name"]: each for each in log["evaluation_results"]}
+    gaps = raybias.open(written.uri).gaps.collect()
+    for row in gaps.iter_rows(named=True):
+        found = results[f"{row['score']}_gap:{row['group']}"]
+        assert {"source_data", "evaluation_name"} < {*found}
+        score, metric = found["score_details"], found["metric_config"]
+        assert score["score"] == row["value"]
+        ends = score["uncertainty"]["confidence_interval"]
+        assert (ends["lower"], ends["upper"], ends["confidence_level"]) == (
+            row["low"], row["high"], 0.95,
+        )  # fmt: skip
+        assert (metric["min_score"], metric["max_score"]) == (-1, 1)
+        assert all(isinstance(text, str) for text in score["details"].values())
+    assert not results["acc"]["metric_config"]["lower_is_better"]
+    (latex, _) = raybias.export(written.uri, "latex", tmp_path)
+    assert "\\begin{tabular}" in (tmp_path / latex).read_text()
+
+
+def test_the_statement_has_the_answer_and_each_groups_rate(written: Store) -> None:
+    words = "".join(Page(written.read_text("statement.html")).text.split())
+    results = raybias.open(written.uri)
+    assert "".join(sentences.verdict(results.gaps.collect()).split()) in words
+    assert "runsbenchmarkaccuracy" in words
+    own = results.by_group.filter(group="quixlan", score="negative_fpr").collect()
+    rate = own["value"].item()
+    assert re.search(rf"quixlan80{rate * 80:.0f}{rate:.3f}\[", words)
 
 
 @pytest.mark.long

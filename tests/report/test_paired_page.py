@@ -37,7 +37,7 @@ def test_pairs_alone_make_the_page(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "are significant if pairs, styles are redrawn" in text
     assert re.search(r"Styles move \S+ of \d+ scores, and in \S+ the conclusion depends", text)
     assert not re.search(r"\de-0", text[: text.index("What it was measured on")])
-    assert [path.name for path in tmp_path.glob("*.html")] == ["report.html"]
+    assert {path.name for path in tmp_path.glob("*.html")} == {"report.html", "statement.html"}
     before = files_in(tmp_path)
     write_report(store, pair_study())
     assert files_in(tmp_path) == before
@@ -57,7 +57,7 @@ def test_gaps_and_pairs_share_the_page(tmp_path: Path) -> None:
     top = text[: text.index("What was measured")]
     assert "Significant if only seeds are redrawn: 1 of 12 gaps;" in top
     assert "Effects of styles over all pairs, in points:" in top
-    assert [path.name for path in tmp_path.glob("*.html")] == ["report.html"]
+    assert {path.name for path in tmp_path.glob("*.html")} == {"report.html", "statement.html"}
 
 
 @pytest.mark.long
@@ -182,7 +182,7 @@ def test_scores_of_pairs_come_back_from_samples(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_pair_out(tmp_path / "out", pair_study())
-    files = raybias.samples(tmp_path / "out", tmp_path / "samples")
+    files = raybias.export(tmp_path / "out", "lm-eval", tmp_path / "samples")
     assert files
     before = read([tmp_path / "out"], "pairs")["pairs"]
     for file in files:
@@ -191,6 +191,9 @@ def test_scores_of_pairs_come_back_from_samples(
             again, on=["pair_id", "bias_type", "direction", "score_more", "score_less"], how="semi"
         )
         assert same.height >= again.height
-    assert exit_code("report", tmp_path / "none", "--samples", tmp_path / "nowhere") == 2
+    assert (
+        exit_code("report", tmp_path / "none", "--to", "lm-eval", "--out", tmp_path / "nowhere")
+        == 2
+    )
     assert "has no answers to questions with three options" in capsys.readouterr().err
     assert not (tmp_path / "nowhere").exists()

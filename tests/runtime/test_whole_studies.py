@@ -133,7 +133,7 @@ def test_answers_to_questions_do_not_depend_on_how_they_are_spread(
     assert set(table["scope"]) == {"templates", "templates, prompts"}
 
     # As lm-eval's samples, they are read again with the same scores.
-    written = raybias.samples(one, tmp_path / "samples")
+    written = raybias.export(one, "lm-eval", tmp_path / "samples")
     name = "tiny/samples_bbq_option_likelihood_listed_order_1.jsonl"
     assert name in written
     again = raybias.measure([tmp_path / "samples" / name])

@@ -1,0 +1,156 @@
+"""Write an audit statement: a page for who must file one, in the words of who asks for it.
+
+Rates and impact ratios stand as in the rules on New York City's Local Law 144 (6 RCNY 5-300 to
+5-304): how many of a group there are, how many have the outcome, that rate, and the rate by that of
+the most favoured group; intersections of attributes are groups too. What an interval draws anew is
+named as in NIST AI 800-3: benchmark accuracy is that of these very items, generalized accuracy
+that of the items which they stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import polars as pl
+
+from raybias.measures import kinds
+from raybias.measures.prediction_rows import BY, KIND, gap_rows, under
+from raybias.report import wording
+from raybias.report.estimates import parts_of
+from raybias.report.rendering import Cell, TextTable, rendered, table, worded
+from raybias.report.sentences import once, refusals, verdict
+from raybias.schema import ALL, TABLE
+from raybias.stats.scopes import SCOPES
+from raybias.storage import Store
+
+#: By scope, what NIST AI 800-3 calls it, and the question that its intervals answer.
+_ASKED: Final = {
+    "runs": ("benchmark accuracy", "would other seeds say so, on these very sentences?"),
+    "sentences": ("generalized accuracy", "would other sentences like these?"),
+    "items": ("generalized accuracy", "would other items like these?"),
+    "wording": ("one level further", "would other words for the groups, too?"),
+}
+#: The rate that is asked for, where it is measured.
+_SELECTED: Final = "selection_rate"
+#: Groups of a smaller share may be left out of the table that Local Law 144 asks for.
+_FEW: Final = 0.02
+
+
+def write_statement(
+    store: Store,
+    estimates: pl.DataFrame,
+    *,
+    name: str,
+    population: Sequence[str],
+    cautions: Sequence[str],
+    provenance: Sequence[TextTable],
+    scope: str,
+    level: float,
+) -> None:
+    """Write statement.html of schema.ESTIMATES.
+
+    `population` says what was read, if more is known than how many answers, and `provenance` by
+    what; `scope` is that of intervals, where a kind has several, and `level` theirs.
+    """
+    gaps = gap_rows(estimates, scope)
+    others = estimates.filter(pl.col("kind") != KIND)
+    parts = parts_of(others, level=level, scope=scope)
+    said = [verdict(gaps)] if gaps.height else []
+    said += [text for part in parts for text in (*part["unable"], *part["said"])]
+    tables = [*_group_tables(estimates, scope)]
+    selected = [shown for score, shown in tables if score == _SELECTED]
+    context = {
+        "title": f"Audit statement: {name}",
+        "name": name,
+        "questions": [*_questions(estimates)],
+        "population": population or [*_population(estimates)],
+        "scopes": _scopes(estimates),
+        "percent": f"{100 * level:g}%",
+        "unable": refusals(gaps, "gap") if gaps.height else [],
+        "said": said,
+        "tables": [
+            *(selected or [shown for _, shown in tables]),
+            *(shown for part in parts for shown in part["tables"]),
+        ],
+        "folded": [shown for score, shown in tables if selected and score != _SELECTED],
+        "covers": [part["cover"] for part in parts],
+        "cautions": cautions,
+        "provenance": provenance,
+    }
+    store.write_text("statement.html", rendered("statement.html.j2", context))
+
+
+def _questions(estimates: pl.DataFrame) -> Iterator[str]:
+    models = estimates.filter(~pl.col("model").is_in(["", ALL]))["model"]
+    named = wording.listed(models.unique(maintain_order=True).to_list())
+    gaps = gap_rows(estimates)
+    attributes = gaps["attribute"].unique(maintain_order=True).to_list()
+    if attributes:
+        yield f"Does {named} treat groups differently ({'; '.join(attributes)})?"
+    for kind in estimates["kind"].unique(maintain_order=True):
+        if kind != KIND:
+            yield f"{kinds[kind].title}: {named}."
+
+
+def _population(estimates: pl.DataFrame) -> Iterator[str]:
+    """Count the answers of a kind that any score is of, all groups together."""
+    own = estimates.filter(pl.col("model") != ALL, pl.col("n").is_not_null())
+    for name in own["kind"].unique(maintain_order=True):
+        by = [*TABLE, "score", "statistic", "scope", "condition"]
+        group = pl.col("group") != ALL if name == KIND else pl.lit(value=True)
+        counts = own.filter(group, kind=name).group_by(by).agg(pl.col("n").sum())["n"]
+        what = "predictions of a run" if name == KIND else kinds[name].units
+        yield f"{max(counts):,} {what}."
+
+
+def _scopes(estimates: pl.DataFrame) -> TextTable:
+    """Count, by what is drawn anew, the gaps that are significant."""
+    judged = once(gap_rows(estimates).filter(pl.col("significant").is_not_null()))
+    rows = []
+    for scope, (nist, question) in _ASKED.items():
+        if len(part := judged.filter(scope=scope)):
+            survive = part["survives"].sum()
+            rows.append({
+                "drawn anew": scope, "in NIST AI 800-3": nist, "question": question,
+                "significant gaps": f"{part['significant'].sum()} of {part.height}",
+                "after correction": f"{survive} of {part['survives'].count()}",
+            })  # fmt: skip
+    return TextTable.of("What the intervals draw anew", rows)
+
+
+def _group_tables(estimates: pl.DataFrame, scope: str) -> Iterator[tuple[str, TextTable]]:
+    """Yield each rate, and its table of a classifier's impact ratios on an attribute."""
+    one = estimates.filter(
+        pl.col("kind") == KIND, pl.col("group") != ALL, pl.col("model") != ALL,
+        pl.col("condition").str.contains(f"^($|{BY})"),
+    )  # fmt: skip
+    rates, ratios = (
+        under(one.filter(statistic=name), (*SCOPES, "items"), scope) for name in ("rate", "ratio")
+    )
+    keys = [*TABLE, "score", "group"]
+    both = rates.join(
+        ratios.select(*keys, ratio=pl.struct("value", "low", "high", "reason")),
+        on=keys, how="left", nulls_equal=True, maintain_order="left",
+    ).with_columns(share=pl.col("n") / pl.col("n").sum().over(*TABLE, "score"))  # fmt: skip
+    names = wording.naming_keys(both, ("method", "dataset", "probe", "style"))
+    for _, part in both.group_by(*TABLE, "score", maintain_order=True):
+        row = part.row(0, named=True)
+        metric = wording.metric(row["score"])
+        if part["ratio"].null_count() == part.height:
+            continue
+        columns: dict[str, Cell] = {
+            "group": lambda row: wording.spaced(row["group"]) + " *" * (row["share"] < _FEW),
+            "number": worded("{:,}".format, "n"),
+            metric.words: lambda row: f"{row['value'] * row['n']:,.0f}",
+            "rate": lambda row: wording.interval(row["value"], row["low"], row["high"], plus=False),
+            "impact ratio": worded(_ratio, "ratio"),
+        }
+        title = f"{row['attribute']}: {metric.title} ({wording.classifier_name(row, names)})"
+        yield row["score"], table(title, part, columns)
+
+
+def _ratio(ratio: Mapping[str, Any] | None) -> str:
+    if ratio is None or ratio["value"] is None:
+        return "not defined"
+    return wording.interval(ratio["value"], ratio["low"], ratio["high"], plus=False)
