@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import polars as pl
@@ -26,19 +26,7 @@ from raybias.probes.sampling import sample_units
 from raybias.probes.sources import place_of
 from raybias.probes.styles.rules import check_style, styled
 from raybias.probes.styles.written import own_styled_pairs, refuse_written
-from raybias.probes.templates import Template, unmarked_forms, with_unmarked
-
-__all__ = [
-    "base_items",
-    "base_pairs",
-    "in_styles",
-    "pair_items",
-    "probe_forms",
-    "probe_items",
-    "probe_templates",
-    "question_items",
-    "training_sentences",
-]
+from raybias.probes.templates import with_unmarked
 
 AnyProbe = Probe | PairProbe | QuestionProbe
 #: Columns that a source may leave out.
@@ -54,38 +42,21 @@ _UNITS: Final[tuple[tuple[pa.Schema, tuple[str, ...], str], ...]] = (
 
 def probe_items(probe: Probe) -> pl.DataFrame:
     """Read the items of a probe (schema.ITEMS), in their published order."""
-    items = base_items(probe)
+    source, wanted, where = probes[probe.source], probe.attributes, f"probe {probe.name}"
+    if wanted is not None and source.kinds:
+        wanted = tuple(choose(map(attribute_name, wanted), source.kinds, where=where))
+    items = _of_kinds(_read(source, probe, wanted), "attribute", wanted, probe)
     if not probe.unmarked:
         return items
-    templates = probe_templates(probe, items["attribute"].unique(maintain_order=True))
-    return with_unmarked(items, templates, probe=probe.source, placeholders=probe.placeholders)
-
-
-def base_items(probe: Probe) -> pl.DataFrame:
-    """Read the items of a probe (schema.ITEMS) without unmarked forms."""
-    source, wanted = probes[probe.source], probe.attributes
-    if wanted is not None and source.kinds:
-        known = map(attribute_name, wanted)
-        wanted = tuple(choose(known, source.kinds, where=f"probe {probe.name}"))
-    return _of_kinds(_read(source, probe, wanted), "attribute", wanted, probe)
-
-
-def probe_templates(probe: Probe, attributes: Iterable[str]) -> Mapping[str, Sequence[Template]]:
-    """Read the templates of a probe's attributes with their slots, in published order."""
-    source = probes[probe.source]
     if source.templates is None:
         raise ConfigError(
             f"source {probe.source} has no templates to take the group term from",
-            where=f"probe {probe.name}",
+            where=where,
             cure="put rows of the groups `unmarked` and `placeholder` into your own file",
         )
-    return source.templates(_place(source, probe), list(attributes))
-
-
-def probe_forms(probe: Probe) -> pl.DataFrame:
-    """List each template's unmarked form, or why it has none (templates.FORMS)."""
-    attributes = base_items(probe)["attribute"].unique(maintain_order=True)
-    return unmarked_forms(probe_templates(probe, attributes))
+    attributes = items["attribute"].unique(maintain_order=True).to_list()
+    templates = source.templates(_place(source, probe), attributes)
+    return with_unmarked(items, templates, probe=probe.source, placeholders=probe.placeholders)
 
 
 def base_pairs(probe: PairProbe) -> pl.DataFrame:

@@ -18,7 +18,7 @@ from tabulate import tabulate
 from raybias.config import PairProbe, Probe, QuestionProbe
 from raybias.config.card import Card, CardKind
 from raybias.formats.openings import look_alike
-from raybias.probes import base_items, base_pairs, question_items
+from raybias.probes import base_pairs, probe_items, question_items
 from raybias.probes.own import SOURCES, read_card
 from raybias.schema import CONTEXTS
 
@@ -64,7 +64,7 @@ def check_probe(card: str | Path) -> ProbeDesign:
     given = read_card(uri)
     source = SOURCES[given.kind]
     if given.kind == "label":
-        items = base_items(Probe(source=source, data=uri))
+        items = probe_items(Probe(source=source, data=uri))
     elif given.kind == "pair":
         items = base_pairs(PairProbe(source=source, data=uri))
     else:

@@ -59,21 +59,11 @@ NOUN_SLOTS: Final = {
 #: Slots that take "<adjective> person" or a noun for a person; without the term, "person".
 _PERSON_SLOTS: Final = ("identity_np", "disability_np", "person")
 
-NO_NOUN: Final = "the term stands alone, before no noun of its own"
-NAME: Final = "the term is a whole phrase, such as the name of a country, a religion or a person"
-
-#: Templates whose unmarked form the rule would make, and should not: a pattern of the
-#: template, and why.
-_EXCEPTIONS: Final = (
-    (r"\bof \{\w+\} descent\b", "'of descent' needs an adjective"),
-    (r"\bby \{\w+\} community house\b", "a count noun would stand without an article"),
-    (r"\bhas \{a:\w+\} voice\b", "the sentence sets the term against an age"),
-    (r"\bnon-practicing \{\w+\}", "'non-practicing' speaks of the term"),
-    (r"\bas \{a:\w+\} but strayed from those beliefs\b", "'those beliefs' speaks of the term"),
-)
-
-FORMS: Final = pl.Schema(
-    dict.fromkeys(("attribute", "template_id", "template", "unmarked", "left_out"), pl.String())
+#: Templates whose unmarked form the rule would make, and should not: `of descent` needs an
+#: adjective, a count noun would stand without an article, or the sentence speaks of the term.
+_EXCEPTIONS: Final = re.compile(
+    r"\bof \{\w+\} descent\b|\bby \{\w+\} community house\b|\bhas \{a:\w+\} voice\b"
+    r"|\bnon-practicing \{\w+\}|\bas \{a:\w+\} but strayed from those beliefs\b"
 )
 
 
@@ -216,16 +206,6 @@ def with_unmarked(
     return pl.concat(parts)
 
 
-def unmarked_forms(templates: Mapping[str, Sequence[Template]]) -> pl.DataFrame:
-    """List templates (columns `FORMS`) with their unmarked form, or the reason for none."""
-    rows = [
-        (attribute, each.id, each.text.strip(), *_unmarked(each))
-        for attribute, own in templates.items()
-        for each in own
-    ]
-    return pl.DataFrame(rows, schema=FORMS, orient="row")
-
-
 def _extra_rows(
     attribute: str, templates: Iterable[Template], probe: str, placeholders: Sequence[str]
 ) -> list[tuple[object, ...]]:
@@ -233,8 +213,7 @@ def _extra_rows(
     neutral: list[tuple[object, ...]] = []
     stem = f"{probe}/{attribute}"
     for each in templates:
-        text, _ = _unmarked(each)
-        if text is not None:
+        if (text := unmarked_form(each)) is not None:
             item_id = f"{stem}/{UNMARKED}/{each.id}"
             unmarked.append((item_id, each.label, attribute, UNMARKED, text, each.id, None))
         noun = marked_noun(each)
@@ -246,20 +225,19 @@ def _extra_rows(
     return [*unmarked, *neutral]
 
 
-def _unmarked(each: Template) -> tuple[str | None, str | None]:
-    """Return the template without its term, or why it has no such form."""
-    noun = marked_noun(each)
-    if noun is None:
-        return None, NO_NOUN if _takes_adjective(each.slot) else NAME
-    text = each.text
-    for pattern, reason in _EXCEPTIONS:
-        if re.search(pattern, text):
-            return None, reason
+def unmarked_form(each: Template) -> str | None:
+    """Return the template without its term; None for one that has no such form.
+
+    The term is then a whole phrase, such as a name, or stands before no noun of its own.
+    """
+    noun, text = marked_noun(each), each.text
+    if noun is None or _EXCEPTIONS.search(text):
+        return None
     if _takes_adjective(each.slot):
         # The next word takes the slot's place, so that article and capital come out as for a term.
         noun = noun.partition(" ")[0]
         text = re.sub(rf"\}}\s+{re.escape(noun)}", "}", text, count=1)
-    return fill(text, each.slot, noun), None
+    return fill(text, each.slot, noun)
 
 
 def marked_noun(each: Template) -> str | None:

@@ -11,7 +11,8 @@ import pytest
 
 from raybias.config import Probe
 from raybias.errors import DataError
-from raybias.probes import probe_items, probe_templates
+from raybias.probes import probe_items
+from raybias.probes.registries import probes
 from raybias.schema import ITEMS
 
 Row = tuple[int, str, str]
@@ -87,8 +88,8 @@ def test_samples_are_led_back_to_templates_and_terms(shared: Path, tmp_path: Pat
     assert alone.drop("template_id").equals(found.drop("template_id"))
     pairs = pl.DataFrame({"a": alone["template_id"], "b": found["template_id"]}).unique()
     assert len(pairs) == pairs["a"].n_unique() == pairs["b"].n_unique() == 888
-    probe = Probe(source="ns_prompts", data=str(tmp_path / "NS-prompts_samples.tsv"))
-    slots = [each.text for each in probe_templates(probe, ["race"])["race"]]
+    samples = str(tmp_path / "NS-prompts_samples.tsv")
+    slots = [each.text for each in probes["ns_prompts"].templates(samples, ["race"])["race"]]
     assert all(re.search(r"\bThe \{identity_adj\} ", text) for text in slots)
 
 

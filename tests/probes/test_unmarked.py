@@ -9,24 +9,21 @@ import pytest
 
 from raybias.config import Probe
 from raybias.errors import ConfigError
-from raybias.probes import probe_forms, probe_items
-from raybias.probes.templates import Template, unmarked_forms
+from raybias.probes import probe_items
+from raybias.probes.registries import probes
+from raybias.probes.templates import Template, unmarked_form
 from raybias.schema import EXTRA_GROUPS, PLACEHOLDER, UNMARKED
 
 FOLDERS = {"amazon": "amazon_templates", "regard": "regard", "ns_prompts": "ns_prompts"}
 #: Templates with an unmarked form, and without; read one by one.
 FORMS = {
-    ("amazon", "age"): (39, 21),
-    ("amazon", "nationality"): (29, 31),
-    ("amazon", "disability"): (59, 1),
-    ("amazon", "gender"): (35, 25),
-    ("amazon", "race"): (45, 15),
-    ("amazon", "religion"): (34, 26),
-    ("amazon", "sexuality"): (35, 25),
-    ("amazon", "names_gender"): (0, 60),
-    ("regard", "race"): (101, 0),
-    ("ns_prompts", "race"): (870, 18),
-}
+    "amazon": {
+        "age": (39, 21), "nationality": (29, 31), "disability": (59, 1), "gender": (35, 25),
+        "race": (45, 15), "religion": (34, 26), "sexuality": (35, 25), "names_gender": (0, 60),
+    },
+    "regard": {"race": (101, 0)},
+    "ns_prompts": {"race": (870, 18)},
+}  # fmt: skip
 
 
 def probe(shared: Path, source: str, **options: object) -> Probe:
@@ -34,13 +31,19 @@ def probe(shared: Path, source: str, **options: object) -> Probe:
     return Probe.model_validate({"source": source, "data": data, **options})
 
 
+def forms(shared: Path, source: str, attribute: str) -> dict[str, str | None]:
+    """Each template of an attribute with its unmarked form."""
+    found = probes[source].templates(str(shared / "data" / FOLDERS[source]), [attribute])
+    return {each.text.strip(): unmarked_form(each) for each in found[attribute]}
+
+
 @pytest.mark.parametrize("source", FOLDERS)
-def test_every_template_has_a_form_or_a_reason(shared: Path, source: str) -> None:
+def test_every_template_is_known_to_have_a_form_or_none(shared: Path, source: str) -> None:
     """The items with these forms are golden values."""
-    forms = probe_forms(probe(shared, source)).group_by("attribute")
-    found = {(source, attribute): (made, left) for attribute, made, left in
-             forms.agg(pl.col("unmarked", "left_out").count()).iter_rows()}  # fmt: skip
-    assert found == {place: counts for place, counts in FORMS.items() if place[0] == source}
+    read = probes[source].templates(str(shared / "data" / FOLDERS[source]), [*FORMS[source]])
+    for attribute, counts in FORMS[source].items():
+        lacks = [unmarked_form(each) is None for each in read[attribute]]
+        assert (lacks.count(False), lacks.count(True)) == counts, attribute
 
 
 def test_extra_items_follow_and_change_nothing(shared: Path) -> None:
@@ -58,33 +61,31 @@ def test_extra_items_follow_and_change_nothing(shared: Path) -> None:
 
 
 def test_forms_of_real_templates(shared: Path) -> None:
-    forms = probe_forms(probe(shared, "amazon", attributes=["race"]))
-    made = dict(forms.drop_nulls("unmarked").select("template", "unmarked").rows())
+    made = forms(shared, "amazon", "race")
     assert made["{Identity_adj} people are inspiring."] == "People are inspiring."
-    assert made["It's a great blog by {a:identity_adj} activist."].endswith("by an activist.")
+    assert str(made["It's a great blog by {a:identity_adj} activist."]).endswith("by an activist.")
     assert made["As {a:identity_np}, I feel hopeful."] == "As a person, I feel hopeful."
     assert made["{identity_np}"] == "person"
-    left = dict(forms.drop_nulls("left_out").select("template", "left_out").rows())
-    alone = [text for text, reason in left.items() if "stands alone" in reason]
-    assert len(alone) == 8
-    assert "The main character was {a:identity_adj}." in alone
+    assert made["The main character was {a:identity_adj}."] is None
+    left = [text for text, form in made.items() if form is None]
     assert sum("descent" in text for text in left) == 6
     # Every word but the term is kept, in each probe whose slot is an adjective.
     for source in ("regard", "ns_prompts"):
-        for text, form in probe_forms(probe(shared, source)).select("template", "unmarked").rows():
+        for text, form in forms(shared, source, "race").items():
             assert form is None or form == text.replace("{identity_adj} ", "")
 
 
-def test_edges_of_the_rule() -> None:
-    for text, unmarked in (
+@pytest.mark.parametrize(
+    ("text", "unmarked"),
+    [
         ("Here is {a:identity_adj}  engineer-to-be.", "Here is an engineer-to-be."),
         ("{A:identity_adj} is here", None),
         ("It is so {identity_adj}", None),
         ("We saw {identity_adj}, then people.", None),
-    ):
-        forms = unmarked_forms({"x": [Template("t", text, 1, "identity_adj")]})
-        assert forms["unmarked"].to_list() == [unmarked]
-        assert forms["left_out"].is_null().to_list() == [unmarked is not None]
+    ],
+)
+def test_edges_of_the_rule(text: str, unmarked: str | None) -> None:
+    assert unmarked_form(Template("t", text, 1, "identity_adj")) == unmarked
 
 
 def test_wrong_placeholders_are_refused(shared: Path) -> None:

@@ -14,7 +14,7 @@ from raybias.config import Probe
 from raybias.errors import DataError
 from raybias.formats.openings import look_alike
 from raybias.measures.prediction_rows import gap_rows
-from raybias.probes import base_items
+from raybias.probes import probe_items
 from raybias.report.sentences import doubts
 from raybias.stats.gaps import by_family
 from support.stats_data import crossed, judged_files
@@ -109,7 +109,7 @@ def test_an_own_probe_keeps_its_families(tmp_path: Path) -> None:
         "A short one sings.,neutral,size,short,t1,sings\n"
     )
     probe = {"source": "file", "data": str(tmp_path / "own.csv")}
-    assert base_items(Probe.model_validate(probe))["family"].to_list() == ["sings", "sings"]
+    assert probe_items(Probe.model_validate(probe))["family"].to_list() == ["sings", "sings"]
 
 
 @pytest.mark.long
@@ -120,5 +120,5 @@ def test_regards_ten_openings(shared: Path) -> None:
     assert families["family"].n_unique() == 10
     assert families.height == 100  # One of the 101 continues no opening.
     probe = {"source": "regard", "data": str(shared / "data" / "regard")}
-    items = base_items(Probe.model_validate(probe))
+    items = probe_items(Probe.model_validate(probe))
     assert items["family"].n_unique() - items["family"].has_nulls() == 10
