@@ -36,12 +36,11 @@ from raybias import schema
 from raybias.errors import DataError, RaybiasError
 from raybias.report.rendering import markdown
 from raybias.seeding import generator
-from raybias.stats import read_counts, sources
 from raybias.stats.bootstrap import Weights, drawn_gaps, gap_intervals, span_interval
 from raybias.stats.components import Doubles, MeanEstimate
-from raybias.stats.counts import cells, without_extras
+from raybias.stats.counts import count_cells, read_counts, without_extras
 from raybias.stats.metric import DEFAULT, CountArrays, count_arrays
-from raybias.stats.predictions import join_pieces
+from raybias.stats.predictions import join_pieces, sources
 from raybias.stats.scopes import GapTable, Scope, WordVariance, rate_table, word_variances
 from raybias.storage import Store
 from raybias.table_files import csv_text
@@ -378,7 +377,7 @@ def shuffled_rules(
     term = pl.col("term").fill_null("")
     named = without_extras(known).with_columns(group=pl.format("{}\n{}", "group", term))
     rows = []
-    for counts in count_arrays(cells(named), metrics):
+    for counts in count_arrays(count_cells(named), metrics):
         groups = [name.split("\n")[0] for name in counts.groups]
         _, group_W = np.unique(groups, return_inverse=True)
         for null in ("templates", "words") if len(set(groups)) < len(groups) else ("templates",):

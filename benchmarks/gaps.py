@@ -34,10 +34,12 @@ import typer
 from comparison import PROCESSOR, Comparison, Size
 from tabulate import tabulate
 
-from raybias import schema, stats
+from raybias import schema
 from raybias.config import Statistics
+from raybias.stats.counts import read_counts
+from raybias.stats.gaps import GapRules, gap_analysis
 from raybias.stats.null_check import null_check
-from raybias.stats.predictions import join_pieces
+from raybias.stats.predictions import join_pieces, sources
 
 ATTRIBUTES = {
     "race": 6, "age": 3, "sexuality": 5, "gender": 8, "religion": 10, "disability": 13,
@@ -96,11 +98,11 @@ def make(folder: Path, shard_rows: int) -> int:
 def once(folder: Path, draws: int) -> None:
     """Print wall and processor seconds of each half, peak MiB of this process, and counts."""
     clocks = [(time.perf_counter(), time.process_time())]
-    counts = stats.read_counts([folder])
+    counts = read_counts([folder])
     cells = counts.cells
     clocks.append((time.perf_counter(), time.process_time()))
-    rules = stats.GapRules(Statistics.under("strict", bootstrap_draws=draws))
-    found = stats.gap_analysis(counts, rules)
+    rules = GapRules(Statistics.under("strict", bootstrap_draws=draws))
+    found = gap_analysis(counts, rules)
     null_check(found.tables, found.word_variances, rules.statistics)
     *_, table = found.scopes, found.components, found.drawn.spans, found.gaps
     clocks.append((time.perf_counter(), time.process_time()))
@@ -111,7 +113,7 @@ def once(folder: Path, draws: int) -> None:
 def reference(folder: Path, draws: int) -> float:
     """Processor seconds of `draws` row resamplings of one classifier's race items."""
     files = sorted((folder / "predictions" / "amazon").glob("opt-0.sst5.*"))
-    every = join_pieces(stats.sources(files), where=str(folder)).cast({pl.Categorical: pl.String})
+    every = join_pieces(sources(files), where=str(folder)).cast({pl.Categorical: pl.String})
     rows = every.filter(attribute="race").sort("template_id")
     groups = sorted(rows["group"].unique())
     columns = {
@@ -124,8 +126,8 @@ def reference(folder: Path, draws: int) -> float:
     of_template = [np.flatnonzero(template == t) for t in range(template.max() + 1)]
     random = np.random.default_rng(0)
     point = _row_gaps(columns, np.arange(rows.height), len(files), len(groups))
-    rules = stats.GapRules(Statistics.under("strict", scope="runs"))
-    found = stats.gap_analysis(stats.read_counts(files), rules).gaps.filter(attribute="race")
+    rules = GapRules(Statistics.under("strict", scope="runs"))
+    found = gap_analysis(read_counts(files), rules).gaps.filter(attribute="race")
     ours = found.sort("score", "group")["value"].to_numpy()
     if not np.allclose(point.ravel(), ours):
         sys.exit("the reference and raybias disagree")

@@ -34,7 +34,8 @@ from raybias.report.calibration import truths
 from raybias.report.files import rules_of_files
 from raybias.schema import LABELS, PREDICTIONS, Label
 from raybias.seeding import generator
-from raybias.stats import gap_analysis, read_counts
+from raybias.stats.counts import read_counts
+from raybias.stats.gaps import gap_analysis
 
 INPUTS: Final = ("input_ids", "attention_mask")
 SEEDS: Final = tuple(range(2001, 2013))

@@ -21,9 +21,9 @@ from tabulate import tabulate
 
 from raybias import schema
 from raybias.config import Statistics
-from raybias.measures import Sums
 from raybias.measures.entries import options
 from raybias.measures.entries import triples as of_triples
+from raybias.measures.kind import Sums
 from raybias.report.rendering import markdown
 from raybias.seeding import generator
 from raybias.stats.bootstrap import draw_counts, gap_intervals

@@ -93,15 +93,15 @@ def measure(
         differently.
     OutputError: `out` holds a study, or cannot be written.
     """
-    from raybias.measures import measure_all, read
     from raybias.measures.entries.predictions import Asked, measure_predictions
-    from raybias.measures.reading import parted
+    from raybias.measures.kind import measure_all
+    from raybias.measures.reading import parted, read
     from raybias.probes import question_items
     from raybias.report.files import out_of, rules_of_answers, rules_of_files
     from raybias.report.page import write_estimate_page
-    from raybias.stats import sources
     from raybias.stats.checks import StatisticsWarning
     from raybias.stats.foreign import Columns
+    from raybias.stats.predictions import sources
 
     columns = None
     if by or isinstance(positive, str) or (label_column, pred_column) != ("label", "pred"):

@@ -94,11 +94,11 @@ def measure(
         what that costs: of a study that was tuned in device-hours, else in items read. It rests on
         the variance components of the gaps at hand.
     """
-    from raybias import stats
     from raybias.report.design import design_text
     from raybias.report.estimates import text
     from raybias.report.files import design_of_files
     from raybias.report.rendering import markdown
+    from raybias.stats.checks import StatisticsWarning
     from raybias.stats.metric_table import listed_metrics
 
     if listed:
@@ -108,13 +108,13 @@ def measure(
         raise typer.BadParameter("no files are given", param_hint="FILES")
     given = [standard_input(sys.stdin.buffer) if file == "-" else file for file in files]
     if target is not None:
-        with printed_warnings(stats.StatisticsWarning):
+        with printed_warnings(StatisticsWarning):
             designs, width = design_of_files(files, target=target, profile=profile, scope=scope)
         return Output([design_text(designs, width)], designs)
     number = int(positive) if positive is not None and positive.isdigit() else positive
     references = _parted("--reference", reference or (), "attribute=group,group", _GROUPS)
     groups = {attribute: _names(text) for attribute, text in references.items()}
-    with printed_warnings(stats.StatisticsWarning):
+    with printed_warnings(StatisticsWarning):
         estimates = api.measure(
             given, kind=kind, items=items, metric=metric or (), profile=profile, scope=scope,
             interval=interval, margin=margin, by=_names(by or ""), label_column=label_column,
@@ -166,9 +166,9 @@ def compare(
         answers of the candidate cannot be read; a gap that changed by less than the margin is
         equivalent.
     """
-    from raybias import stats
+    from raybias.stats.checks import StatisticsWarning
 
-    with printed_warnings(stats.StatisticsWarning):
+    with printed_warnings(StatisticsWarning):
         found = api.compare(
             base, candidate, base_is=_choice("--base", base_is),
             candidate_is=_choice("--candidate", candidate_is), scope=scope,

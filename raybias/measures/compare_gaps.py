@@ -37,7 +37,7 @@ from raybias.seeding import generator
 from raybias.stats.checks import membership
 from raybias.stats.components import Doubles, MeanEstimate, mean_squares
 from raybias.stats.conclusive import of_predictions
-from raybias.stats.counts import answers, cells
+from raybias.stats.counts import answers, count_cells
 from raybias.stats.gaps import GapRules
 from raybias.stats.intervals import ROUNDING
 from raybias.stats.metric import Share, shares
@@ -119,7 +119,7 @@ def _withheld(arms: Matched, rules: GapRules) -> Iterator[tuple[tuple[str, ...],
         unread = answers(arm.group_by(RUN_KEYS).agg(**runs))
         level = rules.statistics.level
         for *_, reason in of_predictions(
-            cells(arm), unread, level=level, judged=rules.judged
+            count_cells(arm), unread, level=level, judged=rules.judged
         ).iter_rows():
             yield arms.keys, f"{name}: {reason}"
 
@@ -183,7 +183,7 @@ def families(arms: Matched, rules: GapRules) -> Iterator[Family]:
     one, other = (
         {
             (rates.keys[-1], rates.score): rates.less_mean()
-            for rates in rate_tables(cells(arm), inside, metrics)
+            for rates in rate_tables(count_cells(arm), inside, metrics)
         }
         for arm in (arms.base, arms.candidate)
     )

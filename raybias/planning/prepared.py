@@ -32,7 +32,8 @@ from raybias.methods.work import TokenCounts, Work
 from raybias.probes import base_pairs, in_styles, probe_items, question_items, training_sentences
 from raybias.probes.registries import Source, pair_probes, question_probes
 from raybias.probes.sampling import sample_items, sample_pairs
-from raybias.stats import check_metrics, check_reference_groups
+from raybias.stats.checks import check_reference_groups
+from raybias.stats.metric import check_metrics
 from raybias.study_record import Record, make_record
 
 Items = Mapping[str, pl.DataFrame]

@@ -7,14 +7,14 @@ from typing import Final
 
 import polars as pl
 
-from raybias import stats
 from raybias.config import Study
-from raybias.measures import Kind
+from raybias.measures.kind import Kind
 from raybias.measures.prediction_rows import gap_rows
 from raybias.methods import prompted_methods
 from raybias.methods.options import OptionLikelihood
 from raybias.report import wording
 from raybias.stats.conclusive import HELD, held
+from raybias.stats.intervals import ONE_RUN
 from raybias.storage import Store
 from raybias.study_record import Record
 
@@ -104,7 +104,7 @@ def _about_gaps(gaps: pl.DataFrame) -> Iterator[str]:
             for row in undefined.iter_rows(named=True)
         ]
         yield (f"Not defined, since no sentence can be wrong in that way: {wording.listed(named)}.")
-    single = gaps.filter(reason=stats.ONE_RUN)
+    single = gaps.filter(reason=ONE_RUN)
     if single.height:
         rests = wording.counted(single.height, "gap rests", "gaps rest")
         yield f"{rests} on one run and have no interval."

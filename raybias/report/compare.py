@@ -13,11 +13,11 @@ import polars as pl
 
 from raybias.config import Scope
 from raybias.errors import ConfigError, DataError
-from raybias.measures import kinds, read
 from raybias.measures.compare import SCOPE, VERDICTS, Verdict, compare_pairs, overall
 from raybias.measures.compare_answers import Matched, matched, read_arm
 from raybias.measures.compare_gaps import ANSWERS, compare_predictions
-from raybias.measures.reading import held
+from raybias.measures.kind import kinds
+from raybias.measures.reading import held, read
 from raybias.report import wording
 from raybias.report.files import out_of, rules_of_files
 from raybias.report.forest import forest_of

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from raybias import schema, stats
+from raybias import schema
 from raybias.config import Backbone, Study
 from raybias.config.card import parse_card
 from raybias.measures.prediction_rows import gap_rows, under
@@ -26,6 +26,7 @@ from raybias.report import wording
 from raybias.report.rendering import Cell, TextTable, count, same, table, worded
 from raybias.schema import LABELS
 from raybias.seal import digest
+from raybias.stats.counts import without_extras
 from raybias.stats.scopes import SCOPES
 from raybias.storage import Store, split_uri
 from raybias.study_record import Record
@@ -218,7 +219,7 @@ def _unread(counts: pl.DataFrame) -> TextTable:
 
 def accuracies(estimates: pl.DataFrame, composition: pl.DataFrame) -> TextTable:
     """Compare accuracy with always guessing the commonest label in `stats.composition`."""
-    groups = stats.without_extras(composition)
+    groups = without_extras(composition)
     place, labels = ["probe", "attribute"], [f"items_{label}" for label in LABELS]
     counts = pl.concat([groups.with_columns(attribute=pl.lit(schema.ALL)), groups])
     sums = counts.group_by(place).agg(pl.col(labels).sum())

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from raybias.measures import Kind, Table, kinds
+from raybias.measures.kind import Kind, Table, kinds
 from raybias.measures.prediction_rows import BY, KIND, WITHHELD, gap_rows, under
 from raybias.report import sentences, wording
 from raybias.report.forest import forest_of

@@ -10,7 +10,7 @@ import time
 from typing import Any, Final
 
 from raybias.config import Backbone, Study
-from raybias.measures import kinds
+from raybias.measures.kind import kinds
 from raybias.measures.prediction_rows import KIND
 from raybias.probes import sources
 from raybias.providers.base import Provider

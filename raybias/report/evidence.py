@@ -11,14 +11,16 @@ from typing import Any, Final
 
 import polars as pl
 
-from raybias import schema, stats
+from raybias import schema
 from raybias.measures.prediction_rows import KIND
 from raybias.report import wording
 from raybias.report.forest import forest_of
 from raybias.report.outs import prediction_files, read_items
 from raybias.report.rendering import Cell, Row, TextTable, rendered, same, slug, table, worded
 from raybias.report.sentences import ranked
+from raybias.stats.breakdown import largest
 from raybias.stats.conclusive import refused
+from raybias.stats.counts import item_counts
 from raybias.stats.metric import counted, shares
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
@@ -45,7 +47,7 @@ def read_sentences(store: Store) -> pl.DataFrame:
     Gives the keys of a classifier, `_ITEM`, `pred`, `n`, `answer` (one that was given) and `text`,
     from OUT/items or else from template and word.
     """
-    counts = stats.item_counts(prediction_files(store))
+    counts = item_counts(prediction_files(store))
     texts = read_items(store, counts["probe"].unique().to_list(), "item_id", "text")
     known = texts.unique(["probe", "item_id"], keep="first", maintain_order=True)
     joined = counts.join(known, on=["probe", "item_id"], how="left", maintain_order="left")
@@ -220,10 +222,10 @@ def breakdowns(store: Store, tables: Mapping[str, pl.DataFrame]) -> list[TextTab
     shown = []
     terms, templates = tables["by_term"], tables["by_template"]
     if terms.height:
-        rows = stats.largest(terms, "term", k=_LARGEST)
+        rows = largest(terms, "term", k=_LARGEST)
         shown.append(_farthest("Terms farthest from the mean", "term", rows))
     if templates.height:
-        rows = stats.largest(templates, "template_id", k=_LARGEST)
+        rows = largest(templates, "template_id", k=_LARGEST)
         on = ["probe", "group", "template_id"]
         texts = read_items(store, rows["probe"].unique().sort().to_list(), *on[1:], "text")
         texts = texts.unique(on, keep="first", maintain_order=True)

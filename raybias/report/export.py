@@ -14,17 +14,17 @@ from typing import Any, Final
 
 import polars as pl
 
-from raybias import schema, stats
+from raybias import schema
 from raybias.config import Statistics, Study
 from raybias.errors import DataError
-from raybias.measures import read
 from raybias.measures.prediction_rows import KIND, gap_rows, under
+from raybias.measures.reading import read
 from raybias.methods.options import AskingOptions
 from raybias.report.described import accuracies
 from raybias.report.estimates import gaps_table, parts_of
 from raybias.report.outs import as_reported
 from raybias.report.rendering import TextTable, markdown_text
-from raybias.schema import ALL
+from raybias.schema import ALL, LIKELIHOOD
 from raybias.stats.conclusive import is_refused
 from raybias.stats.scopes import SCOPES
 from raybias.storage import Store
@@ -57,7 +57,7 @@ def write_results(store: Store, study: Study, record: Record, estimates: pl.Data
         if is_refused(row["reason"]):
             configs[task]["no_verdict"] = row["reason"]
     shots = {method.name: method.shots for method in study.methods}
-    shots |= {f"{name}{stats.LIKELIHOOD}": n for name, n in shots.items()}
+    shots |= {f"{name}{LIKELIHOOD}": n for name, n in shots.items()}
     content = {
         "results": results,
         "configs": configs,

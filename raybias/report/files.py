@@ -14,20 +14,25 @@ from typing import Any, Final
 import polars as pl
 from pydantic import ValidationError
 
-from raybias import schema, stats
+from raybias import schema
 from raybias.config import Profile, Scope, Statistics, Study
 from raybias.errors import ConfigError, DataError
-from raybias.measures import Rules, kinds, measure_all, read
 from raybias.measures.entries.predictions import estimates_of
+from raybias.measures.kind import Rules, kinds, measure_all
+from raybias.measures.reading import read
 from raybias.methods.options import OptionLikelihood
 from raybias.report import cautions
 from raybias.report.design import relative_costs, study_costs
 from raybias.report.judges import judged_methods, read_labels
 from raybias.report.outs import prediction_files, read_items, restated
 from raybias.report.rendering import write_frame
-from raybias.stats import GapRules, check_metrics
-from raybias.stats.checks import StatisticsWarning
-from raybias.stats.design import TARGET
+from raybias.stats.breakdown import by_template
+from raybias.stats.checks import StatisticsWarning, UnevenRuns
+from raybias.stats.counts import composition, count_files, read_counts
+from raybias.stats.design import TARGET, design
+from raybias.stats.gaps import GapRules, gap_analysis
+from raybias.stats.judged import corrected_gaps
+from raybias.stats.metric import check_metrics
 from raybias.storage import Store
 from raybias.study_record import Record, read_record, read_runs
 
@@ -116,9 +121,9 @@ def design_of_files(
     paths = [str(file) for file in files]
     rules = rules_of_files(paths, profile=profile, options={"scope": scope})
     statistics = rules.statistics
-    counts = stats.read_counts(paths, metrics=statistics.metrics)
-    analysis = stats.gap_analysis(counts, rules)
-    items = int(stats.composition(counts.cells)["items"].sum())
+    counts = read_counts(paths, metrics=statistics.metrics)
+    analysis = gap_analysis(counts, rules)
+    items = int(composition(counts.cells)["items"].sum())
     costs = relative_costs(items)
     outs = {*map(out_of, files)}
     if len(outs) == 1 and (out := outs.pop()) is not None:
@@ -130,7 +135,7 @@ def design_of_files(
             where=", ".join(map(str, files)),
             cure="give predictions with template ids",
         )
-    designs = stats.design(
+    designs = design(
         analysis.components, analysis.gaps, costs, target=wanted, scope=statistics.scope,
         level=statistics.level,
     )  # fmt: skip
@@ -216,17 +221,15 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     tables: dict[str, pl.DataFrame] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        counts = stats.count_files(
-            files, where=store.uri, metrics=options.metrics, unfinished="count"
-        )
-        found = stats.gap_analysis(counts, rules)
+        counts = count_files(files, where=store.uri, metrics=options.metrics, unfinished="count")
+        found = gap_analysis(counts, rules)
         estimates = estimates_of(found)
         if judged_methods(study):
-            tables["judged"] = stats.corrected_gaps(found, read_labels(store))
-    said = {str(each.message): issubclass(each.category, stats.UnevenRuns) for each in caught}
+            tables["judged"] = corrected_gaps(found, read_labels(store))
+    said = {str(each.message): issubclass(each.category, UnevenRuns) for each in caught}
     notes = sorted(said.items(), key=lambda note: not note[1])
     cells = counts.cells.cast({pl.Categorical: pl.String})
-    sizes = stats.composition(counts.cells)
+    sizes = composition(counts.cells)
     asked = {
         probe: read_items(store, [probe], "item_id").height
         for probe in counts.coverage["probe"].unique()
@@ -240,9 +243,9 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
         "answers": counts.answers,
         "markedness": found.marked,
         "by_term": found.of_terms,
-        "by_template": stats.by_template(cells, found.inside, options.metrics),
+        "by_template": by_template(cells, found.inside, options.metrics),
         "notes": pl.DataFrame(notes, {"note": pl.String, "urgent": pl.Boolean}, orient="row"),
-        "design": stats.design(
+        "design": design(
             found.components, found.gaps, costs, target=options.margin or TARGET,
             scope=options.scope, level=options.level,
         ),
@@ -257,9 +260,9 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     return {"estimates": estimates, **tables}
 
 
-def rules_of(study: Study) -> stats.GapRules:
+def rules_of(study: Study) -> GapRules:
     """Return the rules by which a study's gaps are taken and judged."""
-    return stats.GapRules(
+    return GapRules(
         study.statistics,
         {probe.name: probe.reference_groups for probe in study.probes},
         judged=frozenset(judged_methods(study)),

@@ -15,7 +15,7 @@ from raybias.report import wording
 from raybias.report.outs import prediction_files, read_items
 from raybias.report.rendering import Row, TextTable, same, table, worded
 from raybias.seeding import generator
-from raybias.stats import without_extras
+from raybias.stats.counts import without_extras
 from raybias.stats.predictions import pieces
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store, split_uri

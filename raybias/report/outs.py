@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import polars as pl
 import pyarrow as pa
 
-from raybias import schema, stats
+from raybias import schema
 from raybias.config import Profile, Statistics, Study
+from raybias.stats.predictions import Source
 from raybias.storage import Store
 
 
@@ -31,10 +32,10 @@ def as_reported(store: Store, study: Study) -> Study:
         return study.model_copy(update={"profile": config["profile"], "statistics": statistics})
 
 
-def prediction_files(store: Store) -> list[stats.Source]:
+def prediction_files(store: Store) -> list[Source]:
     """List the files of OUT/predictions."""
     names = store.files("predictions", suffix=".parquet", recursive=True)
-    return [stats.Source(store, name) for name in names]
+    return [Source(store, name) for name in names]
 
 
 def read_items(store: Store, probes: Sequence[str], *columns: str) -> pl.DataFrame:

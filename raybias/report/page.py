@@ -11,7 +11,7 @@ import polars as pl
 from raybias import schema
 from raybias.config import Study
 from raybias.errors import OutputError
-from raybias.measures import kinds
+from raybias.measures.kind import kinds
 from raybias.measures.prediction_rows import KIND, WITHHELD, gap_rows
 from raybias.methods import tuned_methods
 from raybias.probes.published.planted import Plant

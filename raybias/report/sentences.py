@@ -7,15 +7,16 @@ from typing import Any, Final
 
 import polars as pl
 
-from raybias import schema, stats
+from raybias import schema
 from raybias.formats.openings import look_alike
-from raybias.measures import Kind, Table
+from raybias.measures.kind import Kind, Table
 from raybias.measures.prediction_rows import gap_rows
 from raybias.report import wording
-from raybias.schema import ALL
+from raybias.schema import ALL, LIKELIHOOD
 from raybias.stats.breakdown import CARRIED, WITHOUT
 from raybias.stats.conclusive import refusal, refused
 from raybias.stats.gaps import FAMILIES
+from raybias.stats.intervals import MIRROR, NO_VARIATION, ONE_RUN, REFERENCE, UNDEFINED
 from raybias.stats.scopes import SCOPES
 
 #: Verdicts by which a conclusion depends on style.
@@ -29,10 +30,10 @@ _MOST: Final = 4
 _NAMED: Final = 3
 #: Why no gap at all has a verdict, where the reason needs more words than in a table.
 _CANNOT: Final = {
-    stats.ONE_RUN: "an interval needs at least two runs",
-    stats.NO_VARIATION: "every gap is the same in all runs",
-    stats.REFERENCE: "with one group there is none to compare it with",
-    stats.UNDEFINED: "no sentence can be wrong in these ways",
+    ONE_RUN: "an interval needs at least two runs",
+    NO_VARIATION: "every gap is the same in all runs",
+    REFERENCE: "with one group there is none to compare it with",
+    UNDEFINED: "no sentence can be wrong in these ways",
 }
 #: What each scope resamples: in all, and beyond the scope before.
 _REDRAWN: Final = {
@@ -111,7 +112,7 @@ def refusals(estimates: pl.DataFrame, what: str = "score") -> list[str]:
     """
     rows = estimates.filter(refused("reason"), pl.col("model") != ALL)
     able = estimates.filter(~refused("reason")).select(
-        *(key for key in schema.KEYS if key != "method"), pl.col("method") + stats.LIKELIHOOD
+        *(key for key in schema.KEYS if key != "method"), pl.col("method") + LIKELIHOOD
     )
     keys = wording.shortest_keys(estimates.filter(pl.col("model") != ALL))
     probe = ["probe"] if estimates["probe"].n_unique() > 1 else []
@@ -219,8 +220,8 @@ def _without_verdict(gaps: pl.DataFrame) -> dict[str, int]:
     """Count the gaps without a verdict by reason, without mirrors of other gaps."""
     reason = pl.col("reason")
     own = gaps.filter(
-        pl.col("survives").is_null(), ~reason.str.starts_with(stats.MIRROR),
-        reason != stats.UNDEFINED, ~refused("reason"),
+        pl.col("survives").is_null(), ~reason.str.starts_with(MIRROR),
+        reason != UNDEFINED, ~refused("reason"),
     )  # fmt: skip
     counts = own.group_by("reason").len().sort("len", "reason", descending=[True, False])
     return {str(reason): int(n) for reason, n in counts.iter_rows()}

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from raybias.measures import kinds
+from raybias.measures.kind import kinds
 from raybias.measures.prediction_rows import BY, KIND, gap_rows, under
 from raybias.report import wording
 from raybias.report.estimates import parts_of

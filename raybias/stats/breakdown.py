@@ -45,7 +45,7 @@ def by_term(
 ) -> pl.DataFrame:
     """Compute each term's rate minus the mean over reference groups in the same run.
 
-    `terms` are schema.TERM_CELLS, `rates` those of `metric.rates` on the same predictions. Gives
+    `terms` are schema.TERM_CELLS, `rates` those of `metric_rates` of the same predictions. Gives
     columns of schema.ESTIMATES under the scope `runs`, and `term`, `rate` (its own) and `sd`; `n`
     are the FP + TN sentences of a run (the fewest).
     """

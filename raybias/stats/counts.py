@@ -56,7 +56,7 @@ class Counts:
     """probe, attribute, template_id and family, of the templates that have one."""
 
 
-def cells(predictions: pl.LazyFrame | pl.DataFrame) -> pl.DataFrame:
+def count_cells(predictions: pl.LazyFrame | pl.DataFrame) -> pl.DataFrame:
     """Count predictions as schema.CELLS; a null `pred`, which is always wrong, counts apart."""
     types = pl.Schema(schema.CELLS)
     counted = predictions.lazy().group_by(types.names()[:-1], maintain_order=True)

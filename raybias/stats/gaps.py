@@ -37,8 +37,7 @@ from raybias.stats.intervals import (
     reasons_of,
     unrounded,
 )
-from raybias.stats.metric import mirrored_rates, shares
-from raybias.stats.metric import rates as metric_rates
+from raybias.stats.metric import metric_rates, mirrored_rates, shares
 from raybias.stats.scopes import (
     PLACE,
     SCOPES,
@@ -223,7 +222,7 @@ class GapAnalysis:
 
     @cached_property
     def rates(self) -> pl.DataFrame:
-        """Every metric by run and group: as `metric.rates`."""
+        """Every metric by run and group: as `metric.metric_rates`."""
         values = without_extras(self.counts.values)
         return metric_rates(self._known, self.options.metrics, values)
 

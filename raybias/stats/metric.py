@@ -269,7 +269,7 @@ def run_values(
 _NEITHER: Final = 0.01
 
 
-def rates(
+def metric_rates(
     cells: pl.DataFrame,
     names: Sequence[str] = DEFAULT,
     values: pl.DataFrame | None = None,

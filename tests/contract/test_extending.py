@@ -30,7 +30,7 @@ from raybias import Study
 from raybias.config import load_study, parse_study
 from raybias.engine.backbone import ModelContext
 from raybias.methods.base import Run, text_items
-from raybias.measures import kinds
+from raybias.measures.kind import kinds
 from raybias.planning.costs import costs_of
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import plan

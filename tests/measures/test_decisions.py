@@ -14,8 +14,8 @@ import statsmodels.formula.api as smf
 import raybias
 from raybias import schema
 from raybias.errors import DataError
-from raybias.measures import measure
 from raybias.measures.entries.decisions import DECISIONS
+from raybias.measures.kind import measure
 
 AGES, GENDERS = ("20", "60", "90"), ("male", "female")
 FIRST = "age=60; gender=male"

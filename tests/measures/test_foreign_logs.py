@@ -16,7 +16,7 @@ import pytest
 import raybias
 from raybias.config import QuestionProbe
 from raybias.errors import DataError
-from raybias.measures import read
+from raybias.measures.reading import read
 from raybias.probes import question_items
 from support.answer_data import questions
 

@@ -17,8 +17,9 @@ from scipy import stats
 
 import raybias
 from raybias import schema
-from raybias.measures import measure, read
 from raybias.measures.entries.options import OPTIONS
+from raybias.measures.kind import measure
+from raybias.measures.reading import read
 from raybias.stats.checks import StatisticsWarning
 from raybias.stats.conclusive import is_refused
 from raybias.stats.intervals import unit_intervals, without_each

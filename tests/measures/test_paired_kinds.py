@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from raybias.measures import Rules, measure
 from raybias.measures.entries.pairs import PAIRS
+from raybias.measures.kind import Rules, measure
 from support.commands import exit_code, refused
 from support.pair_data import answers, pair_scores
 

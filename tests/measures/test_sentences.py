@@ -14,8 +14,8 @@ import raybias
 from raybias import schema
 from raybias.config import QuestionProbe
 from raybias.errors import DataError
-from raybias.measures import measure
 from raybias.measures.entries.sentences import SENTENCES
+from raybias.measures.kind import measure
 from raybias.probes import question_items
 from support import question_data
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 import raybias
-from raybias.measures import Sums, measure, read
 from raybias.measures.entries.triples import TRIPLES, icat
+from raybias.measures.kind import Sums, measure
+from raybias.measures.reading import read
 from raybias.stats.intervals import unit_intervals, without_each
 from support.answer_data import predictions, stereoset
 from support.commands import exit_code, refused

@@ -10,14 +10,14 @@ import polars as pl
 import pytest
 
 import raybias
-from raybias import schema, stats
+from raybias import schema
 from raybias.errors import ConfigError
 from raybias.measures.prediction_rows import gap_rows
 from raybias.planning.prepared import PreparedStudy
 from raybias.report.files import write_tables
 from raybias.report.page import write_report
 from raybias.schema import RUN_KEYS
-from raybias.stats.metric import Share, metric, metrics
+from raybias.stats.metric import DEFAULT, Share, metric, metrics
 from support.commands import exit_code
 from support.report_outs import make_study, write_out
 from support.stats_data import judged_files, read_predictions
@@ -116,10 +116,10 @@ def test_other_metrics_change_no_number_of_the_two_rates(tmp_path: Path) -> None
     study = make_study(profile="paper")
     store = write_out(tmp_path, study)
     before = gap_rows(write_tables(store, study)["estimates"])
-    more = study.statistics.model_copy(update={"metrics": (*stats.DEFAULT, "accuracy")})
+    more = study.statistics.model_copy(update={"metrics": (*DEFAULT, "accuracy")})
     found = write_tables(store, study.model_copy(update={"statistics": more}))["estimates"]
     after = gap_rows(found)
-    rates = after.filter(pl.col("score").is_in(stats.DEFAULT)).drop("q")
+    rates = after.filter(pl.col("score").is_in(DEFAULT)).drop("q")
     assert rates.equals(before.drop("q"))
     accuracy = found.filter(pl.col("group") != "all", score="accuracy", statistic="rate")
     assert accuracy["value"].is_between(0.4, 0.9).all()

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 import raybias
-from raybias.measures import read
 from raybias.measures.prediction_rows import gap_rows
+from raybias.measures.reading import read
 from raybias.report.page import write_report
 from raybias.storage import Store
 from support.commands import exit_code

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raybias import stats
 from raybias.stats import bootstrap
+from raybias.stats.counts import count_cells
 from raybias.stats.metric import count_arrays
 from support.stats_data import gaps, predictions
 
 
 def point_gaps(table: pl.DataFrame, groups: list[str]) -> np.ndarray:
     """Mean gaps [K, G] by the plain path; NaN where missing."""
-    found = gaps(stats.cells(table), interval="normal")
+    found = gaps(count_cells(table), interval="normal")
     value = {(row["score"], row["group"]): row["value"] for row in found.iter_rows(named=True)}
     return np.array(
         [[value.get((rate, g)) for g in groups] for rate in ("negative_fpr", "positive_fpr")],
@@ -33,7 +33,7 @@ def test_product_weights_equal_row_resampling(seed: int, runs: int, uneven: bool
     if uneven:
         # Runs that saw different sentences: their FP + TN counts differ.
         table = table.filter(~((pl.col("run_id") == "m0.s0") & (pl.col("item_id") < "0003")))
-    (counts,) = count_arrays(stats.cells(table))
+    (counts,) = count_arrays(count_cells(table))
     weights = bootstrap.Weights(counts.items_KGRT.shape[2:], 3, (seed,), "sentences")
     inside_G = np.ones(len(counts.groups), dtype=bool)
     (gaps_KGB,) = bootstrap.drawn_gaps([counts], inside_G, weights)
@@ -56,7 +56,7 @@ def test_product_weights_equal_row_resampling(seed: int, runs: int, uneven: bool
 
 
 def test_large_counts_stay_exact() -> None:
-    cells = stats.cells(predictions(models=1))
+    cells = count_cells(predictions(models=1))
     inside_G = np.ones(3, dtype=bool)
     few, many = (
         next(count_arrays(cells.with_columns(n=pl.col("n") * times))) for times in (1, 4_000_003)
@@ -73,7 +73,7 @@ def test_large_counts_stay_exact() -> None:
 def test_intervals_hold_the_estimate_and_follow_seed_and_chunks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cells = stats.cells(predictions(runs=3, templates=9))
+    cells = count_cells(predictions(runs=3, templates=9))
     first = gaps(cells, interval="bootstrap", bootstrap_draws=500)
     assert (first["low"] <= first["high"]).all()
     assert ((first["low"] <= first["value"]) & (first["value"] <= first["high"])).mean() > 0.9

@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from raybias import schema, stats
+from raybias import schema
 from raybias.measures.prediction_rows import extremes
-from raybias.stats.breakdown import leave_one_out
+from raybias.stats.breakdown import by_template, largest, leave_one_out
+from raybias.stats.counts import composition, count_cells, read_counts
+from raybias.stats.intervals import ONE_RUN
 from support.stats_data import analysed, crossed, gaps, predictions, term_cells, word_cells
 
 EXAMPLES = settings(max_examples=6, deadline=None)
@@ -30,7 +32,7 @@ MARKED = st.builds(
 
 
 def measured(table: pl.DataFrame, **options: object) -> pl.DataFrame:
-    return analysed(stats.cells(table), **{"scope": "widest", **options}).marked  # type: ignore[arg-type]
+    return analysed(count_cells(table), **{"scope": "widest", **options}).marked  # type: ignore[arg-type]
 
 
 @pytest.mark.long
@@ -63,7 +65,7 @@ def test_effects_add_up_and_gaps_add_to_zero(table: pl.DataFrame) -> None:
 @pytest.mark.long
 def test_the_extra_groups_enter_no_other_number(table: pl.DataFrame) -> None:
     plain = table.filter(~pl.col("group").is_in(schema.EXTRA_GROUPS))
-    cells, without = stats.cells(table), stats.cells(plain)
+    cells, without = count_cells(table), count_cells(plain)
     found = gaps(cells)
     assert found.equals(gaps(without))
     assert found.group_by("model", "score").agg(pl.col("value").sum())["value"].abs().max() < 1e-12
@@ -71,8 +73,8 @@ def test_the_extra_groups_enter_no_other_number(table: pl.DataFrame) -> None:
         pair = [gaps(c, interval=interval, bootstrap_draws=100) for c in (cells, without)]
         assert pair[0].equals(pair[1])
     members = found.select("probe", "attribute", "group", "in_mean").unique()
-    assert_frame_equal(stats.by_template(cells, members), stats.by_template(without, members))
-    sizes = stats.composition(cells)
+    assert_frame_equal(by_template(cells, members), by_template(without, members))
+    sizes = composition(cells)
     assert sizes["fraction"].sum() == pytest.approx(1)
     assert sizes.filter(pl.col("fraction").is_null())["group"].to_list() == [
         "placeholder", "unmarked",
@@ -109,7 +111,7 @@ def test_each_template_has_the_same_weight_and_only_whole_ones_count() -> None:
     assert found["scope"].unique().to_list() == ["sentences"]
     seeds = measured(table, reference_groups=chosen, scope="runs")
     assert seeds["low"].null_count() == seeds.height
-    assert set(seeds["reason"]) == {stats.ONE_RUN}
+    assert set(seeds["reason"]) == {ONE_RUN}
 
 
 def test_nothing_to_measure_without_unmarked_sentences() -> None:
@@ -123,7 +125,7 @@ def test_nothing_to_measure_without_unmarked_sentences() -> None:
 @given(st.integers(0, 1000), st.integers(1, 3))
 def test_a_groups_gap_is_the_weighted_mean_of_its_terms(seed: int, runs: int) -> None:
     table = predictions(seed=seed, runs=runs, terms=True, extras=True)
-    found = analysed(stats.cells(table), terms=term_cells(table))
+    found = analysed(count_cells(table), terms=term_cells(table))
     terms = found.of_terms
     assert not terms["group"].is_in(schema.EXTRA_GROUPS).any()
     by = [*schema.KEYS, "attribute", "group", "score"]
@@ -141,8 +143,8 @@ def test_a_groups_gap_is_the_weighted_mean_of_its_terms(seed: int, runs: int) ->
 @pytest.mark.filterwarnings("ignore:.*are the same in every run")
 def test_templates_by_hand() -> None:
     table = predictions(runs=2)
-    cells = stats.cells(table)
-    found = stats.by_template(cells, analysed(cells).inside)
+    cells = count_cells(table)
+    found = by_template(cells, analysed(cells).inside)
     assert found.height == 2 * 3 * (4 + 4)  # models, groups, templates of either rate
     place = ["model", "template_id", "group"]
     for score, label in (("negative_fpr", 0), ("positive_fpr", 2)):
@@ -152,7 +154,7 @@ def test_templates_by_hand() -> None:
         both = found.filter(score=score, units=2).join(by_hand, on=place)
         assert both.height == 24
         np.testing.assert_allclose(both["value"], both["gap"], atol=1e-12)
-    top = stats.largest(found, "template_id", k=1)
+    top = largest(found, "template_id", k=1)
     assert top.height == 6
     means = found.group_by("score", "group", "template_id").agg(pl.col("value").mean())
     for row in top.iter_rows(named=True):
@@ -162,7 +164,7 @@ def test_templates_by_hand() -> None:
 
 def test_extremes_are_shared_and_are_none_where_all_gaps_are_equal() -> None:
     found = pl.concat(
-        gaps(stats.cells(predictions(models=3).with_columns(probe=pl.lit(probe))))
+        gaps(count_cells(predictions(models=3).with_columns(probe=pl.lit(probe))))
         for probe in ("p", "q")
     ).filter(score="negative_fpr")
     turned = (pl.col("model") == "m2") & (pl.col("probe") == "q")
@@ -177,7 +179,7 @@ def test_extremes_are_shared_and_are_none_where_all_gaps_are_equal() -> None:
 
 def test_published_sizes_are_table_5_but_for_its_slip(shared: Path) -> None:
     folder = shared / "data" / "regard_published"
-    sizes = stats.composition(stats.read_counts(sorted(folder.glob("regard_*.tsv.gz"))).cells)
+    sizes = composition(read_counts(sorted(folder.glob("regard_*.tsv.gz"))).cells)
     printed = pl.read_csv(shared / "paper_tables" / "004_table5_dataset_stats_as_printed.csv")
     printed = printed.filter(pl.col("dataset") == "regard", pl.col("group") != "TOTAL")
     differ = []
@@ -196,7 +198,7 @@ def test_published_sizes_are_table_5_but_for_its_slip(shared: Path) -> None:
 def left_out(frame: pl.DataFrame) -> pl.DataFrame:
     """The gaps without one of their templates or words, with what they are without."""
     words = word_cells(frame)
-    analysis = analysed(stats.cells(frame), words=words)
+    analysis = analysed(count_cells(frame), words=words)
     found = leave_one_out(analysis.tables, words, analysis.options.metrics)
     parts = pl.col("condition").str.extract_groups("^without (?<unit>[a-z]+) (?<name>.*)$")
     return found.with_columns(parts.alias("parts")).unnest("parts")
@@ -215,7 +217,7 @@ def test_the_range_is_that_of_the_gaps_counted_again(
     rows = left_out(frame).filter(unit=unit)
     assert rows.height == 12
     without = {
-        name: gaps(stats.cells(frame.filter(pl.col(column) != name)))
+        name: gaps(count_cells(frame.filter(pl.col(column) != name)))
         for name in frame[column].unique()
     }
     for (group, score), part in rows.group_by("group", "score"):

@@ -20,7 +20,7 @@ from raybias.config import Statistics
 from raybias.measures.compare import COMPARED
 from raybias.measures.compare_answers import matched
 from raybias.measures.compare_gaps import ANSWERS, Blend, band_level, compare_predictions
-from raybias.stats import GapRules
+from raybias.stats.gaps import GapRules
 from support.commands import exit_code, refused
 from support.stats_data import crossed, gap_table
 

@@ -10,13 +10,15 @@ import polars as pl
 import pytest
 
 import raybias
-from raybias import schema, stats
+from raybias import schema
 from raybias.config import Statistics
 from raybias.measures.compare_answers import matched, read_arm
 from raybias.measures.compare_gaps import compare_predictions
 from raybias.report.sentences import refusals, verdict
+from raybias.stats.checks import StatisticsWarning
 from raybias.stats.conclusive import Showing, of_options, of_predictions, why_not
-from raybias.stats.gaps import GapRules
+from raybias.stats.counts import count_cells, read_counts
+from raybias.stats.gaps import GapAnalysis, GapRules, gap_analysis
 from support.answer_data import option_answers
 from support.commands import exit_code
 from support.report_outs import make_study, write_out
@@ -61,9 +63,9 @@ def guesses(right: float, *, pred: int | None = None) -> pl.DataFrame:
     )
 
 
-def judged(frame: pl.DataFrame, folder: Path) -> stats.GapAnalysis:
+def judged(frame: pl.DataFrame, folder: Path) -> GapAnalysis:
     frame.write_parquet(folder / "p.parquet")
-    return stats.gap_analysis(stats.read_counts([folder / "p.parquet"]), GapRules(STRICT))
+    return gap_analysis(read_counts([folder / "p.parquet"]), GapRules(STRICT))
 
 
 STRICT = Statistics.under("strict")
@@ -83,13 +85,13 @@ def test_a_page_at_chance_reads_as_a_manager_would_read_it(tmp_path: Path) -> No
         assert table["survives"].null_count() == table.height
     assert found.withheld.height == 1
     assert judged(guesses(0.6), tmp_path).withheld.is_empty()
-    with pytest.warns(stats.StatisticsWarning):
+    with pytest.warns(StatisticsWarning):
         (reason,) = judged(guesses(0.6, pred=1), tmp_path).withheld["reason"]
     assert reason == "it cannot do the task: 100.0% of its answers are 'neutral'"
     # Where one label is right there is no chance to beat, nor where a judge labels texts.
     one = guesses(0.0).with_columns(label=pl.lit(1, pl.Int8))
     assert judged(one, tmp_path).withheld.is_empty()
-    cells = stats.cells(guesses(0.0))
+    cells = count_cells(guesses(0.0))
     assert of_predictions(cells, NO_ANSWERS, level=0.95, judged=["soft_prompt"]).is_empty()
 
 
@@ -104,7 +106,7 @@ def test_an_accuracy_is_judged_over_templates_and_runs() -> None:
         kept = random.random(base.height) < 0.8
         own = base["template_id"].replace_strict(taken, return_dtype=pl.Int8).to_numpy()
         pred = np.where(kept, own, random.integers(0, 3, base.height))
-        cells = stats.cells(base.with_columns(pred=pl.Series(pred, dtype=pl.Int8)))
+        cells = count_cells(base.with_columns(pred=pl.Series(pred, dtype=pl.Int8)))
         passed += of_predictions(cells, NO_ANSWERS, level=0.95).is_empty()
     assert passed <= 5
 

@@ -9,14 +9,13 @@ import polars as pl
 import pytest
 
 import raybias
-from raybias import stats
 from raybias.config import Probe
 from raybias.errors import DataError
 from raybias.formats.openings import look_alike
 from raybias.measures.prediction_rows import gap_rows
 from raybias.probes import probe_items
 from raybias.report.sentences import doubts
-from raybias.stats.gaps import by_family
+from raybias.stats.gaps import GapAnalysis, by_family
 from support.stats_data import crossed, judged_files
 
 NOBODY = pl.DataFrame(schema=dict.fromkeys(
@@ -35,13 +34,13 @@ def study(copies: int, *, families: bool = True) -> pl.DataFrame:
     return crossed(pred.repeat(copies, axis=1)).with_columns(family=family)
 
 
-def judged(folder: Path, frame: pl.DataFrame) -> stats.GapAnalysis:
+def judged(folder: Path, frame: pl.DataFrame) -> GapAnalysis:
     folder.mkdir(parents=True, exist_ok=True)
     frame.write_parquet(folder / "own.parquet")
     return judged_files([folder / "own.parquet"], profile="strict")
 
 
-def told(files: list[Path], found: stats.GapAnalysis) -> list[str]:
+def told(files: list[Path], found: GapAnalysis) -> list[str]:
     """What the page says of templates."""
     estimates = raybias.measure(files)
     gaps = gap_rows(estimates, "widest")

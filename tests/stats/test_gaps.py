@@ -12,12 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from raybias import schema, stats
+from raybias import schema
 from raybias.config import Statistics
 from raybias.config.study import Interval
 from raybias.errors import BadInput, ConfigError, DataError
 from raybias.measures.prediction_rows import accuracy_rows, net_significance, spans
 from raybias.report.sentences import by_scope
+from raybias.stats.checks import REFERENCE_GROUPS, StatisticsWarning
+from raybias.stats.counts import count_cells
+from raybias.stats.gaps import GapRules, gap_analysis
+from raybias.stats.intervals import NO_VARIATION, REFERENCE
+from raybias.stats.metric import metric_rates
 from support.stats_data import analysed, crossed, gaps, predictions
 
 EXAMPLES = settings(max_examples=15, deadline=None)
@@ -52,7 +57,7 @@ def by_hand(table: pl.DataFrame, label: int) -> dict[tuple[str, str], list[float
 @EXAMPLES
 @given(TABLES)
 def test_gaps_and_cells_equal_plain_loops(table: pl.DataFrame) -> None:
-    cells = stats.cells(table)
+    cells = count_cells(table)
     naive = table.group_by(schema.CELLS.names[:-1], maintain_order=True).agg(n=pl.len())
     assert cells.equals(naive.cast({"n": pl.Int64}))
     found = gaps(cells, interval="t")
@@ -76,7 +81,7 @@ def test_gaps_and_cells_equal_plain_loops(table: pl.DataFrame) -> None:
 def test_row_order_changes_nothing(table: pl.DataFrame, seed: int, interval: str) -> None:
     shuffled = table.sample(fraction=1, shuffle=True, seed=seed)
     results = [
-        gaps(stats.cells(rows), interval=interval, bootstrap_draws=100)
+        gaps(count_cells(rows), interval=interval, bootstrap_draws=100)
         for rows in (table, shuffled)
     ]
     assert results[0].equals(results[1])
@@ -89,7 +94,7 @@ def test_intervals_follow_the_textbook() -> None:
     pred = np.ones((5, 10, 2, 1), int)
     for run, k in enumerate(hits):
         pred[run, :k, 0] = 2
-    cells = stats.cells(crossed(pred))
+    cells = count_cells(crossed(pred))
     values = np.array(hits) / 20
     error = values.std(ddof=1) / math.sqrt(5)
     for interval, quantile in (("normal", 1.96), ("t", 2.7764451051977987)):
@@ -108,7 +113,7 @@ def test_intervals_follow_the_textbook() -> None:
 
 
 def test_benjamini_hochberg_is_scipys_and_only_removes() -> None:
-    cells = stats.cells(predictions(runs=4, groups=tuple("abcdef")))
+    cells = count_cells(predictions(runs=4, groups=tuple("abcdef")))
     plain = gaps(cells, interval="t", adjust="none")
     adjusted = gaps(cells, interval="t", adjust="benjamini_hochberg")
     expected = scipy_stats.false_discovery_control(plain["p"].to_numpy())
@@ -127,9 +132,9 @@ def test_undefined_rate_is_missing_and_leaves_the_mean() -> None:
     thin = table.filter(
         ~((pl.col("run_id") == "m0.s0") & (pl.col("group") == "c") & (pl.col("label") != 2))
     )
-    with pytest.warns(stats.StatisticsWarning, match=r"positive_fpr of colour c .* 1 run"):
-        found = gaps(stats.cells(thin), interval="normal")
-    per_run = stats.rates(stats.cells(thin)).filter(
+    with pytest.warns(StatisticsWarning, match=r"positive_fpr of colour c .* 1 run"):
+        found = gaps(count_cells(thin), interval="normal")
+    per_run = metric_rates(count_cells(thin)).filter(
         pl.col("score") == "positive_fpr", pl.col("run_id") == "m0.s0"
     )
     assert per_run.filter(group="c").select("value", "n_items").row(0) == (None, 0)
@@ -138,15 +143,15 @@ def test_undefined_rate_is_missing_and_leaves_the_mean() -> None:
     assert row["low"] is None
     (other,) = found.filter(group="a", score="positive_fpr").to_dicts()
     a, b = (per_run.filter(group=group)["value"].item() for group in "ab")
-    whole = gaps(stats.cells(table.filter(run_id="m0.s1"))).filter(group="a", score="positive_fpr")
+    whole = gaps(count_cells(table.filter(run_id="m0.s1"))).filter(group="a", score="positive_fpr")
     assert other["value"] == pytest.approx(((a - b) / 2 + whole["value"].item()) / 2)
 
 
 def test_never_a_number_where_no_run_has_a_rate() -> None:
     table = predictions(models=1, runs=2).filter((pl.col("group") != "c") | (pl.col("label") == 2))
     for interval in ("normal", "t", "bootstrap"):
-        with pytest.warns(stats.StatisticsWarning):
-            found = gaps(stats.cells(table), interval=interval, bootstrap_draws=100)
+        with pytest.warns(StatisticsWarning):
+            found = gaps(count_cells(table), interval=interval, bootstrap_draws=100)
         (row,) = found.filter(group="c", score="positive_fpr").to_dicts()
         assert row["value"] is row["low"] is row["q"] is row["significant"] is None
         assert (row["n"], row["units"]) == (0, 0)
@@ -159,13 +164,13 @@ def test_equal_rates_are_never_significant_by_rounding() -> None:
     )
     table = table.unique(["run_id", "group", "template_id"])
     for interval in ("normal", "t", "bootstrap"):
-        found = gaps(stats.cells(table), interval=interval, adjust="none", bootstrap_draws=100)
+        found = gaps(count_cells(table), interval=interval, adjust="none", bootstrap_draws=100)
         assert found["value"].to_list() == [0.0] * len(found)
         assert not found["significant"].any()
         if interval == "normal":
             assert found["p"].min() == 1
         else:
-            assert set(found["reason"]) == {stats.NO_VARIATION}
+            assert set(found["reason"]) == {NO_VARIATION}
 
 
 def test_copies_of_a_run_make_nothing_certain() -> None:
@@ -173,23 +178,23 @@ def test_copies_of_a_run_make_nothing_certain() -> None:
     copies = [one.with_columns(run_id=pl.lit(f"r{run}")) for run in range(5)]
     varying = predictions(models=2, runs=5, templates=20, groups=tuple("abcd")).filter(model="m1")
     both = pl.concat([*copies, varying])
-    with pytest.warns(stats.StatisticsWarning, match="8 of 16 gaps are the same .* no verdict"):
-        found = gaps(stats.cells(both))
+    with pytest.warns(StatisticsWarning, match="8 of 16 gaps are the same .* no verdict"):
+        found = gaps(count_cells(both))
     mine = found.filter(model="m0")
     for name in ("low", "high", "p", "q", "significant", "survives"):
         assert mine[name].null_count() == mine.height, name
-    assert set(mine["reason"]) == {stats.NO_VARIATION}
+    assert set(mine["reason"]) == {NO_VARIATION}
     # They are no part of the others' correction.
-    alone = gaps(stats.cells(varying))
+    alone = gaps(count_cells(varying))
     assert found.filter(model="m1").equals(alone)
     # The papers' rule stays as it was published, and is told to say nothing.
-    with pytest.warns(stats.StatisticsWarning, match="nor does its verdict"):
-        paper = gaps(stats.cells(pl.concat(copies)), interval="normal", adjust="none")
+    with pytest.warns(StatisticsWarning, match="nor does its verdict"):
+        paper = gaps(count_cells(pl.concat(copies)), interval="normal", adjust="none")
     assert paper["significant"].all()
     assert (paper["high"] - paper["low"]).max() < 1e-12
     # Templates vary, whatever the runs do.
     drawn = gaps(
-        stats.cells(pl.concat(copies)), scope="sentences", interval="bootstrap", bootstrap_draws=200
+        count_cells(pl.concat(copies)), scope="sentences", interval="bootstrap", bootstrap_draws=200
     )
     assert drawn["reason"].null_count() == drawn.height
     assert (drawn["high"] - drawn["low"]).min() > 0
@@ -203,8 +208,8 @@ def test_two_rates_that_are_one_number_are_counted_once(neutral: float) -> None:
     pred = np.where(random.random(table.height) < rate, 0, 2)
     pred[random.random(table.height) < neutral] = 1
     table = table.with_columns(label=pl.lit(1, pl.Int8), pred=pl.Series(pred, dtype=pl.Int8))
-    with pytest.warns(stats.StatisticsWarning, match="what negative_fpr leaves, one result"):
-        found = gaps(stats.cells(table))
+    with pytest.warns(StatisticsWarning, match="what negative_fpr leaves, one result"):
+        found = gaps(count_cells(table))
     first, second = (found.filter(score=rate) for rate in ("negative_fpr", "positive_fpr"))
     assert (first["value"] + second["value"]).abs().max() < 0.01
     assert set(second["reason"]) == {"mirror of negative_fpr"}
@@ -213,23 +218,23 @@ def test_two_rates_that_are_one_number_are_counted_once(neutral: float) -> None:
     assert np.allclose(first["q"].to_numpy(), expected)
     told = found.with_columns(statistic=pl.lit("gap"), condition=pl.lit(""))
     assert "of 6 gaps" in by_scope(told, pl.DataFrame(schema=pl.Schema(schema.COMPONENTS)))
-    with pytest.warns(stats.StatisticsWarning, match="counted twice by the papers' rule"):
-        paper = gaps(stats.cells(table), interval="normal", adjust="none")
+    with pytest.warns(StatisticsWarning, match="counted twice by the papers' rule"):
+        paper = gaps(count_cells(table), interval="normal", adjust="none")
     assert paper["significant"].null_count() == 0
     # A classifier that knows the label has two results.
     knows = pl.Series(random.random(table.height) < 0.1)
     known = table.with_columns(pred=pl.when(knows).then(pl.lit(1, pl.Int8)).otherwise("pred"))
-    assert gaps(stats.cells(known))["reason"].null_count() == 12
+    assert gaps(count_cells(known))["reason"].null_count() == 12
 
 
 def test_reference_groups() -> None:
-    groups = (*stats.REFERENCE_GROUPS["gender"], "aab")
-    cells = stats.cells(predictions(attribute="gender", groups=groups))
+    groups = (*REFERENCE_GROUPS["gender"], "aab")
+    cells = count_cells(predictions(attribute="gender", groups=groups))
     found = gaps(cells)
     assert found.filter(~pl.col("in_mean"))["group"].unique().to_list() == ["aab"]
     chosen = gaps(cells, reference_groups={"gender": ["male", "female"]})
     assert set(chosen.filter("in_mean")["group"]) == {"male", "female"}
-    rates = stats.rates(cells).filter(model="m0", run_id="m0.s0", score="negative_fpr")
+    rates = metric_rates(cells).filter(model="m0", run_id="m0.s0", score="negative_fpr")
     value = dict(rates.select("group", "value").iter_rows())
     one = gaps(
         cells.filter(pl.col("run_id") == "m0.s0"), reference_groups={"gender": ["male", "female"]}
@@ -247,16 +252,16 @@ def test_reference_groups() -> None:
 )
 def test_wrong_reference_groups_are_refused(chosen: dict[str, list[str]], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        gaps(stats.cells(predictions()), reference_groups=chosen)
-    counts = analysed(stats.cells(predictions())).counts
-    rules = stats.GapRules(Statistics.under("strict"), everywhere={"hue": ["a"]})
+        gaps(count_cells(predictions()), reference_groups=chosen)
+    counts = analysed(count_cells(predictions())).counts
+    rules = GapRules(Statistics.under("strict"), everywhere={"hue": ["a"]})
     with pytest.raises(ConfigError, match="attributes are colour"):
-        stats.gap_analysis(counts, rules)
+        gap_analysis(counts, rules)
 
 
 def test_part_of_the_papers_groups_makes_a_mean_over_all() -> None:
-    cells = stats.cells(predictions(attribute="age", groups=("old", "young", "teen")))
-    with pytest.warns(stats.StatisticsWarning, match="age of probe made lacks adult"):
+    cells = count_cells(predictions(attribute="age", groups=("old", "young", "teen")))
+    with pytest.warns(StatisticsWarning, match="age of probe made lacks adult"):
         found = gaps(cells)
     assert found["in_mean"].all()
 
@@ -265,12 +270,12 @@ def test_answers_without_label_count_as_wrong_and_warn() -> None:
     table = predictions(models=1, runs=2).with_columns(
         pred=pl.when(pl.col("item_id") == "0000").then(None).otherwise("pred")
     )
-    cells = stats.cells(table)
-    with pytest.warns(stats.StatisticsWarning, match="2 of .* answers hold no label"):
+    cells = count_cells(table)
+    with pytest.warns(StatisticsWarning, match="2 of .* answers hold no label"):
         found = gaps(cells)
-    assert found["n"].sum() == gaps(stats.cells(predictions(models=1, runs=2)))["n"].sum()
+    assert found["n"].sum() == gaps(count_cells(predictions(models=1, runs=2)))["n"].sum()
     accuracy = (table["pred"] == table["label"]).fill_null(False).mean()
-    with pytest.warns(stats.StatisticsWarning, match="hold no label"):
+    with pytest.warns(StatisticsWarning, match="hold no label"):
         found = accuracy_rows(analysed(cells).counts, Statistics.under("strict"))
     assert found["value"].to_list() == pytest.approx([accuracy] * found.height)
 
@@ -278,7 +283,7 @@ def test_answers_without_label_count_as_wrong_and_warn() -> None:
 def test_accuracies_equal_plain_loops() -> None:
     table = predictions(runs=3, extras=True)
     plain = table.filter(~pl.col("group").is_in(schema.EXTRA_GROUPS))
-    found = accuracy_rows(analysed(stats.cells(table)).counts, Statistics.under("strict"))
+    found = accuracy_rows(analysed(count_cells(table)).counts, Statistics.under("strict"))
     assert set(found["scope"]) == {"runs", "sentences"}
     for row in found.iter_rows(named=True):
         part = plain.filter(model=row["model"])
@@ -294,7 +299,7 @@ def test_net_significance_and_spans() -> None:
     group = pl.col("group")
     value = pl.when(group == "a").then(0.2).when(group == "b").then(-0.3).otherwise(0.1)
     survives = pl.when(group == "c").then(None).otherwise(group == "b")
-    found = gaps(stats.cells(predictions(runs=2))).with_columns(value=value, survives=survives)
+    found = gaps(count_cells(predictions(runs=2))).with_columns(value=value, survives=survives)
     net = net_significance(found).filter(score="negative_fpr_net_significance")
     assert dict(net.select("group", "value").iter_rows()) == {"a": 0, "b": -2, "c": 0}
     assert net["units"].to_list() == [2, 2, 0]
@@ -303,7 +308,7 @@ def test_net_significance_and_spans() -> None:
 
 
 def test_bootstrap_without_templates_says_so() -> None:
-    cells = stats.cells(predictions().with_columns(template_id=pl.lit(None, pl.String)))
+    cells = count_cells(predictions().with_columns(template_id=pl.lit(None, pl.String)))
     with pytest.raises(DataError, match="have no template_id") as caught:
         gaps(cells, interval="bootstrap")
     assert isinstance(caught.value, BadInput)
@@ -313,11 +318,11 @@ def test_bootstrap_without_templates_says_so() -> None:
 def test_a_group_that_alone_is_the_reference_is_called_so(
     interval: Interval, recwarn: pytest.WarningsRecorder
 ) -> None:
-    cells = stats.cells(predictions(runs=4, templates=40))
+    cells = count_cells(predictions(runs=4, templates=40))
     found = gaps(cells, interval=interval, reference_groups={"colour": ("a",)})
     assert not [each for each in recwarn if "same in every run" in str(each.message)]
     reference, others = found.filter(group="a"), found.filter(pl.col("group") != "a")
     assert reference["value"].to_list() == [0.0] * reference.height
-    assert reference["reason"].to_list() == [stats.REFERENCE] * reference.height
+    assert reference["reason"].to_list() == [REFERENCE] * reference.height
     assert reference["significant"].null_count() == reference.height
     assert others["reason"].null_count() == others.height > 0

@@ -6,8 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from raybias import schema, stats
+from raybias import schema
 from raybias.stats.components import MeanEstimate
+from raybias.stats.counts import count_cells
 from raybias.stats.gaps import GapAnalysis
 from raybias.stats.judged import JudgeSample, corrected_gaps
 from support.stats_data import analysed, crossed
@@ -24,7 +25,7 @@ def predictions() -> pl.DataFrame:
 
 def analysis(table: pl.DataFrame, **rules: object) -> GapAnalysis:
     known = {"metrics": ("negative_fpr",), "scope": "sentences", "interval": "t", **rules}
-    return analysed(stats.cells(table.drop("human")), **known)  # type: ignore[arg-type]
+    return analysed(count_cells(table.drop("human")), **known)  # type: ignore[arg-type]
 
 
 def labelled(table: pl.DataFrame) -> pl.DataFrame:

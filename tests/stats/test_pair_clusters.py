@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from raybias.measures import Rules
 from raybias.measures.entries.pairs import pair_outcomes
+from raybias.measures.kind import Rules
 from raybias.measures.paired import effect_rows, score_rows, style_rows
 from raybias.stats.components import Doubles, cluster_robust
 from support.pair_data import pair_scores

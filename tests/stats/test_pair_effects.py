@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from raybias.measures import Rules, measure
 from raybias.measures.entries.coreference import COREFERENCE, MEAN, coreference_outcomes
 from raybias.measures.entries.pairs import PAIRS, pair_outcomes
+from raybias.measures.kind import Rules, measure
 from raybias.measures.pair_means import (
     AVERAGES,
     drawn_means,

@@ -9,10 +9,11 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from raybias import schema, stats
+from raybias import schema
 from raybias.config import Probe
 from raybias.errors import DataError
 from raybias.probes import probe_items
+from raybias.stats.counts import count_cells, read_counts
 from raybias.stats.foreign import COLUMNS, recovered_templates
 from support.stats_data import predictions, read_predictions
 
@@ -88,7 +89,7 @@ def test_wrong_tsv_names_file_and_line(
 ) -> None:
     path = tsv(tmp_path, *lines, **({} if header is None else {"header": header}))
     with pytest.raises(DataError, match=message) as caught:
-        stats.read_counts([path])
+        read_counts([path])
     assert str(caught.value).startswith(str(path))
 
 
@@ -106,10 +107,10 @@ def test_parquet_files_folders_and_a_studys_output(
             path.parent.mkdir(parents=True, exist_ok=True)
             part.slice(start, 7).write_parquet(path)
     pl.DataFrame({"x": [1]}).write_parquet(out / "runs.parquet")
-    expected = stats.cells(table).sort(pl.all())
+    expected = count_cells(table).sort(pl.all())
     for paths in ([out], [out / "predictions"], sorted(out.glob("predictions/**/*.parquet"))):
         assert_frame_equal(read_predictions(paths), table, check_row_order=False, check_exact=True)
-        cells = stats.read_counts(paths).cells.cast({pl.Categorical: pl.String})
+        cells = read_counts(paths).cells.cast({pl.Categorical: pl.String})
         assert cells.sort(pl.all()).equals(expected)
 
 
@@ -139,7 +140,7 @@ def test_wrong_parquet_names_file_and_row(tmp_path: Path, change: pl.Expr, messa
     good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
     predictions(models=1, runs=1).with_columns(run_id=pl.lit("other")).write_parquet(good)
     predictions(models=1, runs=1).with_columns(change).write_parquet(bad)
-    for read in (read_predictions, stats.read_counts):
+    for read in (read_predictions, read_counts):
         with pytest.raises(DataError, match=message) as caught:
             read([good, bad])
         assert str(bad) in str(caught.value)
@@ -166,7 +167,7 @@ def test_an_item_is_the_same_in_all_runs(
     )
     odd.write_parquet(tmp_path / "p.parquet")
     with pytest.raises(DataError, match=message) as caught:
-        stats.read_counts([tmp_path / "p.parquet"])
+        read_counts([tmp_path / "p.parquet"])
     assert "\n" not in str(caught.value)
 
 
@@ -175,7 +176,7 @@ def test_what_a_file_does_not_say_of_an_item_differs_from_nothing(tmp_path: Path
     older = table.filter(model="m1").drop("template_id", "term")
     table.filter(model="m0").write_parquet(tmp_path / "a.parquet")
     older.write_parquet(tmp_path / "b.parquet")
-    counts = stats.read_counts([tmp_path / "a.parquet", tmp_path / "b.parquet"])
+    counts = read_counts([tmp_path / "a.parquet", tmp_path / "b.parquet"])
     assert counts.cells["n"].sum() == table.height
 
 
@@ -186,7 +187,7 @@ def test_runs_of_other_items_are_refused(tmp_path: Path) -> None:
     half.write_parquet(tmp_path / "p.parquet")
     message = f"run m0.s2 holds 5; runs m0.s0, m0.s1 hold {items}; give whole runs"
     with pytest.raises(DataError, match=message):
-        stats.read_counts([tmp_path / "p.parquet"])
+        read_counts([tmp_path / "p.parquet"])
 
 
 def test_files_that_are_not_predictions(tmp_path: Path) -> None:
@@ -212,10 +213,10 @@ def test_files_that_are_not_predictions(tmp_path: Path) -> None:
         ([], "no files"),
     ):
         with pytest.raises(DataError, match=message):
-            stats.read_counts([tmp_path / name for name in names])
+            read_counts([tmp_path / name for name in names])
     (tmp_path / "copy.parquet").write_bytes(path.read_bytes())
     with pytest.raises(DataError, match="more than once"):
-        stats.read_counts([path, tmp_path / "copy.parquet"])
+        read_counts([path, tmp_path / "copy.parquet"])
 
 
 @pytest.mark.long

@@ -10,16 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from raybias import schema, stats
-from raybias.schema import RUN_KEYS
-from raybias.stats.checks import checked_runs, fingerprints
+from raybias import schema
+from raybias.schema import LIKELIHOOD, RUN_KEYS
+from raybias.stats.checks import StatisticsWarning, checked_runs, fingerprints
 from raybias.stats.conclusive import of_predictions
+from raybias.stats.counts import count_cells, read_counts, with_likelihood
 from support.stats_data import analysed, gaps, predictions, prompted, read_predictions, term_cells
 
 
 def with_readouts(table: pl.DataFrame) -> pl.DataFrame:
     """What is counted of a table: both readings, and repeated prompted runs once."""
-    read = stats.with_likelihood(table.filter(~pl.col("method").str.ends_with(stats.LIKELIHOOD)))
+    read = with_likelihood(table.filter(~pl.col("method").str.ends_with(LIKELIHOOD)))
     same = checked_runs(fingerprints(read), lambda: [read], where="", uneven="refuse")
     return read.join(same, on=RUN_KEYS, how="anti", nulls_equal=True, maintain_order="left")
 
@@ -30,7 +31,7 @@ def test_likelihood_is_the_highest_score_and_stands_beside(seed: int, runs: int)
     table = pl.concat([prompted(seed=seed, runs=runs), predictions(seed=seed)])
     read = with_readouts(table)
     assert read.schema == pl.Schema(schema.PREDICTIONS)
-    second = pl.col("method").str.ends_with(stats.LIKELIHOOD)
+    second = pl.col("method").str.ends_with(LIKELIHOOD)
     assert read.filter(~second).equals(table)
     expected = [
         max(range(3), key=lambda k, s=row["scores"]: s[k])
@@ -45,18 +46,18 @@ def test_likelihood_is_the_highest_score_and_stands_beside(seed: int, runs: int)
 
 def test_runs_that_are_the_same_count_once() -> None:
     table = prompted(runs=4, same_scores=True, method="zero_shot")
-    with pytest.warns(stats.StatisticsWarning, match=r"all 4 runs of m0 zero_shot\+likelihood"):
+    with pytest.warns(StatisticsWarning, match=r"all 4 runs of m0 zero_shot\+likelihood"):
         read = with_readouts(table)
     runs = dict(read.group_by("method").agg(pl.col("run_id").n_unique()).iter_rows())
     assert runs == {"zero_shot": 4, "zero_shot+likelihood": 1}
-    found = gaps(stats.cells(read.with_columns(pl.col("pred").fill_null(0))))
+    found = gaps(count_cells(read.with_columns(pl.col("pred").fill_null(0))))
     likely = found.filter(method="zero_shot+likelihood")
     assert likely["low"].null_count() == likely.height == 6
     # Equal runs of a tuned classifier stay, and are told.
     tuned = pl.concat(
         [predictions(models=1, runs=1).with_columns(run_id=pl.lit(name)) for name in ("a", "b")]
     )
-    with pytest.warns(stats.StatisticsWarning, match="runs a, b of m0 soft_prompt on made gave"):
+    with pytest.warns(StatisticsWarning, match="runs a, b of m0 soft_prompt on made gave"):
         assert with_readouts(tuned).equals(tuned)
 
 
@@ -73,12 +74,12 @@ def test_files_are_counted_as_tables_are(
     paths = [tmp_path / f"{i}.parquet" for i in range(3)]
     for path, table in zip(paths, tables, strict=True):
         table.write_parquet(path)
-    with pytest.warns(stats.StatisticsWarning, match="count as one run"):
-        counts = stats.read_counts(paths)
-    with pytest.warns(stats.StatisticsWarning, match="count as one run"):
+    with pytest.warns(StatisticsWarning, match="count as one run"):
+        counts = read_counts(paths)
+    with pytest.warns(StatisticsWarning, match="count as one run"):
         read = with_readouts(read_predictions(paths))
     for ours, expected in (
-        (counts.cells, stats.cells(read)),
+        (counts.cells, count_cells(read)),
         (counts.terms, term_cells(read)),
     ):
         plain = ours.cast({pl.Categorical: pl.String})
@@ -102,7 +103,7 @@ def test_why_answers_are_unread_is_counted(tmp_path: Path) -> None:
         unread=pl.when(~pl.col("parsed")).then(why.otherwise(pl.lit("none")))
     )
     unread.write_parquet(tmp_path / "0.parquet")
-    (found,) = stats.read_counts([tmp_path]).answers.filter(run_id="all").rows(named=True)
+    (found,) = read_counts([tmp_path]).answers.filter(run_id="all").rows(named=True)
     expected = dict(unread["unread"].drop_nulls().value_counts().iter_rows())
     assert (found["several"], found["negated"]) == (expected["several"], expected["negated"])
     assert found["unparsed"] == sum(expected.values())
@@ -110,7 +111,7 @@ def test_why_answers_are_unread_is_counted(tmp_path: Path) -> None:
 
 def test_files_without_terms_or_answers(tmp_path: Path) -> None:
     predictions().drop("term", "answer", "scores").write_parquet(tmp_path / "old.parquet")
-    counts = stats.read_counts([tmp_path / "old.parquet"])
+    counts = read_counts([tmp_path / "old.parquet"])
     assert counts.terms.is_empty()
     assert counts.terms.columns == schema.TERM_CELLS.names
     assert counts.answers.is_empty()
@@ -127,7 +128,7 @@ def test_a_classifier_with_mostly_unreadable_answers_has_no_verdict(tmp_path: Pa
     filled = [table.with_columns(pl.col("pred").fill_null(0)) for table in tables]
     for place, table in enumerate(filled):
         table.write_parquet(tmp_path / f"{place}.parquet")
-    counts = stats.read_counts([tmp_path])
+    counts = read_counts([tmp_path])
     withheld = of_predictions(counts.cells, counts.answers, level=0.95)
     # Of six templates not much is known, and the likelihoods are random.
     withheld = withheld.filter(pl.col("reason").str.contains("name no"))

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as reference
 
-from raybias import stats
 from raybias.stats.components import MeanEstimate
+from raybias.stats.counts import count_cells
+from raybias.stats.metric import metric_rates
 from raybias.stats.scopes import GapTable, WordVariance, rate_tables, word_variances
 from support.stats_data import analysed, crossed, gaps, predictions, word_cells
 
@@ -18,7 +19,7 @@ from support.stats_data import analysed, crossed, gaps, predictions, word_cells
 def tables_of(frame: pl.DataFrame) -> list[GapTable]:
     groups = frame.select("probe", "attribute", "group").unique()
     inside = groups.with_columns(in_mean=pl.lit(True))
-    return [each.less_mean() for each in rate_tables(stats.cells(frame), inside)]
+    return [each.less_mean() for each in rate_tables(count_cells(frame), inside)]
 
 
 def study(
@@ -42,7 +43,7 @@ def study(
 
 def test_the_mean_over_templates_is_the_gap_of_a_run() -> None:
     frame = predictions(seed=3, templates=9, terms=True)
-    per_run = stats.rates(stats.cells(frame))
+    per_run = metric_rates(count_cells(frame))
     for table in tables_of(frame):
         rates = per_run.filter(model=table.keys[0], score=table.score).sort("group", "run_id")
         values_GR = rates["value"].to_numpy().reshape(len(table.groups), -1)
@@ -143,8 +144,8 @@ def test_words_are_the_units_of_a_t_test_beside_what_else_varies(
 
 def test_predictions_without_templates_are_judged_over_runs_alone() -> None:
     frame = predictions().with_columns(template_id=pl.lit(None, pl.String))
-    analysis = analysed(stats.cells(frame), words=word_cells(frame), scope="widest")
+    analysis = analysed(count_cells(frame), words=word_cells(frame), scope="widest")
     assert set(analysis.scopes["scope"]) == set(analysis.gaps["scope"]) == {"runs"}
     assert analysis.components.is_empty()
-    asked = gaps(stats.cells(frame), scope="sentences")
+    asked = gaps(count_cells(frame), scope="sentences")
     assert set(asked["reason"]) == {"templates not known, or one"}

@@ -10,11 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from raybias import schema, stats
+from raybias import schema
 from raybias.config import Profile, Statistics
 from raybias.report.files import rules_of_files
+from raybias.stats.counts import Counts, read_counts
+from raybias.stats.gaps import GapAnalysis, GapRules, gap_analysis
 from raybias.stats.metric import VALUES
-from raybias.stats.predictions import join_pieces
+from raybias.stats.predictions import join_pieces, sources
 from raybias.stats.scopes import GapTable
 
 
@@ -141,18 +143,18 @@ def analysed(
     words: pl.DataFrame | None = None,
     terms: pl.DataFrame | None = None,
     **options: object,
-) -> stats.GapAnalysis:
+) -> GapAnalysis:
     """The analysis of counts by these statistics, by default t intervals over runs."""
     none = pl.DataFrame()
-    counts = stats.Counts(
+    counts = Counts(
         cells,
         pl.DataFrame(schema=pl.Schema(schema.TERM_CELLS)) if terms is None else terms,
         pl.DataFrame(schema=pl.Schema(schema.WORD_CELLS)) if words is None else words,
         none, none, pl.DataFrame(schema=VALUES), none,
     )  # fmt: skip
     statistics = Statistics.under("strict", **{"scope": "runs", **options})
-    rules = stats.GapRules(statistics, everywhere=reference_groups or {})
-    return stats.GapAnalysis(counts, rules, withheld)
+    rules = GapRules(statistics, everywhere=reference_groups or {})
+    return GapAnalysis(counts, rules, withheld)
 
 
 def gaps(cells: pl.DataFrame, **options: object) -> pl.DataFrame:
@@ -166,17 +168,17 @@ def judged_files(
     profile: Profile | None = None,
     reference_groups: Mapping[str, Sequence[str]] | None = None,
     **options: object,
-) -> stats.GapAnalysis:
+) -> GapAnalysis:
     """What follows from prediction files by a profile's or their study's rules."""
     paths = [str(file) for file in files]
     rules = rules_of_files(
         paths, profile=profile, reference_groups=reference_groups, options=options
     )
-    counts = stats.read_counts(paths, metrics=rules.statistics.metrics)
-    return stats.gap_analysis(counts, rules)
+    counts = read_counts(paths, metrics=rules.statistics.metrics)
+    return gap_analysis(counts, rules)
 
 
 def read_predictions(paths: Sequence[str | Path]) -> pl.DataFrame:
     """Files and folders of predictions as one table."""
-    found = join_pieces(stats.sources(paths), where=", ".join(map(str, paths)))
+    found = join_pieces(sources(paths), where=", ".join(map(str, paths)))
     return found.cast({pl.Categorical: pl.String})

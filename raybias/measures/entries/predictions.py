@@ -74,7 +74,7 @@ class Asked:
 
 
 def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
-    """Estimate rates, gaps, ratios and metrics of predictions (`stats.sources`): schema.ESTIMATES.
+    """Estimate rates, gaps, ratios and metrics of predictions: schema.ESTIMATES.
 
     Gaps are judged under every scope that the design allows, each with its own multiplicity
     correction. A classifier that cannot do its task has estimates and no verdict.
