@@ -226,11 +226,11 @@ def _bootstrap(
 ) -> tuple[Doubles, Doubles]:
     """Percentile intervals [K, ...] when pairs are resampled within their bias type."""
     flat_XN, n_KX = values.reshape(-1, values.shape[-1]), n.reshape(len(n), -1)
-    whole_XB, even_XB = (np.zeros((len(flat_XN), rules.draws)) for _ in range(2))
+    whole_XB, even_XB = (np.zeros((len(flat_XN), rules.bootstrap_draws)) for _ in range(2))
     ends = []
     for name, own_N, n_X in zip(layout.rows[:-2], layout.own_KN, n_KX, strict=False):
-        random = generator(rules.seed, "pairs", layout.probe, name)
-        drawn_XB = np.nan_to_num(drawn_means(flat_XN[:, own_N], rules.draws, random))
+        random = generator(rules.bootstrap_seed, "pairs", layout.probe, name)
+        drawn_XB = np.nan_to_num(drawn_means(flat_XN[:, own_N], rules.bootstrap_draws, random))
         ends.append(percentiles(drawn_XB, n_X, rules.level))
         whole_XB += drawn_XB * n_X[:, None]
         even_XB += drawn_XB

@@ -60,7 +60,7 @@ def paired_rows(outcomes: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
     by = ["model", *_TREND]
     changes = effects.filter(statistic="difference").select(*by, effect="value")
     both = scores.select(*by, "value").join(changes, on=by, how="left")
-    yield size_trends(both, sizes_in_names(scores["model"]) | dict(rules.sizes), level=rules.level)
+    yield size_trends(both, sizes_in_names(scores["model"]) | rules.sizes, level=rules.level)
 
 
 def _table(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:

@@ -16,12 +16,11 @@ from raybias.report.rendering import Cell, Drawn, Row, TextTable, count, slug, t
 from raybias.stats.conclusive import is_refused
 from raybias.stats.gaps import OUTSIDE
 from raybias.stats.metric import metrics
+from raybias.stats.scopes import ADDED
 
 _ENDS: Final = (
     "score", "value", "low", "high", "p", "q", "significant", "survives", "reason", "scope",
 )  # fmt: skip
-#: The facet that each scope resamples beyond the narrower scopes.
-_DRAWN: Final = {"runs": "seeds", "sentences": "sentences", "wording": "words"}
 
 
 def parts_of(
@@ -128,8 +127,8 @@ def table_of(
     if estimates["survives"].count():
         columns["reading"] = lambda row: _reading(kind, test(row))
     again = (
-        every.filter(pl.col("survives"), beside == tested[0], pl.col("scope").is_in([*_DRAWN]))
-        .with_columns(scope=pl.col("scope").replace_strict(_DRAWN, default=""))
+        every.filter(pl.col("survives"), beside == tested[0], pl.col("scope").is_in([*ADDED]))
+        .with_columns(scope=pl.col("scope").replace_strict(ADDED, default=""))
         .group_by(keys).agg(again=pl.col("scope").unique(maintain_order=True))
     )  # fmt: skip
     if kind.redrawn and again.height and every["scope"].n_unique() > 1:

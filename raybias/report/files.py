@@ -163,13 +163,9 @@ def estimates_of_study(
 
 def rules_of_study(study: Study, record: Record) -> Rules:
     """Return the rules of a study's pairs and questions."""
-    statistics = study.statistics
     return Rules(
-        level=statistics.level,
+        **dict(study.statistics),
         strict=study.profile == "strict",
-        adjust=statistics.adjust,
-        draws=statistics.bootstrap_draws,
-        seed=statistics.bootstrap_seed,
         sizes=record.parameters,
         letters=frozenset(_letter_methods(study)),
     )
@@ -187,8 +183,7 @@ def rules_of_answers(paths: Iterable[str], profile: Profile | None = None) -> Ru
         (record,) = records
         return rules_of_study(restated(record.study, profile), record)
     letters = frozenset(name for each in records for name in _letter_methods(each.study))
-    statistics = Statistics.under(profile or "strict")
-    return Rules(statistics.level, statistics.adjust, profile != "paper", letters=letters)
+    return Rules.under(profile or "strict", strict=profile != "paper", letters=letters)
 
 
 #: Tables for programs alone; they have a row per run or template.

@@ -17,7 +17,7 @@ from raybias.stats.breakdown import CARRIED, WITHOUT
 from raybias.stats.conclusive import refusal, refused
 from raybias.stats.gaps import FAMILIES
 from raybias.stats.intervals import MIRROR, NO_VARIATION, ONE_RUN, REFERENCE, UNDEFINED
-from raybias.stats.scopes import SCOPES
+from raybias.stats.scopes import ADDED, REDRAWN, SCOPES
 
 #: Verdicts by which a conclusion depends on style.
 _TURNS: Final = ("changes sign", "loses its sign", "gains a sign")
@@ -34,12 +34,6 @@ _CANNOT: Final = {
     NO_VARIATION: "every gap is the same in all runs",
     REFERENCE: "with one group there is none to compare it with",
     UNDEFINED: "no sentence can be wrong in these ways",
-}
-#: What each scope resamples: in all, and beyond the scope before.
-_REDRAWN: Final = {
-    "runs": ("seeds", "only seeds are redrawn"),
-    "sentences": ("seeds and sentences", "sentences are too"),
-    "wording": ("seeds, sentences and words", "words are too"),
 }
 #: Rates nearer to 0 or 1 than this, on fewer templates than that, have too narrow intervals.
 _RARE: Final = 0.05
@@ -236,7 +230,8 @@ def by_scope(gaps: pl.DataFrame, components: pl.DataFrame) -> str:
         part = judged.filter(scope=scope)
         begin = "if" if parts else "Significant if"
         total = str(part.height) if parts else wording.counted(part.height, "gap")
-        said = f"{begin} {_REDRAWN[scope][1]}: {part['significant'].sum() or 'none'} of {total}"
+        redrawn = "only seeds are redrawn" if scope == "runs" else f"{ADDED[scope]} are too"
+        said = f"{begin} {redrawn}: {part['significant'].sum() or 'none'} of {total}"
         if corrected:
             many = "" if parts else " for many tests"
             said += f" ({part['survives'].sum() or 'none'} after correction{many})"
@@ -335,7 +330,7 @@ def _by_family(gaps: pl.DataFrame, families: pl.DataFrame) -> Iterator[str]:
         corrected = f" ({lasting['survives_family'].sum()} of {lasting.height} after correction)"
         said.append(
             f"{part['significant_family'].sum()} of the {part.height} that are significant "
-            f"if {_REDRAWN[name][0]} are redrawn{corrected if lasting.height else ''}"
+            f"if {REDRAWN[name]}{corrected if lasting.height else ''}"
         )
     if said:
         yield (

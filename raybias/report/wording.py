@@ -8,15 +8,13 @@ from typing import Any, Final
 import polars as pl
 
 from raybias.stats.metric import Metric, metrics
-from raybias.stats.scopes import Scope
+from raybias.stats.scopes import ADDED, Scope
 
 YES_NO: Final[Mapping[bool | None, str]] = {True: "yes", False: "no", None: ""}
 
 #: What an interval of each scope also draws anew.
 SCOPES: Final[Mapping[Scope, str]] = {
-    "runs": "only seeds",
-    "sentences": "sentences too",
-    "wording": "words too",
+    scope: f"only {added}" if scope == "runs" else f"{added} too" for scope, added in ADDED.items()
 }
 
 UNPARSED: Final = {

@@ -12,8 +12,8 @@ Shapes: U units, M scores.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,6 @@ from raybias.table_files import conformed
 
 #: Below this a difference of rates, which are quotients of counts, is rounding.
 ROUNDING: Final = 1e-12
-
-Adjust = Literal["none", "benjamini_hochberg"]
 
 #: Why a mean over runs has no verdict (column `reason`).
 UNDEFINED: Final = "not defined"
@@ -46,14 +44,6 @@ REFERENCE: Final = "the reference itself"
 
 _TYPES: Final = pl.Schema(schema.ESTIMATES)
 _TEXTS: Final = [n for n, dtype in _TYPES.items() if dtype == pl.String and n != "reason"]
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How estimates are judged, if not by the rules of a study."""
-
-    level: float = 0.95
-    adjust: Adjust = "benjamini_hochberg"
 
 
 def from_rows(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
@@ -165,7 +155,7 @@ def judged(
 
 
 def verdicts(
-    table: pl.DataFrame, rules: Rules | Statistics, significant: pl.Expr | None = None
+    table: pl.DataFrame, rules: Statistics, significant: pl.Expr | None = None
 ) -> pl.DataFrame:
     """Add `q` (Benjamini-Hochberg over the table), `significant` and `survives`.
 

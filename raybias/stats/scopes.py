@@ -41,7 +41,8 @@ from raybias.stats.metric import (
 Scope = Literal["runs", "sentences", "wording"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
-#: What an interval of each scope takes to be drawn anew.
+#: What an interval of each scope draws anew beyond those of narrower scopes, and in all.
+ADDED: Final[Mapping[Scope, str]] = {"runs": "seeds", "sentences": "sentences", "wording": "words"}
 REDRAWN: Final[Mapping[Scope, str]] = {
     "runs": "seeds are redrawn, on these very sentences",
     "sentences": "seeds and sentences are redrawn",
@@ -70,7 +71,8 @@ class GapTable:
     groups: tuple[str, ...]
     in_mean_G: npt.NDArray[np.bool_]
     values_GRT: Doubles
-    """Their mean over templates is a run's gap, and their mean over both the gap."""
+    """Their mean over templates is a run's gap, and their mean over both the gap; [..., G, R, T]
+    of several tables at once."""
     templates: tuple[str, ...] = ()
     condition: str = ""
     """As in schema.ESTIMATES."""
@@ -88,12 +90,12 @@ class GapTable:
 
     def estimates(self, words: WordVariance | None) -> dict[Scope, MeanEstimate]:
         """Estimate the gaps under every scope that the design allows."""
-        varies = bool((self.values_GRT.std(axis=1) > ROUNDING).any())
+        varies = bool((self.values_GRT.std(axis=-2) > ROUNDING).any())
         found: dict[Scope, MeanEstimate] = {}
         if varies:
-            found["runs"] = mean_squares(self.values_GRT.mean(axis=2), ("run",)).estimate()
-        if self.values_GRT.shape[2] > 1:
-            over_runs = mean_squares(self.values_GRT.mean(axis=1), ("template",))
+            found["runs"] = mean_squares(self.values_GRT.mean(axis=-1), ("run",)).estimate()
+        if self.values_GRT.shape[-1] > 1:
+            over_runs = mean_squares(self.values_GRT.mean(axis=-2), ("template",))
             found["sentences"] = (self.squares if varies else over_runs).estimate()
             if words is not None:
                 found["wording"] = words.added_to(found["sentences"], self)
@@ -107,8 +109,8 @@ class GapTable:
     @cached_property
     def squares(self) -> MeanSquares:
         """Mean squares [G] of runs and templates, two or more; of templates alone in one run."""
-        if self.values_GRT.shape[1] < 2:
-            return mean_squares(self.values_GRT[:, 0], ("template",))
+        if self.values_GRT.shape[-2] < 2:
+            return mean_squares(self.values_GRT[..., 0, :], ("template",))
         return mean_squares(self.values_GRT, ("run", "template"))
 
 

@@ -38,8 +38,8 @@ def test_score_files_become_estimates_a_page_and_figures(
 
 def test_estimates_of_a_direction_are_those_of_its_pairs_alone() -> None:
     scores = pair_scores(pairs=30)
-    found = measure(PAIRS, scores, Rules(draws=200))
-    alone = measure(PAIRS, scores.filter(direction="stereo"), Rules(draws=200))
+    found = measure(PAIRS, scores, Rules(bootstrap_draws=200))
+    alone = measure(PAIRS, scores.filter(direction="stereo"), Rules(bootstrap_draws=200))
     for statistic in ("score", "difference"):
         one = {"score": "preference", "statistic": statistic, "condition": "stereo"}
         sides = found.filter(**one)

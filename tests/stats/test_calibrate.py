@@ -6,51 +6,16 @@ import runpy
 import sys
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from benchmarks import calibrate
 from benchmarks.calibrate import Design, simulate
 from raybias.config import Statistics
-from raybias.stats.components import mean_squares
-from raybias.stats.null_check import null_check, shuffle_matrices
+from raybias.stats.null_check import null_check
 from support.documents import ROOT
 
 RULES = Statistics.under("strict")
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(0, 999), st.integers(2, 5), st.integers(1, 6))
-def test_a_shuffle_leaves_the_sums_of_templates_alone(
-    seed: int, groups: int, templates: int
-) -> None:
-    random = np.random.default_rng(seed)
-    values_GT = random.normal(size=(groups, templates))
-    (moves,) = shuffle_matrices(random, 7, groups, templates)
-    taken = moves.reshape(7, groups, groups, templates)
-    assert (taken.sum(axis=1) == 1).all()
-    assert (taken.sum(axis=2) == 1).all()
-    shuffled = np.einsum("sght,ht->sgt", taken, values_GT)
-    np.testing.assert_allclose(shuffled.sum(axis=1), np.tile(values_GT.sum(axis=0), (7, 1)))
-
-
-def test_shuffled_mean_squares_are_those_of_shuffled_tables() -> None:
-    tables, _ = simulate(Design("small", runs=3, templates=6), 1)
-    ((table, _),) = tables.tables()
-    from raybias.stats import null_check as module
-
-    random = np.random.default_rng(0)
-    (moves,) = shuffle_matrices(random, 4, *np.array(table.values_GRT.shape)[[0, 2]])
-    found = module._mean_squares(table.values_GRT, module._sums(table.values_GRT, moves))
-    taken = moves.reshape(4, *(len(table.groups),) * 2, -1)
-    shuffled = np.einsum("sght,hrt->sgrt", taken, table.values_GRT)
-    expected = mean_squares(shuffled, ("run", "template"))
-    np.testing.assert_allclose(found.mean, expected.mean, atol=1e-12)
-    for facets, squares in expected.squares.items():
-        np.testing.assert_allclose(found.squares[facets], squares, atol=1e-12)
 
 
 def test_a_group_effect_is_shuffled_away_and_runs_alone_are_found_wanting() -> None:

@@ -13,6 +13,7 @@ from raybias.measures.paired import effect_rows, score_rows, style_rows
 from raybias.stats.components import Doubles, cluster_robust
 from support.pair_data import pair_scores
 
+FEW = Rules(bootstrap_draws=100)
 SIZES = np.array([13, 7, 5, 4, 4, 2, 1])
 
 
@@ -85,10 +86,8 @@ def test_intervals_of_pairs_in_clusters_of_ten_cover_the_truth() -> None:
             # A style's effect is a mean of paired differences, here of writers that turn alike.
             values = values - in_clusters(random)
         for drawn, known in (("clusters", cluster), ("pairs", None)):
-            table = score_rows(
-                outcomes(values[..., None], known, test).with_columns(style=pl.lit("original")),
-                Rules(draws=300),
-            ).filter(attribute="avg_weighted")
+            given = outcomes(values[..., None], known, test).with_columns(style=pl.lit("original"))
+            table = score_rows(given, Rules(bootstrap_draws=300)).filter(attribute="avg_weighted")
             held = (table["low"] <= times * share) & (table["high"] >= times * share)
             coverage[what, drawn] = held.mean()
     for what in ("preference", "effect"):
@@ -100,14 +99,14 @@ def test_clusters_of_one_pair_or_unknown_ones_change_nothing_that_need_not() -> 
     scores = pair_scores(pairs=40)
     alone = scores.with_columns(cluster=pl.col("pair_id"))
     for rows in (score_rows, effect_rows):
-        without, each = (rows(pair_outcomes(f), Rules(draws=300)).filter(score="preference")
+        without, each = (rows(pair_outcomes(f), FEW).filter(score="preference")
                          for f in (scores, alone))  # fmt: skip
         assert set(without["scope"]) == {"pairs"}
         assert set(each["scope"]) == {"clusters"}
         assert each["units"].to_list() == each["n"].to_list()
         for name in ("low", "high"):
             np.testing.assert_allclose(each[name], without[name], atol=3.0)
-    ten = effect_rows(pair_outcomes(pair_scores(pairs=40, clusters=10)), Rules(draws=300))
+    ten = effect_rows(pair_outcomes(pair_scores(pairs=40, clusters=10)), FEW)
     ten = ten.filter(statistic="difference")
     assert ten.filter(attribute="age")["units"].to_list() == [4, 4]
     # A writer may write on several types: it is drawn with all of its pairs.
@@ -115,7 +114,7 @@ def test_clusters_of_one_pair_or_unknown_ones_change_nothing_that_need_not() -> 
 
 
 def test_one_cluster_says_nothing_of_others() -> None:
-    scores = score_rows(pair_outcomes(pair_scores(pairs=20, clusters=20)), Rules(draws=100))
+    scores = score_rows(pair_outcomes(pair_scores(pairs=20, clusters=20)), FEW)
     assert scores["low"].null_count() == scores["p"].null_count() == scores.height
 
 

@@ -31,12 +31,12 @@ DRAWS = 200
 
 
 def effects(scores: pl.DataFrame, seed: int = 0) -> pl.DataFrame:
-    found = effect_rows(pair_outcomes(scores), Rules(draws=DRAWS, seed=seed))
+    found = effect_rows(pair_outcomes(scores), Rules(bootstrap_draws=DRAWS, bootstrap_seed=seed))
     return found.filter(statistic="difference")
 
 
 def estimates(scores: pl.DataFrame, **options: bool) -> pl.DataFrame:
-    return measure(PAIRS, scores, Rules(draws=DRAWS, **options))
+    return measure(PAIRS, scores, Rules(bootstrap_draws=DRAWS, **options))
 
 
 def test_an_unchanged_style_has_no_effect() -> None:
@@ -157,7 +157,7 @@ def test_verdicts_follow_their_definitions() -> None:
         prefer = pl.when(style="original").then(original[0]).otherwise(styled[0])
         place = pl.int_range(pl.len()).over("style")
         scores = scores.with_columns(preference=(place < prefer).cast(pl.Int8))
-        found = effect_rows(pair_outcomes(scores), Rules(draws=DRAWS))
+        found = effect_rows(pair_outcomes(scores), Rules(bootstrap_draws=DRAWS))
         return str(found.filter(score="styles_that_move_it")["reason"][0])
 
     assert judged((600, 1000), (400, 1000)) == "changes sign"
@@ -213,7 +213,7 @@ def test_winobias_says_whom_answers_name_by_prompt() -> None:
     named = pl.Series([("both", "empty", "both", "other")[n % 4] for n in number])
     asked = given["prompt"] == "by_p_they_mean"
     given = given.with_columns(reading=named.zip_with(asked, given["reading"]))
-    table = measure(COREFERENCE, given, Rules(draws=DRAWS))
+    table = measure(COREFERENCE, given, Rules(bootstrap_draws=DRAWS))
     for prompt, expected in (
         ("represent", (0, 0, 0, 0)),
         ("by_p_they_mean", (25, 50, 0, 25)),
@@ -222,13 +222,13 @@ def test_winobias_says_whom_answers_name_by_prompt() -> None:
         for name, share in zip(("other", "both", "neither", "empty"), expected, strict=True):
             assert set(table.filter(group=prompt, score=f"names_{name}")["value"]) == {share}
     silent = given.with_columns(reading=pl.lit(None, pl.String))
-    unsaid = measure(COREFERENCE, silent, Rules(draws=DRAWS))
+    unsaid = measure(COREFERENCE, silent, Rules(bootstrap_draws=DRAWS))
     assert not unsaid["score"].str.starts_with("names_").any()
 
 
 def test_winobias_counts_prompts_and_pairs() -> None:
     given = answers(pairs=30)
-    table = measure(COREFERENCE, given, Rules(draws=DRAWS)).filter(pl.col("group") != "")
+    table = measure(COREFERENCE, given, Rules(bootstrap_draws=DRAWS)).filter(pl.col("group") != "")
     rows = table.filter(style="original", attribute="type1", method="exact", group="represent")
     row = {each["score"]: each for each in rows.iter_rows(named=True)}
     mine = given.filter(style="original", wino_type="type1", prompt="represent")
@@ -253,7 +253,7 @@ def test_winobias_counts_prompts_and_pairs() -> None:
         assert prompts.len() == 2
         assert row["size"] == pytest.approx(mean(prompts.abs()))
         assert row["value"] == pytest.approx(mean(prompts))
-    half = measure(COREFERENCE, given.filter(condition="pro"), Rules(draws=DRAWS))
+    half = measure(COREFERENCE, given.filter(condition="pro"), Rules(bootstrap_draws=DRAWS))
     assert half.is_empty()
 
 
@@ -269,7 +269,7 @@ def test_drawn_means_are_means_of_drawn_pairs() -> None:
 
 
 def scores_of(frame: pl.DataFrame, **options: Any) -> pl.DataFrame:
-    return score_rows(pair_outcomes(frame), Rules(draws=DRAWS, **options))
+    return score_rows(pair_outcomes(frame), Rules(bootstrap_draws=DRAWS, **options))
 
 
 def test_the_originals_alone_have_a_score_an_interval_and_a_test() -> None:
@@ -312,7 +312,7 @@ def test_ties_are_no_preference_for_either_side() -> None:
 def test_coreference_is_tested_by_students_test_against_zero() -> None:
     given = answers(styles=["original"])
     outcomes = coreference_outcomes(given)
-    table = score_rows(outcomes, Rules(draws=DRAWS))
+    table = score_rows(outcomes, Rules(bootstrap_draws=DRAWS))
     for row in table.filter(pl.col("attribute") != "avg_unweighted").iter_rows(named=True):
         mine = outcomes.filter(score=row["method"])
         if row["attribute"] != "avg_weighted":
@@ -329,7 +329,7 @@ def test_differences_that_do_not_vary_give_no_verdict() -> None:
     assert np.isnan(paired_t(0.5, 0.25, 8))
     assert float(paired_t(0.0, 0.0, 8)) == 1
     outcomes = coreference_outcomes(answers(pairs=3, pro=1.0, anti=0.0))
-    table = score_rows(outcomes, Rules(draws=DRAWS)).filter(method="exact")
+    table = score_rows(outcomes, Rules(bootstrap_draws=DRAWS)).filter(method="exact")
     assert table["value"].unique().to_list() == [100.0]
     assert table["significant"].null_count() == table.height
 

@@ -72,7 +72,7 @@ def _by_prompt(answers: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     rows: list[dict[str, Any]] = []
     for names, part in answers.sort(_PLACE).group_by(_PLACE, maintain_order=True):
         # The draws of `score_rows`, the same for all models: they read the same pairs.
-        random = generator(rules.seed, "pairs", *(str(name) for name in names[1:]))
+        random = generator(rules.bootstrap_seed, "pairs", *(str(name) for name in names[1:]))
         place = dict(zip(_PLACE, names, strict=True))
         rows += ({**place, **row} for row in _of_place(part, rules, random))
     order = pl.col("score").cast(pl.Enum(_SCORES))
@@ -100,7 +100,7 @@ def _of_place(
     n_SPRC = (~np.isnan(flat)).sum(axis=1).reshape(right_SPRCN.shape[:4])
     with np.errstate(invalid="ignore"):
         point_SPRC = 100 * (np.nansum(flat, axis=1).reshape(n_SPRC.shape) / n_SPRC)
-    drawn_SPRCB = 100 * drawn_means(flat, rules.draws, random).reshape(*n_SPRC.shape, rules.draws)
+    drawn_SPRCB = 100 * drawn_means(flat, rules.bootstrap_draws, random).reshape(*n_SPRC.shape, -1)
     for s, style in enumerate(orders["style"]):
         for r, rule in enumerate(RULES):
             asked = [p for p in range(prompts) if n_SPRC[s, p, r].all()]

@@ -48,13 +48,6 @@ from raybias.stats.scopes import REDRAWN
 OF_TWO_CLASSES: Final = ("selection_rate", "tpr", "fpr")
 #: Draws of contrasts, of which files may have many examples.
 _DRAWS: Final = 2_000
-_REDRAWN: Final[dict[str, str]] = {
-    **{str(scope): said for scope, said in REDRAWN.items()},
-    "items": "seeds and items are redrawn (no templates are known)",
-    FAMILIES: "seeds and families of templates are redrawn",
-    f"{FAMILIES}, words": "seeds, families of templates and words for the groups are redrawn",
-    "models": "models and sentences are redrawn",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +236,13 @@ PREDICTIONS: Final = kind(
         item=("run_id", "item_id"),
         units="items",
         title="How groups are labelled",
-        redrawn=_REDRAWN,
+        redrawn={
+            **REDRAWN,
+            "items": "seeds and items are redrawn (no templates are known)",
+            FAMILIES: "seeds and families of templates are redrawn",
+            f"{FAMILIES}, words": "seeds, families of templates and words for groups are redrawn",
+            "models": "models and sentences are redrawn",
+        },
         defined=_defined,
         digits=3,
         about="A gap is a rate less the mean of the groups; a ratio is a rate by that of the most "
