@@ -19,7 +19,7 @@ from pydantic import Field
 from raybias.config import Statistics
 from raybias.registry import Registry
 from raybias.schema import ALL
-from raybias.stats.components import Doubles
+from raybias.stats.components import Doubles, places
 from raybias.stats.intervals import estimates, false_discovery, unit_intervals, without_each
 from raybias.stats.predictions import Source
 
@@ -236,11 +236,8 @@ def _of_place(kind: Kind, sums: pl.DataFrame, level: float) -> Iterator[dict[str
     names = [name for name in sums.columns if name not in (*kind.by, "unit", "style")]
     units, prompts = (sums[name].unique().sort().to_list() for name in ("unit", "style"))
     counts_UPK = np.zeros((len(units), len(prompts), len(names)), order="F")
-    at_U, at_P = (
-        sums[name].cast(pl.Enum(levels)).to_physical().to_numpy()
-        for name, levels in (("unit", units), ("style", prompts))
-    )
-    counts_UPK[at_U, at_P] = sums.select(names).to_numpy()
+    at = places(sums["unit"], units), places(sums["style"], prompts)
+    counts_UPK[at] = sums.select(names).to_numpy()
     tables = [(prompt, counts_UPK[:, [p]], False) for p, prompt in enumerate(prompts)]
     if len(prompts) > 1:
         tables += [(ALL, counts_UPK, crossed) for crossed in (False, True)]

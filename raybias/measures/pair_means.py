@@ -24,7 +24,14 @@ from raybias.registry import registry_of
 from raybias.schema import DIRECTIONS
 from raybias.seeding import generator
 from raybias.stats.bootstrap import draw_counts, quantile
-from raybias.stats.components import Doubles, MeanEstimate, Places, cluster_robust, wilson
+from raybias.stats.components import (
+    Doubles,
+    MeanEstimate,
+    Places,
+    cluster_robust,
+    places,
+    wilson,
+)
 from raybias.stats.intervals import ROUNDING
 
 Flags = npt.NDArray[np.bool_]
@@ -138,20 +145,19 @@ def layouts(outcomes: pl.DataFrame) -> Iterator[Layout]:
             part.group_by("bias_type", "pair_id")
             .agg(pl.col("cluster").drop_nulls().first())
             .sort("bias_type", "pair_id")
-            .with_row_index("n")
         )
         types = pairs["bias_type"].unique(maintain_order=True)
         alone = pl.format("pair {} {}", "bias_type", "pair_id")
         clusters = pairs.select(pl.coalesce("cluster", alone).rank("dense").cast(pl.Int64) - 1)
-        rows = (
-            part.join(pairs, on=["bias_type", "pair_id"], maintain_order="left")
-            .join(metrics.with_row_index("m"), on=["model", "score"], maintain_order="left")
-            .with_columns(s=pl.col("style").cast(pl.Enum(styles)).to_physical())
+        # Structs rank as their fields sort.
+        m, n = (
+            part.select(pl.struct(names).rank("dense").cast(pl.Int64) - 1).to_series().to_numpy()
+            for names in (("model", "score"), ("bias_type", "pair_id"))
         )
-        place = tuple(rows[name].to_numpy().astype(np.int64) for name in ("m", "s", "n"))
         held = np.full((2, metrics.height, len(styles), pairs.height), np.nan)
-        for layer, column in zip(held, ("value", "state"), strict=True):
-            layer[place] = rows[column].fill_null(np.nan).to_numpy()
+        held[:, m, places(part["style"], styles), n] = (
+            part.select(pl.col("value", "state").cast(pl.Float64).fill_null(np.nan)).to_numpy().T
+        )
         tests, rows_K = [*metrics["test"]], [*types, WEIGHTED, UNWEIGHTED]
         yield Layout(
             probe=str(part["probe"][0]),
@@ -160,7 +166,7 @@ def layouts(outcomes: pl.DataFrame) -> Iterator[Layout]:
             rows=rows_K,
             values_MSN=held[0],
             states_MSN=held[1],
-            type_N=pairs["bias_type"].cast(pl.Enum(types)).to_physical().to_numpy().astype(int),
+            type_N=places(pairs["bias_type"], types.to_list()),
             cluster_N=clusters.to_series().to_numpy() if pairs["cluster"].count() else None,
             binary_M1=np.array([test == "mcnemar" for test in tests])[:, None],
             neutral_M1=np.array([NEUTRAL[test] for test in tests])[:, None],

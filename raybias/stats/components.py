@@ -177,6 +177,11 @@ def symmetric_sums(table: pl.DataFrame, by: Sequence[str], facets: Facets) -> pl
     ))  # fmt: skip
 
 
+def places(column: pl.Series, levels: Sequence[str]) -> Places:
+    """Return the place of each text of a column among its levels [N]."""
+    return column.cast(pl.Enum(levels)).to_physical().to_numpy().astype(np.int64)
+
+
 def _freedom(levels: Mapping[str, int], names: Facets) -> int:
     return prod(levels[name] - 1 for name in names)
 

@@ -23,7 +23,7 @@ import polars as pl
 
 from raybias import config
 from raybias.schema import TABLE
-from raybias.stats.components import Doubles, MeanEstimate, Places
+from raybias.stats.components import Doubles, MeanEstimate, Places, places
 from raybias.stats.gaps import GapAnalysis
 from raybias.stats.intervals import columns_of, verdicts
 from raybias.stats.metric import shares
@@ -177,9 +177,6 @@ def _corrected(
 def _sample(table: GapTable, texts: pl.DataFrame) -> JudgeSample:
     # Sums round by their order, which is not to be that of somebody's sheet.
     known = texts.filter(pl.col("group").is_in(table.groups)).sort(pl.all())
-    columns = known.select(
-        pl.col("judged", "human").cast(pl.Float64),
-        pl.col("group").cast(pl.Enum(table.groups)).to_physical().cast(pl.Int64),
-        pl.col("template_id").rank("dense").cast(pl.Int64) - 1,
-    )
-    return JudgeSample(*(column.to_numpy() for column in columns))
+    said = (known[name].cast(pl.Float64).to_numpy() for name in ("judged", "human"))
+    units = known["template_id"].rank("dense").cast(pl.Int64) - 1
+    return JudgeSample(*said, places(known["group"], table.groups), units.to_numpy())

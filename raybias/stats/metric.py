@@ -25,7 +25,7 @@ from raybias.errors import ConfigError
 from raybias.registry import Code, Registry
 from raybias.schema import RUN_KEYS, TABLE, Label
 from raybias.stats.checks import warn
-from raybias.stats.components import Doubles
+from raybias.stats.components import Doubles, places
 from raybias.stats.intervals import MIRROR
 from raybias.table_files import conformed
 
@@ -355,10 +355,7 @@ def count_arrays(
         columns = ("group", "run_id", "template_id")
         levels = [[*frame[column].unique().cast(pl.String).sort()] for column in columns]
         levels[0] = levels[0] if groups is None else [*groups]
-        numbers = [
-            frame[column].cast(pl.Enum(names)).to_physical().to_numpy()
-            for column, names in zip(columns, levels, strict=True)
-        ]
+        numbers = [places(frame[name], known) for name, known in zip(columns, levels, strict=True)]
         sizes = [*map(len, levels)]
         cell, n = np.ravel_multi_index(numbers, sizes), frame["n"].to_numpy()
         held = frame.select(masks(chosen))

@@ -71,7 +71,7 @@ def null_check(
 
 
 def _shuffled(table: GapTable) -> Iterator[GapTable]:
-    """Yield some shuffles [S, G, R, T] at a time of the groups in the mean, where there are any."""
+    """Yield some shuffles [S, G, R, T] at a time of the groups in the mean; none of a lone one."""
     inside = table.in_mean_G
     values_GRT = table.values_GRT[inside]
     n_groups, _, n_templates = values_GRT.shape

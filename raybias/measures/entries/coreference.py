@@ -20,7 +20,7 @@ from raybias.measures.pair_means import drawn_means, percentiles, style_order
 from raybias.measures.paired import EFFECT, OVER_PAIRS, check_styles, paired_rows, paired_tables
 from raybias.schema import ALL, CONDITIONS, COREFERENCE_ANSWERS, READINGS
 from raybias.seeding import generator
-from raybias.stats.components import Doubles, wilson
+from raybias.stats.components import Doubles, places, wilson
 from raybias.stats.intervals import ROUNDING, from_rows
 
 RULES: Final = ("exact", "contains")
@@ -87,10 +87,7 @@ def _of_place(
         "style": style_order(part["style"]), "group": part["group"].unique().sort().to_list(),
         "condition": [*CONDITIONS], "pair_id": part["pair_id"].unique().sort().to_list(),
     }  # fmt: skip
-    at_S, at_P, at_C, at_N = (
-        part[name].cast(pl.Enum(order)).to_physical().to_numpy().astype(np.int64)
-        for name, order in orders.items()
-    )
+    at_S, at_P, at_C, at_N = (places(part[name], order) for name, order in orders.items())
     styles, prompts, conditions, pairs = map(len, orders.values())
     right_SPRCN = np.full((styles, prompts, len(RULES), conditions, pairs), np.nan)
     for r, rule in enumerate(RULES):
