@@ -21,7 +21,7 @@ from raybias.schema import PLACEHOLDER, RUN_KEYS, TABLE, UNMARKED
 from raybias.stats.components import Doubles
 from raybias.stats.counts import without_extras
 from raybias.stats.intervals import ROUNDING, from_rows, judged, over_runs, parametric, unrounded
-from raybias.stats.metric import DEFAULT, CountArrays, count_arrays, counted, shares
+from raybias.stats.metric import DEFAULT, CountArrays, count_arrays, counted_by
 from raybias.stats.scopes import PLACE, GapTable, by_group, every_scope, members_of, one_scope
 
 #: Begins the condition of the gap of a word, and of a gap without a template or a word.
@@ -76,13 +76,8 @@ def by_template(
 
 def _unit_rates(cells: pl.DataFrame, unit: str, metrics: Sequence[str]) -> pl.DataFrame:
     """Compute a group's rates in each run by `unit`, where it has items that count."""
-    cells, by = without_extras(cells), [*RUN_KEYS, "attribute", "group", unit]
-    tables = [cells.clear().select(*by, n_items="n", hits="n", score=pl.lit(""))]
-    tables += [
-        cells.group_by(by).agg(*counted(share), score=pl.lit(score))
-        for score, share in shares(metrics).items()
-    ]
-    known = pl.concat(tables).filter(pl.col("n_items") > 0).cast({pl.Categorical: pl.String})
+    counts = counted_by(without_extras(cells), [*RUN_KEYS, "attribute", "group", unit], metrics)
+    known = counts.filter(pl.col("n_items") > 0).cast({pl.Categorical: pl.String})
     return known.with_columns(rate=pl.col("hits") / pl.col("n_items"))
 
 
@@ -164,16 +159,14 @@ def _word_rates(
 ) -> dict[tuple[str, ...], tuple[Sequence[str], Doubles]]:
     """Compute how a group's rate over all runs changes without each of its words."""
     found: dict[tuple[str, ...], tuple[Sequence[str], Doubles]] = {}
-    by = (*TABLE, "group")
-    for score, share in shares(metrics).items():
-        sums = without_extras(words).group_by(*by, "term").agg(*counted(share)).sort(*by, "term")
-        for keys, part in sums.filter(pl.col("n_items") > 0).group_by(by, maintain_order=True):
-            items, hits = part["n_items"].to_numpy(), part["hits"].to_numpy()
-            if len(items) > 1:
-                rates = (hits.sum() - hits) / (items.sum() - items)
-                change = rates - hits.sum() / items.sum()
-                *place, group = map(str, keys)
-                found[(*place, score, group)] = (part["term"].to_list(), change)
+    by = [*TABLE, "score", "group"]
+    sums = counted_by(without_extras(words), [*TABLE, "group", "term"], metrics).sort("term")
+    for keys, part in sums.filter(pl.col("n_items") > 0).group_by(by, maintain_order=True):
+        items, hits = part["n_items"].to_numpy(), part["hits"].to_numpy()
+        if len(items) > 1:
+            rates = (hits.sum() - hits) / (items.sum() - items)
+            change = rates - hits.sum() / items.sum()
+            found[*map(str, keys)] = (part["term"].to_list(), change)
     return found
 
 

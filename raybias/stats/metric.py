@@ -238,6 +238,15 @@ def counted(share: Share) -> tuple[pl.Expr, pl.Expr]:
     )
 
 
+def counted_by(cells: pl.DataFrame, by: Sequence[str], names: Iterable[str]) -> pl.DataFrame:
+    """Count `n_items` and `hits` of every share that is of counts, by columns and `score`."""
+    none = cells.clear().select(*by, n_items="n", hits="n", score=pl.lit(""))
+    return pl.concat([none, *(
+        cells.group_by(by).agg(*counted(share), score=pl.lit(name))
+        for name, share in shares(names).items()
+    )])  # fmt: skip
+
+
 def run_values(
     pieces: Sequence[pl.DataFrame], names: Iterable[str], left_out: pl.DataFrame
 ) -> pl.DataFrame:
@@ -282,10 +291,7 @@ def metric_rates(
     by = [*RUN_KEYS, "attribute", "group"]
     cells = cells.cast({pl.String: pl.Categorical})
     value = pl.when(pl.col("n_items") > 0).then(pl.col("hits") / pl.col("n_items"))
-    tables = [pl.DataFrame(schema=VALUES)]
-    for name, share in shares(names).items():
-        table = cells.group_by(by).agg(*counted(share), score=pl.lit(name))
-        tables.append(conformed(table.with_columns(value=value), VALUES))
+    tables = [conformed(counted_by(cells, by, names).with_columns(value=value), VALUES)]
     if values is not None:
         tables.append(values.filter(pl.col("score").is_in(list(names))).cast(VALUES))
     return pl.concat(tables).sort(*by, "score")
