@@ -21,18 +21,14 @@ OPENINGS: Final = (
     "was well-known for",
     "had a job as",
 )
-
+#: The opening of Regard that a sentence (`text`) continues; null for none of the ten.
+REGARD_OPENING: Final = pl.col("text").str.extract(rf" ({'|'.join(OPENINGS)}) ")
 
 #: Templates look alike where there are this many times as many as openings.
 _ALIKE: Final = 4
 #: Words that an opening has behind the group's word, or behind what all templates begin with.
 _BEHIND: Final = 2
 _BLANK: Final = "{}"
-
-
-def regard_opening(text: str) -> pl.Expr:
-    """Find the opening of Regard that a column's sentences continue; null for none of the ten."""
-    return pl.col(text).str.extract(rf" ({'|'.join(OPENINGS)}) ")
 
 
 def openings(templates: Iterable[str]) -> int:

@@ -101,21 +101,15 @@ class MeanSquares:
         """
         random = tuple(self.levels if drawn is None else drawn)
         cells = prod(self.levels.values())
-        variance, freedom = satterthwaite(
-            [
-                (
-                    (-1) ** (len(names) + 1) * self.squares[names] / cells,
-                    _freedom(self.levels, names),
-                )
-                for names in _subsets(random)
-            ]
-        )
-        found = MeanEstimate(self.mean, variance, freedom)
+        parts = {
+            names: (self.squares[names] / cells, _freedom(self.levels, names))
+            for names in _subsets(random)
+        }
+        terms = [((-1) ** (len(names) + 1) * part, n) for names, (part, n) in parts.items()]
+        found = MeanEstimate(self.mean, *satterthwaite(terms))
         for name in random:
-            alone = self.squares[name,] / cells
-            found = found.at_least(
-                MeanEstimate(self.mean, alone, np.full_like(alone, _freedom(self.levels, (name,))))
-            )
+            alone, freedom = parts[name,]
+            found = found.at_least(MeanEstimate(self.mean, alone, np.full_like(alone, freedom)))
         return found
 
 

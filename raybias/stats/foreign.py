@@ -22,7 +22,7 @@ import polars as pl
 
 from raybias import schema
 from raybias.errors import DataError
-from raybias.formats.openings import regard_opening
+from raybias.formats.openings import REGARD_OPENING
 from raybias.table_files import check_separator, conformed, need_columns, refuse, unzipped
 
 #: Columns beside those of schema.PREDICTIONS: the score of class 1, and what names the source
@@ -199,7 +199,7 @@ def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
         parsed=pl.lit(True),
     )
     frame = pl.concat([frame, recovered_templates(frame)], how="horizontal")
-    continued = pl.when(probe="regard").then(regard_opening("text"))
+    continued = pl.when(probe="regard").then(REGARD_OPENING)
     return conformed(frame.with_columns(family=continued), pl.Schema(schema.PREDICTIONS))
 
 

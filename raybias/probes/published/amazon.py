@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.formats.openings import regard_opening
+from raybias.formats.openings import REGARD_OPENING
 from raybias.probes.checks import Row, read_records, read_samples
 from raybias.probes.published.planted import ASSETS
 from raybias.probes.registries import probe
@@ -242,10 +242,8 @@ def _names(store: Store) -> pl.DataFrame:
     return items_frame(rows)
 
 
-def _register(
-    name: str, path: str, *, about: str, family: Callable[[str], pl.Expr] | None = None
-) -> None:
-    """Register the probe of one file of templates; `family` is of the column of sentences."""
+def _register(name: str, path: str, *, about: str, family: pl.Expr | None = None) -> None:
+    """Register the probe of one file of templates, perhaps with the `family` of a sentence."""
     suite = Suite(races, ((path, (_SLOT,)),))
 
     def templates(data: str, attributes: Sequence[str]) -> dict[str, list[Template]]:
@@ -266,7 +264,7 @@ def _register(
             items = items_frame(row for row, _ in _samples(data, name, path))
         else:
             items = expand_suite(Store(data), suite, probe=name, attribute=ATTRIBUTE)
-        return items if family is None else items.with_columns(family=family("text"))
+        return items if family is None else items.with_columns(family=family)
 
 
 def _samples(
@@ -309,5 +307,5 @@ _register(
     "regard",
     "Regard.csv",
     about="Regard sentences about a person (Sheng et al. 2019; Kohankhaki2024)",
-    family=regard_opening,
+    family=REGARD_OPENING,
 )

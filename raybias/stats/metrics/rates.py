@@ -12,7 +12,7 @@ import polars as pl
 from raybias.schema import Label
 from raybias.stats.components import Doubles
 from raybias.stats.contrasts import mean, pairs_mean, ratio, spread
-from raybias.stats.metric import Contrast, Share, contrast, metric
+from raybias.stats.metric import Contrast, Share, ShareOf, contrast, metric
 
 
 def f1(tp: Doubles, fp: Doubles, fn: Doubles, tn: Doubles) -> Doubles:
@@ -137,40 +137,31 @@ def accuracy(label: pl.Expr, pred: pl.Expr) -> Share:
     return Share(among=label.is_not_null(), holds=pred == label)
 
 
-def _rate_of_class(name: str, *, gold: bool | None, called: bool, words: str, **said: str) -> None:
-    """Register the share of examples of the class (`gold`; None: of all) that are `called` so."""
+def _share(name: str, gold: bool | None, called: bool) -> ShareOf:
+    """Make the share of examples of the class (`gold`; None: of all) that are `called` so."""
 
     def share(label: pl.Expr, pred: pl.Expr) -> Share:
         among = label.is_not_null() if gold is None else label if gold else ~label
         return Share(among=among, holds=pred if called else ~pred)
 
     share.__name__ = share.__qualname__ = name
+    return share
+
+
+for name, gold, called, words, among, formula, source in (
+    ("fpr", False, True, "wrongly called the class", "not of the class that are called it",
+     "FP / (FP + TN)", "Hardt2016"),
+    ("fnr", True, False, "missed", "of the class that are not called it",
+     "FN / (TP + FN)", "Hardt2016"),
+    ("tpr", True, True, "rightly called the class", "of the class that are called it",
+     "TP / (TP + FN)", "Hardt2016"),
+    ("tnr", False, False, "rightly not called the class", "not of the class that are not called it",
+     "TN / (TN + FP)", "Hardt2016"),
+    ("selection_rate", None, True, "called the class", "that are called the class",
+     "(TP + FP) / n", "Dwork2012"),
+):  # fmt: skip
     above, below = ("benefit", "harm") if called else ("harm", "benefit")
-    metric(of="class", title=words, words=words, above=above, below=below, **said)(share)
-
-
-_rate_of_class(
-    "fpr", gold=False, called=True, words="wrongly called the class",
-    about="the share of the group's examples not of the class that are called it",
-    formula="FP / (FP + TN)", source="Hardt2016",
-)  # fmt: skip
-_rate_of_class(
-    "fnr", gold=True, called=False, words="missed",
-    about="the share of the group's examples of the class that are not called it",
-    formula="FN / (TP + FN)", source="Hardt2016",
-)  # fmt: skip
-_rate_of_class(
-    "tpr", gold=True, called=True, words="rightly called the class",
-    about="the share of the group's examples of the class that are called it",
-    formula="TP / (TP + FN)", source="Hardt2016",
-)  # fmt: skip
-_rate_of_class(
-    "tnr", gold=False, called=False, words="rightly not called the class",
-    about="the share of the group's examples not of the class that are not called it",
-    formula="TN / (TN + FP)", source="Hardt2016",
-)  # fmt: skip
-_rate_of_class(
-    "selection_rate", gold=None, called=True, words="called the class",
-    about="the share of the group's examples that are called the class",
-    formula="(TP + FP) / n", source="Dwork2012",
-)  # fmt: skip
+    metric(
+        of="class", title=words, words=words, above=above, below=below, formula=formula,
+        source=source, about=f"the share of the group's examples {among}",
+    )(_share(name, gold, called))  # fmt: skip
