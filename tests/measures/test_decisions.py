@@ -66,12 +66,6 @@ def test_intervals_are_students_over_decisions() -> None:
     assert row["high"] - row["value"] == pytest.approx(2.200985160 * error)
 
 
-def test_one_decision_has_no_interval() -> None:
-    (row, *_) = measure(DECISIONS, answers(1, seed=3)).to_dicts()
-    assert row["low"] is None
-    assert row["reason"] == "one unit"
-
-
 def test_files_are_read_by_the_command_and_refused_in_one_line(tmp_path: Path) -> None:
     given = answers(3, seed=4)
     given.write_csv(tmp_path / "a.csv")

@@ -191,10 +191,8 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 ) -> None:
     good, out = tmp_path / "p.parquet", tmp_path / "out"
     predictions().write_parquet(good)
-    (tmp_path / "empty").mkdir()
     for arguments in (
         [tmp_path / "nothing.tsv"],
-        [tmp_path / "empty"],
         [good, "--reference", "colour=a,purple"],
         [good, "--reference", "colour"],
     ):

@@ -101,19 +101,6 @@ def test_a_fault_names_its_row_and_value(
     assert message in str(caught.value)
 
 
-def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.parquet").write_text("text")
-    (tmp_path / "a.txt").write_text("text")
-    (tmp_path / "a.csv").write_bytes(b"text,label\n\xff,1\n")
-    (tmp_path / "empty.csv").write_text("")
-    for name, message in [
-        ("a.parquet", "cannot be read as a Parquet table"),
-        ("a.txt", r"none of \.csv, \.csv\.gz, \.tsv, \.jsonl, \.jsonl\.gz and \.parquet"),
-        ("a.csv", "cannot be read as a table of UTF-8 text"),
-        ("empty.csv", "cannot be read as a table of UTF-8 text"),
-        ("none.csv", "no such file"),
-    ]:
-        with pytest.raises(DataError, match=message):
-            probe_items(Probe(source="file", data=str(tmp_path / name)))
+def test_an_attribute_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no attribute 'sex'; choose from age, race"):
         probe(tmp_path / "mine.csv", {**GOOD}, attributes=("sex",))

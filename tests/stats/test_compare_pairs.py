@@ -137,6 +137,9 @@ def test_two_outs_of_pairs_are_compared_and_gated(
     table = pl.read_csv(tmp_path / "compared/compare.csv")
     assert table["scope"].unique().to_list() == ["pairs"]
     assert {"bias_bench", "exact", "contains"} == set(table["rate"])
+    found = raybias.compare(out, out).changes
+    kinds = dict(found.select("score", "kind").unique().iter_rows())
+    assert kinds == {"bias_bench": "pairs", "exact": "coreference", "contains": "coreference"}
     assert "<svg" in (tmp_path / "compared/compare.html").read_text()
 
 
@@ -163,13 +166,3 @@ def test_arms_of_pairs_that_do_not_match_are_refused_in_one_line(
     line = refused(capsys, "compare", base, base, "--base", "method=lora")
     assert "choose by model, probe, style" in line
     assert not (tmp_path / "out").exists()
-
-
-def test_files_of_two_kinds_are_compared_together(tmp_path: Path) -> None:
-    files = [tmp_path / "pairs.parquet", tmp_path / "answers.parquet"]
-    pair_scores(models=("one", "two"), pairs=40).write_parquet(files[0])
-    answers().write_parquet(files[1])
-    changes = raybias.compare(files, files).changes
-    kinds = dict(changes.select("score", "kind").unique().iter_rows())
-    assert kinds == {"bias_bench": "pairs", "exact": "coreference", "contains": "coreference"}
-    assert set(changes["statistic"]) == {"difference"}

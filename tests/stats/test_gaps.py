@@ -15,7 +15,7 @@ from scipy import stats as scipy_stats
 from raybias import schema
 from raybias.config import Statistics
 from raybias.config.study import Interval
-from raybias.errors import BadInput, ConfigError, DataError
+from raybias.errors import ConfigError, DataError
 from raybias.measures.prediction_rows import accuracy_rows, net_significance, spans
 from raybias.report.sentences import by_scope
 from raybias.stats.checks import REFERENCE_GROUPS, StatisticsWarning
@@ -112,20 +112,6 @@ def test_intervals_follow_the_textbook() -> None:
     assert width == pytest.approx(2 * 2.5758293035489004 * error)
 
 
-def test_benjamini_hochberg_is_scipys_and_only_removes() -> None:
-    cells = count_cells(predictions(runs=4, groups=tuple("abcdef")))
-    plain = gaps(cells, interval="t", adjust="none")
-    adjusted = gaps(cells, interval="t", adjust="benjamini_hochberg")
-    expected = scipy_stats.false_discovery_control(plain["p"].to_numpy())
-    assert np.allclose(adjusted["q"].to_numpy(), expected)
-    assert adjusted["significant"].equals(plain["significant"])
-    assert plain["survives"].equals(plain["significant"])
-    assert adjusted["survives"].to_list() == [
-        alone and q <= 0.05 for alone, q in zip(plain["significant"], adjusted["q"], strict=True)
-    ]
-    assert not (adjusted["survives"] & ~adjusted["significant"]).any()
-
-
 def test_undefined_rate_is_missing_and_leaves_the_mean() -> None:
     table = predictions(models=1, runs=2)
     # In run s0, group c keeps only positive sentences: positive_fpr has FP + TN = 0 there.
@@ -216,6 +202,7 @@ def test_two_rates_that_are_one_number_are_counted_once(neutral: float) -> None:
     assert second["survives"].null_count() == second["q"].null_count() == second.height
     expected = scipy_stats.false_discovery_control(first["p"].to_numpy())
     assert np.allclose(first["q"].to_numpy(), expected)
+    assert first["survives"].to_list() == [*(first["significant"] & (first["q"] <= 0.05))]
     told = found.with_columns(statistic=pl.lit("gap"), condition=pl.lit(""))
     assert "of 6 gaps" in by_scope(told, pl.DataFrame(schema=pl.Schema(schema.COMPONENTS)))
     with pytest.warns(StatisticsWarning, match="counted twice by the papers' rule"):
@@ -309,9 +296,8 @@ def test_net_significance_and_spans() -> None:
 
 def test_bootstrap_without_templates_says_so() -> None:
     cells = count_cells(predictions().with_columns(template_id=pl.lit(None, pl.String)))
-    with pytest.raises(DataError, match="have no template_id") as caught:
+    with pytest.raises(DataError, match="have no template_id"):
         gaps(cells, interval="bootstrap")
-    assert isinstance(caught.value, BadInput)
 
 
 @pytest.mark.parametrize("interval", ["t", "normal", "bootstrap"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from statistics import mean
 from typing import Any
 
@@ -168,43 +169,33 @@ def test_verdicts_follow_their_definitions() -> None:
     assert judged((12, 20), (10, 20)) == "within noise"
 
 
-def test_model_size_is_a_rank_correlation() -> None:
-    models = ("a-1M", "a-10M", "a-1B", "b-2.7B", "no size")
-    rows = [
-        ("sum", "p", "age", "formal", model, float(value), float(value) - 50)
-        for model, value in zip(models, (40, 55, 60, 70, 10), strict=True)
-    ]
-    table = pl.DataFrame(rows, [*KEYS, "model", "value", "effect"], orient="row")
-    sizes = sizes_in_names(table["model"])
-    assert sizes == {"a-1M": 1e6, "a-10M": 1e7, "a-1B": 1e9, "b-2.7B": 2.7e9}
-    found = size_trends(table, sizes).filter(score="rank_correlation")
-    row = found.filter(group="value").row(0, named=True)
-    assert (row["n"], row["value"]) == (4, pytest.approx(1))
-    assert row["p"] == pytest.approx(2 / 24)
-    assert found.filter(group="absolute_effect")["value"].item() == pytest.approx(
-        stats.spearmanr([1, 2, 3, 4], [10, 5, 10, 20]).statistic
-    )
-
-
-def test_slopes_are_least_squares_with_students_interval() -> None:
-    sizes = {"a": 1e6, "b": 1e7, "c": 1e8, "d": 1e9, "e": 1e10}
+def test_trends_are_rank_correlations_and_least_squares_with_students_interval() -> None:
     effect = np.array([1.0, 3.0, 2.0, 6.0, 4.0])
     rows = [
         ("sum", "p", "age", style, model, 50.0, sign * float(value))
         for style, sign in (("formal", 1), ("informal", -1))
-        for model, value in zip(sizes, effect, strict=True)
+        for model, value in zip(("a-1M", "a-10M", "a-0.1B", "b-1B", "b-10B"), effect, strict=True)
     ]
+    rows.append(("sum", "p", "age", "formal", "no size", 10.0, 9.0))
     table = pl.DataFrame(rows, [*KEYS, "model", "value", "effect"], orient="row")
-    found = size_trends(table, sizes, level=0.9).filter(score="slope")
+    sizes = sizes_in_names(table["model"])
+    assert sizes == {"a-1M": 1e6, "a-10M": 1e7, "a-0.1B": 1e8, "b-1B": 1e9, "b-10B": 1e10}
+    found = size_trends(table, sizes, level=0.9)
     # Values are all 50: a constant has no trend.
     assert set(found["group"]) == {"effect", "absolute_effect"}
-    row = found.filter(style="formal", group="effect").row(0, named=True)
     slope, _, _, _, error = stats.linregress(np.arange(5), effect)
     reach = stats.t.ppf(0.95, 3) * error
+    slopes = found.filter(score="slope", group="effect")
+    row, other = (slopes.filter(style=name).row(0, named=True) for name in ("formal", "informal"))
     assert row["value"] == pytest.approx(slope)
     assert (row["low"], row["high"]) == pytest.approx((slope - reach, slope + reach))
-    other = found.filter(style="informal", group="effect").row(0, named=True)
     assert (other["value"], other["high"]) == pytest.approx((-slope, reach - slope))
+    ranks = found.filter(score="rank_correlation", group="absolute_effect", style="informal")
+    rank = ranks.row(0, named=True)
+    expected = stats.spearmanr(np.arange(5), effect).statistic
+    assert (rank["n"], rank["value"]) == (5, pytest.approx(expected))
+    orders = [stats.spearmanr(np.arange(5), each).statistic for each in permutations(effect)]
+    assert rank["p"] == pytest.approx(np.mean(np.abs(orders) >= abs(expected) - 1e-9))
 
 
 def test_winobias_says_whom_answers_name_by_prompt() -> None:
