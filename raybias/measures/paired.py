@@ -49,6 +49,7 @@ _TYPES: Final = pl.Schema(ESTIMATES)
 _MORE: Final = ("neutral", "before", "after", "paper_p", "paper_z", "flips")
 _SIZE: Final = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([MB])(?![A-Za-z])", re.IGNORECASE)
 _UNITS: Final = {"M": 1e6, "B": 1e9}
+_NUMBERS: Final = ("value", "low", "high", "p", "mde", "units")
 _EXACT_MODELS: Final = 8
 _TREND: Final = ("method", "probe", "attribute", "style")
 
@@ -215,15 +216,16 @@ def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     They cover the pairs that a metric has in all of its styles, at least two of each. Estimates
     have the style `all`; tests of the two scopes are corrected together.
     """
-    rows: dict[str, list[dict[str, Any]]] = {"": [], ", styles": []}
+    tables: dict[str, list[pl.DataFrame]] = {"": [], ", styles": []}
     for laid in layouts(outcomes):
-        unit_N, unit = laid.cluster_N, "clusters"
-        if unit_N is None:
-            unit_N, unit = np.arange(len(laid.type_N)), "pairs"
-        for m, (model, method, test) in enumerate(laid.metrics):
+        unit_N = np.arange(len(laid.type_N)) if laid.cluster_N is None else laid.cluster_N
+        n_KM1 = np.zeros((len(laid.rows), len(laid.metrics), 1))
+        numbers = np.full((len(tables), len(_NUMBERS), *n_KM1.shape), np.nan)
+        for m, (_, _, test) in enumerate(laid.metrics):
             read_SN = ~np.isnan(laid.values_MSN[m])
             styles = read_SN.any(axis=1)
-            for name, of_row_N in zip(laid.rows[:-1], laid.own_KN, strict=False):
+            least, most = -NEUTRAL[test] or -100.0, 100 - NEUTRAL[test]
+            for k, of_row_N in enumerate(laid.own_KN[:-1]):
                 own_N = read_SN[styles].all(axis=0) & of_row_N
                 values_NS = laid.values_MSN[m][styles][:, own_N].T
                 units, place_N = np.unique(unit_N[own_N], return_inverse=True)
@@ -234,22 +236,21 @@ def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
                 np.add.at(parts_US, place_N, values_NS - mean_S)
                 table_US = mean_S + len(units) * parts_US / len(values_NS)
                 crossed = mean_squares(100 * table_US - NEUTRAL[test], ("unit", "style"))
-                least, most = -NEUTRAL[test] or -100.0, 100 - NEUTRAL[test]
-                for (scope, found), drawn in zip(rows.items(), (("unit",), None), strict=True):
+                n_KM1[k, m] = own_N.sum()
+                for place, drawn in enumerate((("unit",), None)):
                     mean = crossed.estimate(drawn)
-                    low, high = (float(np.clip(end, least, most))
-                                 for end in mean.interval(rules.level))  # fmt: skip
-                    found.append({
-                        "model": model, "method": method, "probe": laid.probe, "attribute": name,
-                        "style": ALL, "score": SCORES[test], "statistic": "score",
-                        "scope": unit + scope, "value": float(mean.mean), "low": low, "high": high,
-                        "p": float(mean.p_value()), "mde": float(mean.detectable(rules.level)),
-                        "n": int(own_N.sum()), "units": len(units), "neutral": NEUTRAL[test],
-                    })  # fmt: skip
-    distances = pl.concat(
-        verdicts(_table([pl.DataFrame(found).fill_nan(None)] if found else []), rules)
-        for found in rows.values()
-    )
+                    low, high = (np.clip(end, least, most) for end in mean.interval(rules.level))
+                    numbers[place, :, k, m, 0] = (
+                        mean.mean, low, high, mean.p_value(), mean.detectable(rules.level),
+                        len(units),
+                    )  # fmt: skip
+        for (scope, found), each in zip(tables.items(), numbers, strict=True):
+            if not n_KM1.any():
+                continue
+            columns = dict(zip(_NUMBERS, each, strict=True)) | {"neutral": laid.neutral_M1}
+            table = laid.estimates(n_KM1, [ALL], columns)
+            found.append(table.with_columns(pl.col("scope") + scope, statistic=pl.lit("score")))
+    distances = pl.concat(verdicts(_table(found), rules) for found in tables.values())
     return in_order(distances.with_columns(pl.col("value", "low", "high") + pl.col("neutral")))
 
 

@@ -190,13 +190,8 @@ def _fetched(url: str, known_hash: str | None) -> bytes:
         answer = requests.get(url, timeout=30)
         answer.raise_for_status()
     except requests.RequestException as error:
-        said = str(error)[:80]
-        if isinstance(error, requests.HTTPError) and error.response is not None:
-            said = f"{error.response.status_code} {error.response.reason}"
-        elif isinstance(error, requests.Timeout):
-            said = "the server does not answer"
-        elif isinstance(error, requests.ConnectionError):
-            said = "no connection to the server"
+        told = error.response
+        said = "the server does not answer" if told is None else f"{told.status_code} {told.reason}"
         cure = "check the network, or give a mirror"
         raise WorkFailed(f"cannot fetch ({said})", where=url, cure=cure) from error
     if sha256(answer.content).hexdigest() != known_hash:
