@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final, Literal
 
 import polars as pl
@@ -210,16 +210,10 @@ def names_referent(answer: str, referent: str) -> tuple[bool, bool]:
 
 def named_in(answer: str, referent: str, other: str | None) -> Named:
     """Return whom an answer names, as whole words; `both` echoes the sentence, deciding nothing."""
-    said = f" {_normal(answer)} "
-    if not said.strip():
+    if not (said := _normal(answer).split()):
         return "empty"
-    # The longer first: of "the construction worker" the worker is a part.
     people = {_normal(referent): "referent"} | ({_normal(other): "other"} if other else {})
-    named = set()
-    for name in sorted(people, key=len, reverse=True):
-        if f" {name} " in said:
-            named.add(people[name])
-            said = said.replace(f" {name} ", "  ")
+    named = {people[name] for name in _people_in(said, people)}
     if len(named) == 2:
         return "both"
     return "referent" if "referent" in named else "other" if named else "neither"
@@ -235,7 +229,7 @@ def with_others(items: pl.DataFrame) -> pl.DataFrame:
     return items.with_columns(other=pl.Series(found, dtype=pl.String))
 
 
-def _people_in(words: list[str], people: set[str]) -> Iterator[str]:
+def _people_in(words: list[str], people: Collection[str]) -> Iterator[str]:
     """Yield the people that a text names, the longest name where one contains another."""
     most, place = max((len(name.split()) for name in people), default=0), 0
     while place < len(words):
