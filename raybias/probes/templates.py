@@ -15,10 +15,11 @@ from typing import Final
 
 import polars as pl
 
-from raybias.errors import ConfigError, DataError
-from raybias.probes.checks import read_records
+from raybias.errors import ConfigError
+from raybias.probes.checks import among, column
 from raybias.schema import ITEMS, PLACEHOLDER, UNMARKED, Label
 from raybias.storage import Store
+from raybias.table_files import read_frame
 
 _SLOT: Final = re.compile(r"\{(a:)?(\w+)\}")
 #: Words that end a noun phrase, or follow an adjective without any noun.
@@ -124,18 +125,13 @@ def fill(text: str, slot: str, phrase: str) -> str:
 
 def read_templates(store: Store, path: str) -> list[Template]:
     """Read the templates of one file (columns TEMPLATE and SENT) in file order."""
-    stem = path.rpartition("/")[2].removesuffix(".csv")
-    records = read_records(store, path, columns=("TEMPLATE", "SENT"))
-    labels = {str(label.value): label.value for label in Label}
-    for row, record in enumerate(records, start=1):
-        if record["SENT"] not in labels:
-            raise DataError(
-                f"SENT is {record['SENT']!r}, not 0, 1 or 2",
-                where=f"{store.uri_of(path)} row {row}",
-            )
+    stem, where = path.rpartition("/")[2].removesuffix(".csv"), store.uri_of(path)
+    frame = read_frame(store, path)
+    texts, labels = (column(frame, name, where=where) for name in ("TEMPLATE", "SENT"))
+    among(labels, [str(label.value) for label in Label], where=where, cure="mend it")
     return [
-        Template(f"{stem}-{row:03d}", record["TEMPLATE"], labels[record["SENT"]])
-        for row, record in enumerate(records)
+        Template(f"{stem}-{row:03d}", text or "", int(label))
+        for row, (text, label) in enumerate(zip(texts, labels, strict=True))
     ]
 
 

@@ -15,11 +15,12 @@ from typing import Final, Literal
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.probes.checks import read_lines, read_records
+from raybias.probes.checks import column, read_lines, read_records
 from raybias.probes.published.crows_pairs import ORIGINAL
 from raybias.probes.registries import probe
 from raybias.schema import CONDITIONS, COREFERENCES
 from raybias.storage import Store
+from raybias.table_files import read_frame, refuse
 
 WINO_TYPES: Final = ("type1", "type2")
 _MENTION: Final = re.compile(r"\[([^\[\]]+)\]")
@@ -161,16 +162,12 @@ def winogender(data: str) -> pl.DataFrame:
 
 
 def _shares(store: Store) -> dict[str, float]:
-    shares = {}
-    for row in read_records(store, _SHARES, columns=("occupation", "bls_pct_female")):
-        share = row["bls_pct_female"]
-        try:
-            shares[row["occupation"]] = float(share)
-        except ValueError as error:
-            raise DataError(
-                f"bls_pct_female {share!r} is no number", where=store.uri_of(_SHARES), cure=_CURE
-            ) from error
-    return shares
+    frame, where = read_frame(store, _SHARES), store.uri_of(_SHARES)
+    names = ("occupation", "bls_pct_female")
+    occupation, share = (column(frame, name, where=where) for name in names)
+    number = share.cast(pl.Float64, strict=False)
+    refuse(number.is_null(), share, "is no number", where, _CURE)
+    return dict(zip(occupation, number, strict=True))
 
 
 def _found(pattern: str, text: str, where: str) -> str:
