@@ -23,7 +23,7 @@ from raybias.measures.kind import Rules
 from raybias.registry import registry_of
 from raybias.schema import DIRECTIONS
 from raybias.seeding import generator
-from raybias.stats.bootstrap import draw_counts, quantile
+from raybias.stats.bootstrap import draw_counts, student_percentiles
 from raybias.stats.components import (
     Doubles,
     MeanEstimate,
@@ -275,15 +275,10 @@ def drawn_means(values_XN: Doubles, draws: int, random: np.random.Generator) -> 
 def percentiles(drawn_XB: Doubles, n_X: npt.ArrayLike, level: float) -> tuple[Doubles, Doubles]:
     """Compute percentile intervals, wider for few pairs (Hesterberg 2015); NaN for one."""
     n = np.broadcast_to(np.asarray(n_X, dtype=np.float64), drawn_XB.shape[:1])
-    known = n > 1
     freedom = np.maximum(n - 1, 1)
-    tail = stats.norm.cdf(stats.t.ppf((1 - level) / 2, freedom) * np.sqrt((freedom + 1) / freedom))
-    ordered = np.sort(drawn_XB, axis=1)  # NaN last
-    there = np.count_nonzero(~np.isnan(ordered), axis=1)
-    low, high = (
-        np.where(known, quantile(ordered, there, share), np.nan) for share in (tail, 1 - tail)
-    )
-    return low, high
+    wider = np.sqrt((freedom + 1) / freedom)
+    low, high, _ = student_percentiles(drawn_XB.copy(), freedom, level, wider)
+    return np.where(n > 1, low, np.nan), np.where(n > 1, high, np.nan)
 
 
 def two_proportions(

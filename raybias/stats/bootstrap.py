@@ -246,13 +246,24 @@ def gap_intervals(
     gaps_XB: Doubles, freedom_X: Doubles, level: float
 ) -> tuple[Doubles, Doubles, Doubles]:
     """Compute low, high and the two-sided p [X] from drawn gaps; sorts these in place."""
-    gaps_XB.sort(axis=-1)  # NaN last
-    known_X = np.count_nonzero(~np.isnan(gaps_XB), axis=-1)
-    tail_X = stats.norm.cdf(stats.t.ppf((1 - level) / 2, freedom_X))
-    low_X, high_X = (quantile(gaps_XB, known_X, share) for share in (tail_X, 1 - tail_X))
+    low_X, high_X, known_X = student_percentiles(gaps_XB, freedom_X, level)
     one_side = [np.count_nonzero(side, axis=-1) for side in (gaps_XB <= 0, gaps_XB >= 0)]
     share_X = np.minimum(0.5, (np.minimum(*one_side) + 1) / (known_X + 1))
     return low_X, high_X, np.asarray(2 * stats.t.cdf(stats.norm.ppf(share_X), freedom_X))
+
+
+def student_percentiles(
+    drawn_XB: Doubles, freedom_X: Doubles, level: float, wider: Doubles | float = 1.0
+) -> tuple[Doubles, Doubles, Counts]:
+    """Compute low and high [X], at which normal draws have a Student interval (Hesterberg 2015).
+
+    Sorts the draws in place, NaN last, and also counts those that are known.
+    """
+    drawn_XB.sort(axis=-1)
+    known_X = np.count_nonzero(~np.isnan(drawn_XB), axis=-1)
+    tail_X = stats.norm.cdf(stats.t.ppf((1 - level) / 2, freedom_X) * wider)
+    low_X, high_X = (_quantile(drawn_XB, known_X, share) for share in (tail_X, 1 - tail_X))
+    return low_X, high_X, known_X
 
 
 def span_interval(gaps_GB: Doubles, gaps_G: Doubles, level: float) -> Doubles:
@@ -263,9 +274,9 @@ def span_interval(gaps_GB: Doubles, gaps_G: Doubles, level: float) -> Doubles:
     return np.asarray(np.maximum(0.0, turned))
 
 
-def quantile(sorted_XB: Doubles, known_X: Counts, q: npt.ArrayLike) -> Doubles:
-    """Compute the quantile `q` (one, or each of [X]) of the first `known` values of a row."""
-    place = (np.maximum(known_X - 1, 0) * q)[..., None]
+def _quantile(sorted_XB: Doubles, known_X: Counts, q_X: Doubles) -> Doubles:
+    """Compute a quantile of the first `known` values of each row [X]."""
+    place = (np.maximum(known_X - 1, 0) * q_X)[..., None]
     below = np.floor(place).astype(np.int64)
     above = np.ceil(place).astype(np.int64)
     low, high = (np.take_along_axis(sorted_XB, at, axis=-1) for at in (below, above))
