@@ -14,14 +14,11 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 import raybias
-from raybias.measures.entries.triples import TRIPLES, icat
-from raybias.measures.kind import Sums, measure
+from raybias.measures.entries.triples import TRIPLES
+from raybias.measures.kind import measure
 from raybias.measures.reading import read
-from raybias.stats.intervals import unit_intervals, without_each
 from support.answer_data import predictions, stereoset
 from support.commands import exit_code, refused
-
-NAMES = ("over_anti", "over_unrelated", "anti_over_unrelated", "terms")
 
 
 def write(place: Path, content: Any) -> Path:
@@ -109,24 +106,6 @@ def test_domains_and_tasks_are_pooled_by_term(tmp_path: Path) -> None:
     last = dict(found.filter(attribute="all", condition="all").select("score", "value").iter_rows())
     assert [last[n] for n in ("ss", "lms", "icat")] == pytest.approx(by_hand(whole, by_id))
     assert found["n"].max() == 24
-
-
-def test_the_interval_of_icat_holds_a_model_that_prefers_neither_side() -> None:
-    """Where ss is 50, icat is at its largest: estimates of it alone are all below."""
-    random = np.random.default_rng(4)
-    held = 0
-    for _ in range(300):
-        share = 1 / (1 + np.exp(-random.normal(0, 0.6, 30)))
-        stereotype = random.binomial(27, share) / 27
-        likely = random.binomial(54, 0.9, 30) / 54
-        counts = np.stack([stereotype, likely, likely, np.ones(30)], axis=1)
-        found, without = (
-            np.array(icat(Sums(**dict(zip(NAMES, np.moveaxis(sums, -1, 0), strict=True)))))
-            for sums in (counts.sum(axis=0), without_each(counts))
-        )
-        low, high, *_ = unit_intervals(found, [(without, np.ones(30))], (0, 200), 0.95)
-        held += bool(low.min() <= 90 <= high.min())
-    assert 0.91 <= held / 300 <= 0.99
 
 
 def test_triples_without_scores_are_told(

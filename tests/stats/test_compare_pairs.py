@@ -107,22 +107,6 @@ def test_few_pairs_are_never_equivalent_and_bands_are_possible() -> None:
     assert found["reason"].startswith("2 of 12 changed sides; ")
 
 
-@pytest.mark.long
-def test_arms_that_differ_by_chance_are_hardly_ever_worse_or_better() -> None:
-    scores = pair_scores(pairs=100, styles=("original",), ties=0, clusters=10)
-    random, studies, wrong, shape = np.random.default_rng(11), 60, 0, (3, 10, 10)
-    for _ in range(studies):
-        alike = random.normal(0.4, 0.8, shape[:2])[..., None]
-        arms = [
-            preferring(scores, (alike + random.normal(0, 0.5, (*shape[:2], 1))
-                                + random.normal(0, 1, shape) > 0).ravel())
-            for _ in range(2)
-        ]  # fmt: skip
-        rows = changes(*map(pair_outcomes, arms))
-        wrong += any(row["verdict"] in ("worse", "better") for row in rows)
-    assert wrong <= stats.binom.ppf(0.995, studies, 0.05)
-
-
 def test_two_outs_of_pairs_are_compared_and_gated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from raybias.measures.paired import effect_rows, score_rows, style_rows
 from raybias.stats.components import Doubles, cluster_robust
 from support.pair_data import pair_scores
 
-FEW = Rules(bootstrap_draws=100)
+FEW = Rules(bootstrap_draws=300)
 SIZES = np.array([13, 7, 5, 4, 4, 2, 1])
 
 
@@ -87,7 +87,7 @@ def test_intervals_of_pairs_in_clusters_of_ten_cover_the_truth() -> None:
             values = values - in_clusters(random)
         for drawn, known in (("clusters", cluster), ("pairs", None)):
             given = outcomes(values[..., None], known, test).with_columns(style=pl.lit("original"))
-            table = score_rows(given, Rules(bootstrap_draws=300)).filter(attribute="avg_weighted")
+            table = score_rows(given, FEW).filter(attribute="avg_weighted")
             held = (table["low"] <= times * share) & (table["high"] >= times * share)
             coverage[what, drawn] = held.mean()
     for what in ("preference", "effect"):
