@@ -274,7 +274,7 @@ def span_interval(gaps_GB: Doubles, gaps_G: Doubles, level: float) -> Doubles:
     return np.asarray(np.maximum(0.0, turned))
 
 
-def _quantile(sorted_XB: Doubles, known_X: Counts, q_X: Doubles) -> Doubles:
+def _quantile(sorted_XB: Doubles, known_X: Counts, q_X: Doubles | float) -> Doubles:
     """Compute a quantile of the first `known` values of each row [X]."""
     place = (np.maximum(known_X - 1, 0) * q_X)[..., None]
     below = np.floor(place).astype(np.int64)

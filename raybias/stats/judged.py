@@ -177,6 +177,6 @@ def _corrected(
 def _sample(table: GapTable, texts: pl.DataFrame) -> JudgeSample:
     # Sums round by their order, which is not to be that of somebody's sheet.
     known = texts.filter(pl.col("group").is_in(table.groups)).sort(pl.all())
-    said = (known[name].cast(pl.Float64).to_numpy() for name in ("judged", "human"))
+    judged, human = (known[name].cast(pl.Float64).to_numpy() for name in ("judged", "human"))
     units = known["template_id"].rank("dense").cast(pl.Int64) - 1
-    return JudgeSample(*said, places(known["group"], table.groups), units.to_numpy())
+    return JudgeSample(judged, human, places(known["group"], table.groups), units.to_numpy())

@@ -43,7 +43,7 @@ SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 #: What an interval of each scope draws anew beyond those of narrower scopes, and in all.
 ADDED: Final[Mapping[Scope, str]] = {"runs": "seeds", "sentences": "sentences", "wording": "words"}
-REDRAWN: Final[Mapping[Scope, str]] = {
+REDRAWN: Final[Mapping[str, str]] = {
     "runs": "seeds are redrawn, on these very sentences",
     "sentences": "seeds and sentences are redrawn",
     "wording": "seeds, sentences and words for the groups are redrawn",

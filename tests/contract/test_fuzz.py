@@ -30,7 +30,7 @@ from raybias.schema import RUNS
 from raybias.storage import Store
 from raybias.study_record import begin
 from support import question_data
-from support.answer_data import bbq_file, option_answers, questions, stereoset, triple_file
+from support.answer_data import bbq_file, option_answers, predictions, questions, stereoset
 from support.hostile import Files, corrupted, csv_bytes, dumped, parquet_bytes
 from support.pages import files_in
 from support.pair_data import answers, pair_scores
@@ -212,7 +212,7 @@ INPUTS = {
         lambda: {"x.parquet": MEASURED["x.parquet"]}, ("measure x.parquet --target 0.1",)
     ),
     "triples": Input(
-        lambda: {"x.json": triple_file(stereoset(3, 2), 0),
+        lambda: {"x.json": json.dumps(predictions(stereoset(3, 2), 0)).encode(),
                  "dev.json": json.dumps(stereoset(3, 2)).encode()},
         ("measure x.json --items dev.json --out out",),
     ),

@@ -105,11 +105,6 @@ def stereoset(
     }
 
 
-def triple_file(items: dict[str, Any], seed: int) -> bytes:
-    """The published scores as a file."""
-    return json.dumps(predictions(items, seed)).encode()
-
-
 def predictions(items: dict[str, Any], seed: int) -> dict[str, Any]:
     """Published scores of the items' sentences: few different ones, so that there are ties."""
     random = np.random.default_rng(seed)
