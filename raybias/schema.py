@@ -194,11 +194,11 @@ ANSWERS: Final = _table(
     """
 )
 
-#: One row per task and device that it held, in seconds from the begin of the command that did it.
-#: `worker` counts from 0 up to `devices`.
+#: A row for each time in which a task held so many of the `devices`, in seconds from the begin of
+#: the command that did it.
 SCHEDULE: Final = _table(
     """
-    task kind backbone method worker:int64 start:float end:float devices:int64
+    task kind backbone method held:int64 start:float end:float devices:int64
     """
 )
 

@@ -32,7 +32,7 @@ from raybias.report.files import estimates_of_study, write_tables
 from raybias.report.forest import gap_forests
 from raybias.report.judges import UNMEASURED, judge_section
 from raybias.report.rendering import Drawn, rendered, slug, write_figures, write_frame
-from raybias.report.run_figures import devices_used, read_schedule, run_figures, schedule_figure
+from raybias.report.run_figures import devices_used, run_figures
 from raybias.report.statement import write_statement
 from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, write_seal
 from raybias.stats.design import TARGET
@@ -169,8 +169,10 @@ def _measured_on(
 ) -> dict[str, Any]:
     runs = _in_study_order(read_runs(store), study)
     drawn = run_figures(runs, study.methods)
+    write_figures(store, drawn, "figures/")
     context: dict[str, Any] = {
-        "runs": [*drawn],
+        "runs": drawn,
+        "used": devices_used(store),
         "options": described.options(study),
         "measured_on": [
             one
@@ -178,12 +180,6 @@ def _measured_on(
             if one.rows
         ],
     }
-    # Of one device there is nothing to see.
-    if (schedule := read_schedule(store)) is not None:
-        title = f"{study.name}: which devices held which backbone"
-        drawn.append(schedule_figure(schedule, title))
-        context |= {"schedule": drawn[-1:], "used": devices_used(schedule)}
-    write_figures(store, drawn, "figures/")
     if tables:
         context |= {
             "accuracy": described.accuracies(tables["estimates"], tables["composition"]),

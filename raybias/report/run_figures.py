@@ -1,9 +1,8 @@
-"""Draw tuning: accuracy by seed, loss by step, and which device held what; filled is kept."""
+"""Draw tuning: accuracy by seed and loss by step; filled is kept."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -16,40 +15,16 @@ from raybias.report.rendering import Drawn, rendered, round_values, slug
 from raybias.schema import SCHEDULE_FILE
 from raybias.storage import Store
 
-#: After Okabe and Ito; each has a contrast of 3 to 1 and more to a page's light and dark colours.
-COLOURS: Final = (
-    "#0077bb", "#d55e00", "#009e73", "#c45a91", "#a87b00", "#2a8fa8", "#8c6bb1", "#7d6f55",
-)  # fmt: skip
 #: Most points of one line; a longer one is drawn as means of equal stretches.
 _POINTS: Final = 200
-#: Pixels of a plot, and of one device's row; where a plot begins and how wide it is, in percent.
+#: Pixels of a plot; where it begins and how wide it is, in percent.
 _HEIGHT: Final = 130
-_ROW: Final = 20
 _LEFT: Final = 6.0
 _WIDE: Final = 90.0
 _MARKS: Final = 5
 _NAMED: Final = 16
 #: One frame of a chart for chart.svg.j2: places across in percent, down in pixels.
 _Panel = Mapping[str, Any]
-
-
-def _chart(
-    name: str,
-    title: str,
-    described: str,
-    panels: Sequence[_Panel],
-    legend: Sequence[tuple[str, str]] = (),
-) -> Drawn:
-    """Draw panels one below another, with names and colours below them."""
-    tops = [0, *accumulate(panel["height"] + 70 for panel in panels)]
-    chart = {
-        "title": title,
-        "described": described,
-        "placed": [*zip(tops, panels, strict=False)],
-        "legend": legend,
-        "height": tops[-1] + 18 * -(-len(legend) // 3),
-    }
-    return Drawn(name, rendered("chart.svg.j2", {"chart": chart}))
 
 
 def run_figures(runs: pl.DataFrame, methods: Sequence[MethodFields]) -> list[Drawn]:
@@ -62,14 +37,14 @@ def run_figures(runs: pl.DataFrame, methods: Sequence[MethodFields]) -> list[Dra
         model, method, dataset = map(str, key)
         losses, may_stop = _losses(part, tuned.get(method))
         kept = ", ".join(str(seed) for seed in part.filter("selected")["seed"].sort())
-        figures.append(
-            _chart(
-                slug("runs", model, method, dataset),
-                f"Runs of {model}, {method} on {dataset}",
-                f"kept seeds: {kept or 'none'}{may_stop}",
-                (_accuracies(part.sort("seed"), tuned.get(method)), losses),
-            )
-        )
+        chart = {
+            "title": f"Runs of {model}, {method} on {dataset}",
+            "described": f"kept seeds: {kept or 'none'}{may_stop}",
+            "panels": [_accuracies(part.sort("seed"), tuned.get(method)), losses],
+            "height": _HEIGHT,
+        }
+        name = slug("runs", model, method, dataset)
+        figures.append(Drawn(name, rendered("chart.svg.j2", {"chart": chart})))
     return figures
 
 
@@ -109,7 +84,6 @@ def _accuracies(part: pl.DataFrame, options: Tuned | None) -> _Panel:
     return {
         "title": f"{by.capitalize()} accuracy (filled: kept{diverged})",
         "axis": "seed",
-        "height": _HEIGHT,
         "across": across,
         "marks": [(place[n], str(row["seed"])) for n, row in rows if n % every == 0],
         "dots": [
@@ -136,7 +110,6 @@ def _losses(part: pl.DataFrame, options: Tuned | None) -> tuple[_Panel, str]:
     panel = {
         "title": f"Evaluation loss (solid: kept{means})",
         "axis": "step" if options else "evaluation",
-        "height": _HEIGHT,
         "across": across,
         "marks": [(_LEFT + _WIDE * v / last, f"{v:g}") for v in round_values(0, last, _MARKS)],
         "lines": [
@@ -149,44 +122,20 @@ def _losses(part: pl.DataFrame, options: Tuned | None) -> tuple[_Panel, str]:
     return panel, f"; may stop from step {after:,}" if shown else ""
 
 
-def read_schedule(store: Store) -> pl.DataFrame | None:
-    """Read schema.SCHEDULE of OUT; None where only one device was held, or nothing was noted."""
+def devices_used(store: Store) -> str:
+    """Say how long the tasks of schema.SCHEDULE took, and how busy its devices were.
+
+    Empty of one device, of which there is nothing to say, or where nothing was noted.
+    """
     if not store.exists(SCHEDULE_FILE):
-        return None
+        return ""
     held = pl.DataFrame(store.read_table(SCHEDULE_FILE))
-    return held if held.height and held["devices"][0] > 1 else None
-
-
-def devices_used(held: pl.DataFrame) -> str:
-    """Say how long the tasks of schema.SCHEDULE took, and how busy its devices were."""
-    whole = held["devices"][0] * float(held["end"].to_numpy().max())
-    busy = float((held["end"] - held["start"]).sum())
+    if not held.height or held["devices"][0] < 2:
+        return ""
+    seconds = float(held["end"].to_numpy().max())
+    whole = held["devices"][0] * seconds
+    busy = min(whole, float((held["held"] * (held["end"] - held["start"])).sum()))
     return (
-        f"{duration(whole / held['devices'][0])}, devices busy {busy / whole if whole else 1:.0%}"
-        f" of it, {max(0.0, whole - busy) / 3600:,.1f} device-hours idle"
+        f"{duration(seconds)}, devices busy {busy / whole if whole else 1:.0%} of it,"
+        f" {(whole - busy) / 3600:,.1f} device-hours idle"
     )
-
-
-def schedule_figure(held: pl.DataFrame, title: str) -> Drawn:
-    """Draw schema.SCHEDULE, one row for each device; a thin line reads, a thick one tunes."""
-    devices, wall = held["devices"][0], float(held["end"].to_numpy().max()) or 1.0
-    unit, per = ("hours", 3600.0) if wall >= 3600 else ("seconds", 1.0)
-    names = held["backbone"].unique(maintain_order=True)
-    colours = {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(names)}
-    bars = []
-    for span in held.iter_rows(named=True):
-        thin, seconds = span["kind"] != "tune", span["end"] - span["start"]
-        y, high = _ROW * span["worker"] + (7 if thin else 2), _ROW - (14 if thin else 4)
-        x, wide = round(_LEFT + _WIDE * span["start"] / wall, 2), round(_WIDE * seconds / wall, 2)
-        what = f"{span['task']}: {duration(seconds)}"
-        bars.append((x, wide, y, high, colours[span["backbone"]], what))
-    panel = {
-        "title": f"{title} (a row each device; thin: reading)",
-        "axis": f"{unit} from the begin",
-        "height": _ROW * devices,
-        "across": [(_ROW * (n + 1), str(n)) for n in range(devices)],
-        "marks": [(_LEFT + _WIDE * v * per / wall, f"{v:g}")
-                  for v in round_values(0, wall / per, _MARKS)],
-        "bars": bars,
-    }  # fmt: skip
-    return _chart("schedule", title, devices_used(held), [panel], [*colours.items()])

@@ -80,32 +80,6 @@ class Places(Protocol):
         """Halve running packs for whose task `fits` finds, and takes, a free place."""
 
 
-class Logbook:
-    """Numbers the devices that tasks hold; `spans` are rows of `schema.SCHEDULE`, not `devices`."""
-
-    def __init__(self) -> None:
-        self.devices = 0
-        self.spans: list[dict[str, Any]] = []
-        self._held: dict[str, tuple[Task, list[tuple[int, float]]]] = {}
-
-    def hold(self, held: Mapping[str, tuple[Task, int]], devices: int, now: float) -> None:
-        """Note how many devices each running task holds from `now` on, of so many."""
-        self.devices = max(self.devices, devices)
-        for key, (task, own) in self._held.items():
-            count = held[key][1] if key in held else 0
-            while len(own) > count:
-                worker, start = own.pop()
-                names = {"kind": task.kind, "backbone": task.backbone, "method": task.method}
-                times = {"worker": worker, "start": start, "end": now}
-                self.spans.append({"task": key, **names, **times})
-        taken = {worker for _, own in self._held.values() for worker, _ in own}
-        free = sorted(set(range(self.devices)) - taken, reverse=True)
-        for key, (task, count) in held.items():
-            _, own = self._held.setdefault(key, (task, []))
-            while len(own) < count and free:
-                own.append((free.pop(), now))
-
-
 @lru_cache(4096)
 def _capacity(node: Node, need: ResourceRequest) -> int:
     return places([node], need).count
@@ -182,7 +156,10 @@ class Graph:
 
     def __init__(self, places: Places) -> None:
         self.places = places
-        self.log = Logbook()
+        #: Rows of `schema.SCHEDULE`; `_held` are tasks, with how many devices they hold since when.
+        self.spans: list[dict[str, Any]] = []
+        self.devices = 0
+        self._held: dict[str, tuple[Task, int, float]] = {}
         self._tasks: dict[str, Task] = {}
         self._work: dict[str, Work] = {}
         self._paths: dict[str, float] = {}
@@ -212,7 +189,7 @@ class Graph:
                     self._stopped.set()
         finally:
             self.stop()
-            self._note(self.log.devices)
+            self._note()
         if self._error is not None:
             raise self._error
         if len(self._done) < len(self._tasks):
@@ -240,7 +217,8 @@ class Graph:
                 room.take(grant.task, grant.nodes)
             self._begin(room)
             self._share(room)
-            self._note(room.devices)
+            self.devices = max(self.devices, room.devices)
+            self._note()
             self.places.halve(partial(room.add, workers=1, least=1))
             # For new nodes, and for what idle devices could take over.
             self._changed.wait(2.0)
@@ -282,12 +260,20 @@ class Graph:
             more = room.add(task, wanted, least=1) if wanted else {}
             grant.slots = task.least + sum(more.values())
 
-    def _note(self, devices: int) -> None:
-        held = {
-            key: (grant.task, grant.slots * grant.task.devices)
-            for key, grant in self._running.items()
-        }
-        self.log.hold(held, devices, time.monotonic() - self._begun)
+    def _note(self) -> None:
+        """End the spans of tasks that hold other devices than before, and begin theirs."""
+        now = time.monotonic() - self._begun
+        running = [(grant.task, grant.slots * grant.task.devices)
+                   for grant in self._running.values()]
+        held = {task.key: (task, count) for task, count in running if count}
+        for key, (task, count, start) in [*self._held.items()]:
+            if held.get(key) != (task, count):
+                del self._held[key]
+                names = {"task": key, "kind": task.kind, "backbone": task.backbone}
+                span = {"method": task.method, "held": count, "start": start, "end": now}
+                self.spans.append(names | span)
+        for key, (task, count) in held.items():
+            self._held.setdefault(key, (task, count, now))
 
     def _do(self, grant: Grant) -> None:
         key = grant.task.key

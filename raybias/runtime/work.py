@@ -86,8 +86,8 @@ class RunsTable:
             ]
 
 
-#: Seconds of work below which the chart of an earlier command is kept.
-_WORTH_A_CHART_S: Final = 1.0
+#: Seconds of work below which the schedule of an earlier command is kept.
+_WORTH_NOTING_S: Final = 1.0
 
 
 class StudyRun:
@@ -135,9 +135,8 @@ class StudyRun:
             graph.add(task, do[task.kind])
         try:
             graph.run(limit_s=limit_s)
-            log = graph.log
-            if max((span["end"] for span in log.spans), default=0.0) >= _WORTH_A_CHART_S:
-                rows = [span | {"devices": log.devices} for span in log.spans]
+            if max((span["end"] for span in graph.spans), default=0.0) >= _WORTH_NOTING_S:
+                rows = [span | {"devices": graph.devices} for span in graph.spans]
                 self.store.write_table(SCHEDULE_FILE, pa.Table.from_pylist(rows, schema=SCHEDULE))
             methods = (each for name in self.study.backbones for each in self.plan.methods(name))
             delete_empty_parts(self.store)

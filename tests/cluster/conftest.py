@@ -15,10 +15,7 @@ from raybias.runtime.ray_session import connected
 # Ray reads this when it is imported: a busy machine takes longer than its 30 s to start.
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
 # As cluster/Containerfile has it for Serve's proxies.
-os.environ |= {
-    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
-    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "raybias.runtime.serve.http:proxy_middlewares",
-}
+os.environ["RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S"] = "1"
 # What workers need to reach a test's own S3 service, and no other.
 os.environ |= {
     "AWS_ACCESS_KEY_ID": "testing",

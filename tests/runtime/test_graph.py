@@ -101,6 +101,8 @@ def test_every_task_runs_once_after_what_it_needs_on_the_devices_there_are(
     log.graph.run()
     assert log.wrong == []
     assert sorted(log.done) == sorted(each.key for each in tasks)
+    noted = {span["task"] for span in log.graph.spans}
+    assert noted == {each.key for each in tasks if each.devices}
 
 
 @given(graphs())
@@ -146,6 +148,7 @@ def test_a_reading_takes_what_nobody_waits_for_and_gives_it_back() -> None:
     graph.add(task("end", "reading", gpus=0), lambda grant: ended.set())
     graph.run()
     assert slots == [8, 3, 8, 6]
+    assert [each["held"] for each in graph.spans if each["task"] == "reading"] == slots
 
 
 def until(condition: Callable[[], bool]) -> None:

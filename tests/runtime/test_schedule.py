@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -15,8 +16,9 @@ from raybias.planning.bounds import Bounds
 from raybias.planning.inventory import assumed
 from raybias.planning.machine import ResourceRequest
 from raybias.planning.tasks import Task, remaining
-from raybias.report.run_figures import schedule_figure
-from raybias.runtime.graph import Logbook
+from raybias.report.run_figures import devices_used
+from raybias.schema import SCHEDULE_FILE
+from raybias.storage import Store
 
 GPUS = assumed("nodes=2,cpus=8,memory=64GiB,gpus=4,gpu_memory=24GB")
 ONE = ResourceRequest(cpus=1, gpus=1, device=10**9)
@@ -103,14 +105,8 @@ def test_bounds_are_the_longest_path_or_the_work_and_grahams_above_it() -> None:
     assert wide.high == bounds.high + 5
 
 
-def test_a_logbook_is_the_schedule_of_what_tasks_held() -> None:
-    book = Logbook()
-    one, other = tuned("a", 1), read("b", 9)
-    book.hold({"a": (one, 1), "b": (other, 3)}, 4, 0.0)
-    book.hold({"a": (one, 1), "b": (other, 2)}, 4, 2.0)
-    book.hold({"b": (other, 4)}, 4, 5.0)
-    book.hold({}, 4, 6.0)
-    held = sorted((span["task"], span["start"], span["end"]) for span in book.spans)
-    assert held == [("a", 0, 5), ("b", 0, 2), ("b", 0, 6), ("b", 0, 6), ("b", 5, 6), ("b", 5, 6)]
-    made = pl.DataFrame(book.spans).with_columns(devices=book.devices)
-    assert "6.0 s, devices busy 88% of it" in schedule_figure(made, "drawn").svg
+def test_a_schedule_says_how_busy_its_devices_were(tmp_path: Path) -> None:
+    held = {"held": [1, 3, 2], "start": [0.0, 0.0, 2.0], "end": [5.0, 2.0, 6.0]}
+    table = pl.DataFrame(held).with_columns(devices=pl.lit(4))
+    Store(tmp_path).write_table(SCHEDULE_FILE, table.to_arrow())
+    assert devices_used(Store(tmp_path)).startswith("6.0 s, devices busy 79% of it, ")

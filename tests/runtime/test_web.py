@@ -15,13 +15,7 @@ from typer.testing import CliRunner
 from raybias.cli import app
 from raybias.config import Study
 from raybias.errors import ConfigError, ModelError, OutputError
-from raybias.runtime.serve.http import (
-    Limits,
-    Overloaded,
-    proxy_middlewares,
-    token_digest,
-    web,
-)
+from raybias.runtime.serve.http import Limits, Overloaded, token_digest, web
 from raybias.storage import Store
 from raybias.study_record import begin, make_record
 
@@ -174,14 +168,3 @@ def test_an_out_without_runs_cannot_be_served(
         build(Serving(out=str(tmp_path), anyone=True, models=("opt",)))
     with pytest.raises(ConfigError, match="RAYBIAS_SERVE_TOKEN"):
         build(Serving(out=str(tmp_path)))
-
-
-def test_a_request_that_a_proxy_leaves_unanswered_is_told_to_come_again() -> None:
-    async def lost(scope: Any, receive: Any, send: Any) -> None:
-        """The ingress ended with the request."""
-
-    (middleware,) = proxy_middlewares()
-    answer = TestClient(middleware.cls(lost)).get("/runs")
-    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
-    whole = middleware.cls(web(Fake(), LIMITS, None))
-    assert TestClient(whole).get("/healthz").json() == {"status": "ok"}

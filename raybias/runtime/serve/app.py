@@ -9,11 +9,8 @@ KubeRay take `app`, a Serve application with the ingress as a deployment:
         import_path: raybias.runtime.serve.app:app
         args: {out: s3://bucket/study, token_file: /etc/raybias/token}
 
-There, with these variables on every node, as in the image of cluster/, a lost proxy is replaced
-within seconds, and a request that was lost with the ingress is answered by 503:
-
-    RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S=1
-    RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=raybias.runtime.serve.http:proxy_middlewares
+There, with RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S=1 on every node, as in the image of cluster/, a lost
+proxy is replaced within seconds. Serve answers a request that was lost with the ingress by 500.
 """
 
 from __future__ import annotations

@@ -17,8 +17,6 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException as AnyHTTPException
-from starlette.middleware import Middleware
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from raybias.errors import BadInput
 
@@ -143,33 +141,6 @@ def web(labeller: Labeller, limits: Limits, digest: bytes | None) -> FastAPI:
 
     api.include_router(guarded)
     return api
-
-
-class Unanswered:
-    """ASGI middleware of Serve's proxies: 503 where the ingress was lost with a request.
-
-    Serve 2.60 answers such a request with nothing, of which its server makes a 500.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
-
-        async def sent(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        await self.app(scope, receive, sent)
-        if scope["type"] == "http" and not begun:
-            await _error(503, "the request was lost; try again later", _LATER)(scope, receive, send)
-
-
-def proxy_middlewares() -> list[Middleware]:
-    """List what RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH puts before Serve's proxies."""
-    return [Middleware(Unanswered)]
 
 
 async def _body(request: Request, limits: Limits) -> bytes:
