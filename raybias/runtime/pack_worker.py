@@ -73,17 +73,26 @@ def record_of(store: Store, run_id: str, fingerprint: str) -> dict[str, Any] | N
 
 
 class PackWorker:
-    """Tunes packs of one method on one backbone, which it loads once; an actor, or in this process.
+    """Tunes packs of one method on one backbone, which it loads once.
 
-    It keeps states and ends when it is `leaving`: by default, when its node is taken away.
+    It is an actor, a rank of a group, of which one `writes`, or in this process. It keeps states
+    and ends when it is `leaving`: by default, when its node is taken away.
     """
 
-    def __init__(self, context: ModelContext, leaving: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self,
+        context: ModelContext,
+        leaving: Callable[[], bool] | None = None,
+        *,
+        writes: bool = True,
+    ) -> None:
+        self.context, self.writes = context, writes
         self.leaving = leaving or self._node_leaves
-        self._asked, self._leaves = time.monotonic(), False
-        self.context = context
+        self._looked, self._leaves = time.monotonic(), False
         self.trainer: AdapterTrainer | None = None
-        self.pack: WorkerPack | None = None
+        #: Trials of the pack that go on, and those of them that are to be given up.
+        self.active: list[str] = []
+        self.asked: tuple[str, ...] = ()
 
     def tune(self, task: TuneTask, trials: Sequence[Trial]) -> Iterator[WorkerReport]:
         """Tune trials to their end, or until this worker is `leaving`."""
@@ -92,90 +101,41 @@ class PackWorker:
         if self.trainer is None:
             self.trainer = task.method.trainer(context)
             keep_ways(task.store, context)
-        self.pack = WorkerPack(task, trials, self.trainer)
-        yield from self.pack.reports(self.leaving)
+        self.begin(task, trials, self.trainer)
+        yield from self.reports()
 
     def give(self, run_ids: Sequence[str]) -> None:
         """Give trials up after the evaluation that is under way; `WorkerReport.given` tells."""
-        if self.pack is not None:
-            self.pack.asked = tuple(run_ids)
+        self.asked = tuple(run_ids)
 
     def _node_leaves(self) -> bool:
         import ray
 
-        if time.monotonic() - self._asked >= 5.0:
-            self._asked = time.monotonic()
+        if time.monotonic() - self._looked >= 5.0:
+            self._looked = time.monotonic()
             self._leaves |= ray.get_runtime_context().get_node_id() in leaving_nodes()
         return self._leaves
 
-
-def tune_together(config: dict[str, Any]) -> None:
-    """Tune on every rank of a Ray Train group; all take the same steps, to the same bits."""
-    import ray
-    import ray.train
-    from ray.train.torch import get_device
-
-    task, trials = ray.get(config["work"])
-    rank, device = ray.train.get_context().get_world_rank(), get_device()
-    progress = config["progress"]
-    with within_memory(task.context, task.store, task.folder) as halved:
-        context = halved.here(device, Zero3(task.context.spec.dtype, device))
-        try:
-            trainer = task.method.trainer(context)
-            pack, error = WorkerPack(task, trials, trainer, writes=rank == 0), None
-        except RaybiasError as raised:
-            pack, error = None, raised
-        # Every rank learns of the error here, so that none waits for another for ever.
-        failed = torch.tensor(int(error is not None), device=context.execution.device)
-        dist.all_reduce(failed)
-        if failed.item() or pack is None:
-            if error is not None:
-                progress.put(error)
-            return
-        if rank == 0:
-            keep_ways(task.store, context)
-        for report in pack.reports():
-            if rank == 0:
-                progress.put(report)
-
-
-class WorkerPack:
-    """Trials that one worker tunes in the same steps; of several ranks one `writes`."""
-
-    def __init__(
-        self,
-        task: TuneTask,
-        trials: Sequence[Trial],
-        trainer: AdapterTrainer,
-        *,
-        writes: bool = True,
-    ) -> None:
-        self.task, self.trainer = task, trainer
-        self.store, self.writes = task.store, writes
+    def begin(self, task: TuneTask, trials: Sequence[Trial], trainer: AdapterTrainer) -> None:
+        """Begin a pack with those of its trials that have no result."""
+        self.task, self.trainer, self.store = task, trainer, task.store
         self.name = trials[0].run_id
-        self.active = [
-            trial.run_id
-            for trial in trials
-            if record_of(self.store, trial.run_id, task.fingerprint) is None
-        ]
-        self.pack = len(self.active)
+        left = [t for t in trials if record_of(self.store, t.run_id, task.fingerprint) is None]
+        self.asked, self.active = (), [trial.run_id for trial in left]
+        self.together = len(left)
         self.finished = tuple(t.run_id for t in trials if t.run_id not in self.active)
-        self.asked: tuple[str, ...] = ()
         self._kept, self._keeping = time.monotonic(), 0.0
+        tokens = task.tokens
         self.tuner = PackedTuner(
-            trainer,
-            task.method.recipe,
-            [trial for trial in trials if trial.run_id in self.active],
-            train=task.tokens.train,
-            validation=task.tokens.validation,
+            trainer, task.method.recipe, left, train=tokens.train, validation=tokens.validation
         )
 
-    def reports(self, leaving: Callable[[], bool] = lambda: False) -> Iterator[WorkerReport]:
-        """Tune to the end, or until this worker is `leaving`, and report each evaluation."""
+    def reports(self) -> Iterator[WorkerReport]:
+        """Tune the pack to its end, or until this worker is `leaving`; report each evaluation."""
         yield self.restore()
-        while self.active and not leaving():
+        while self.active and not self.leaving():
             with self.task.meter.computing():
-                report = self.advance(leaving)
+                report = self.advance()
             if self.writes:
                 self.task.meter.add("raybias_seed_steps_total", report.steps)
                 self.task.meter.add("raybias_tokens_total", report.tokens)
@@ -219,10 +179,10 @@ class WorkerPack:
     def _state(self, name: str) -> str:
         return f"{self.task.folder}/{name}.safetensors"
 
-    def advance(self, leaving: Callable[[], bool] = lambda: False) -> WorkerReport:
+    def advance(self) -> WorkerReport:
         """Train to the next evaluation, save what stops, and keep states that are due."""
         steps, tokens = self.tuner.steps, self.tuner.tokens
-        evaluations = self.tuner.advance(leaving)
+        evaluations = self.tuner.advance(self.leaving)
         if self.writes and evaluations:
             reached = json.dumps({each.run_id: each.step for each in evaluations})
             self.store.write_text(f"{self.task.folder}/reached/{self.name}.json", reached)
@@ -271,11 +231,11 @@ class WorkerPack:
         self.active.remove(run_id)
 
     def _save(self, result: Run) -> None:
-        diverged = result.stop_reason == "diverged"
+        diverged, trainer = result.stop_reason == "diverged", self.tuner.trainer
         accuracy, test = None, self.task.tokens.test
         if test is not None and not diverged:
-            sequences = self.trainer.prepare(test.rows)
-            (logits_NL,) = self.trainer.logits([result.weights], [sequences])
+            sequences = trainer.prepare(test.rows)
+            (logits_NL,) = trainer.logits([result.weights], [sequences])
             accuracy = float((logits_NL.argmax(1) == torch.tensor(test.labels)).double().mean())
         if not self.writes:
             return
@@ -296,23 +256,54 @@ class WorkerPack:
             "eval_accuracies": [_number(accuracy) for accuracy in result.accuracies],
             "tokens": result.tokens,
             "seconds": result.seconds,
-            "verbalizer_ids": list(self.trainer.label_ids),
-            "prompt_token_id": self.trainer.prompt_token_id,
+            "verbalizer_ids": list(trainer.label_ids),
+            "prompt_token_id": trainer.prompt_token_id,
             "adapter": None if diverged else folder,
         }
         # What decides how a GPU rounds.
         computed = {
-            "device": device_name(self.trainer.device),
+            "device": device_name(trainer.device),
             "torch": torch.__version__,
-            "pack": self.pack,
-            "tokens_per_batch": self.trainer.batcher.tokens_per_batch,
+            "pack": self.together,
+            "tokens_per_batch": trainer.batcher.tokens_per_batch,
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
         record = {"run": row, "fingerprint": self.task.fingerprint, "computed": computed}
         if diverged:
             self.store.write_text(f"{folder}/{RECORD}", json.dumps(record))
         else:
-            self.trainer.save(self.store, folder, result.weights, record)
+            trainer.save(self.store, folder, result.weights, record)
+
+
+def tune_together(config: dict[str, Any]) -> None:
+    """Tune on every rank of a Ray Train group; all take the same steps, to the same bits."""
+    import ray
+    import ray.train
+    from ray.train.torch import get_device
+
+    task, trials = ray.get(config["work"])
+    rank, device = ray.train.get_context().get_world_rank(), get_device()
+    progress = config["progress"]
+    error: RaybiasError | None = None
+    with within_memory(task.context, task.store, task.folder) as halved:
+        context = halved.here(device, Zero3(task.context.spec.dtype, device))
+        worker = PackWorker(context, lambda: False, writes=rank == 0)
+        try:
+            worker.begin(task, trials, task.method.trainer(context))
+        except RaybiasError as raised:
+            error = raised
+        # Every rank learns of the error here, so that none waits for another for ever.
+        failed = torch.tensor(int(error is not None), device=context.execution.device)
+        dist.all_reduce(failed)
+        if failed.item():
+            if error is not None:
+                progress.put(error)
+            return
+        if rank == 0:
+            keep_ways(task.store, context)
+        for report in worker.reports():
+            if rank == 0:
+                progress.put(report)
 
 
 def _number(value: float) -> float | None:

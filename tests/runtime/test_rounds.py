@@ -16,8 +16,8 @@ from raybias.engine.adapters.tuning import Evaluation, Run, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
 from raybias.methods import Full, Lora, SoftPrompt
-from raybias.runtime import pack_worker as worker
-from raybias.runtime.pack_worker import WorkerPack
+from raybias.runtime import pack_worker
+from raybias.runtime.pack_worker import PackWorker
 from raybias.runtime.progress import Meter, WorkerReport
 from raybias.schema import LABELS
 from raybias.storage import Store
@@ -53,11 +53,10 @@ class SlowTuner:
         self.runs.remove(run_id)
 
 
-def pack_of(tuner: Any, method: Any, out: Path) -> WorkerPack:
-    pack = object.__new__(WorkerPack)
+def pack_of(tuner: Any, method: Any, out: Path) -> PackWorker:
+    pack = PackWorker(SimpleNamespace(), lambda: False)  # type: ignore[arg-type]
     pack.task = SimpleNamespace(method=method, folder="train/x", sharded=False)  # type: ignore
-    pack.store, pack.writes, pack.name = Store(out), True, "u"
-    pack.active, pack.asked, pack.tuner = list(tuner.runs), (), tuner
+    pack.store, pack.name, pack.active, pack.tuner = Store(out), "u", list(tuner.runs), tuner
     pack._kept, pack._keeping = 0.0, 0.0
     return pack
 
@@ -74,7 +73,7 @@ def test_a_killed_worker_repeats_one_evaluation_or_twenty_times_what_keeping_lar
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: Any, keeping: float, evaluations: int
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(worker, "time", clock)
+    monkeypatch.setattr(pack_worker, "time", clock)
     pack = pack_of(SlowTuner(clock, 1.0, "u", keeping), method, tmp_path)
     pack.advance()  # What keeping takes is not known before.
     for _ in range(2):
@@ -87,24 +86,33 @@ def test_a_killed_worker_repeats_one_evaluation_or_twenty_times_what_keeping_lar
 def test_what_a_pack_is_asked_for_is_kept_and_given_after_the_evaluation(tmp_path: Path) -> None:
     pack = pack_of(SlowTuner(Clock(), 1, "uvw"), Full(), tmp_path)
     assert pack.advance().given == ()
-    pack.asked = ("v", "w", "gone")
+    pack.give(("v", "w", "gone"))
     assert pack.advance().given == ("v", "w")
     assert pack.active == ["u"]
     assert kept(tmp_path) >= {"v", "w"}
     assert pack.advance().given == ()
 
 
-def tuned(method: Any, folder: Path, out: Path, *, sharded: bool = False) -> WorkerPack:
+def tuned(
+    method: Any,
+    folder: Path,
+    out: Path,
+    *,
+    sharded: bool = False,
+    leaving: Callable[[], bool] = lambda: False,
+) -> PackWorker:
     """A pack of runs r1, r2, ... on a random OPT in `folder`."""
     context = ModelContext(backbones.spec_of("opt", folder / "opt"), LABELS, Execution(512))
-    tokens = worker.Tokens(backbones.token_set(9, seed=1), backbones.token_set(3, seed=2), None)
+    tokens = pack_worker.Tokens(backbones.token_set(9, seed=1), backbones.token_set(3, seed=2), None)
     task: Any = SimpleNamespace(
         context=context, method=method, dataset="d", store=Store(out), folder="train/x",
         fingerprint="f", sharded=sharded, meter=Meter(study="s", stage="tune", model="m"),
         tokens=tokens,
     )  # fmt: skip
     trials = [Trial(f"r{n}", n, 1e-3, "final", 1e-2, 2) for n in method.seeds]
-    return WorkerPack(task, trials, method.trainer(context))
+    worker = PackWorker(context, leaving)
+    worker.begin(task, trials, method.trainer(context))
+    return worker
 
 
 def test_a_run_says_what_decides_how_a_gpu_would_have_rounded_it(tmp_path: Path) -> None:
@@ -124,7 +132,7 @@ def test_ranks_that_share_a_backbone_go_on_from_states_of_one_step(tmp_path: Pat
         rank=2, seeds=(1, 2), keep=1, eval_every=2, max_steps=4, early_stop={"after_step": 4}
     )
 
-    def begun(out: Path) -> tuple[WorkerPack, WorkerReport]:
+    def begun(out: Path) -> tuple[PackWorker, WorkerReport]:
         pack = tuned(method, tmp_path, out, sharded=True)
         return pack, pack.restore()
 
@@ -159,8 +167,8 @@ def test_a_worker_that_must_leave_keeps_states_after_the_step_under_way(tmp_path
     """Not after the next evaluation; another worker comes to the same bits."""
     method = SoftPrompt(seeds=(1, 2), keep=1, eval_every=8, max_steps=8, validation_rows=0)
     looks = iter([False] * 4)
-    pack = tuned(method, tmp_path, tmp_path)
-    reports = [*pack.reports(lambda: next(looks, True))]
+    pack = tuned(method, tmp_path, tmp_path, leaving=lambda: next(looks, True))
+    reports = [*pack.reports()]
     assert [len(report.evaluated) for report in reports] == [0, 2], "at step 0 alone"
     step = load_file(tmp_path / "train/x/r1.safetensors")["steps"].item()
     assert 0 < step < 8
