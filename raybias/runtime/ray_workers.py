@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from threading import Lock, Timer
 from typing import Any, Final
@@ -46,14 +45,24 @@ _AVOIDS_S: Final = 10.0
 
 
 class _Seat:
-    """A placement group for one worker of a backbone and method, and its actor once started.
+    """A placement group for one worker of a backbone and method, its actor, and its pack.
 
     Ray gives places in the order in which they are asked for.
+
+    Attributes
+    ----------
+    task, left: of the pack that it tunes, and the pack's trials that have not stopped.
+    begun: the time of its first report or split.
+    asked: whether it is asked for half of its trials.
     """
 
     def __init__(self, key: str, plan: TunePlan, avoid: Collection[str]) -> None:
         self.key = key
         self.worker: Any = None
+        self.task: Task
+        self.left: Mapping[str, Trial]
+        self.begun: float
+        self.asked: bool
         asked = dict(plan.requests)
         selector = dict(asked.pop("label_selector", {}))
         if avoid:
@@ -78,6 +87,11 @@ class _Seat:
         self.worker = actor.remote(stage.task.context)
 
     @property
+    def seconds(self) -> float:
+        """Planned seconds of what is left of its pack."""
+        return self.task.seconds * len(self.left) / max(1, self.task.runs)
+
+    @property
     def node(self) -> str:
         nodes: dict[int, str] = placement_group_table(self.group)["bundles_to_node_id"]
         return nodes.get(0, "")
@@ -86,21 +100,6 @@ class _Seat:
         if self.worker is not None:
             ray.kill(self.worker)
         remove_placement_group(self.group)
-
-
-@dataclass(eq=False)
-class _Running:
-    """A worker that tunes a pack; `left` have not stopped, `begun` is its first report or split."""
-
-    task: Task
-    worker: Any
-    left: Mapping[str, Trial]
-    begun: float = math.inf
-    asked: bool = False
-
-    @property
-    def seconds(self) -> float:
-        return self.task.seconds * len(self.left) / max(1, self.task.runs)
 
 
 class RayWorkers(Workers):
@@ -113,7 +112,7 @@ class RayWorkers(Workers):
         self.resources: Resources = plan.study.resources
         self._gpus = plan.inventory.gpus_of_worker(self.resources) > 0
         self._idle: list[_Seat] = []
-        self._running: dict[str, _Running] = {}
+        self._busy: list[_Seat] = []
         self._sent: dict[str, Any] = {}
         self._replicas: dict[str, Replicas] = {}
         self._lock = Lock()
@@ -179,20 +178,21 @@ class RayWorkers(Workers):
     def _tune_on_one(self, stage: TuningStage, left: dict[str, Trial], grant: Grant) -> None:
         seat = self._take(stage, grant)
         grant.on_stop(seat.end)
+        seat.task, seat.left, seat.begun, seat.asked = grant.task, left, math.inf, False
+        self._busy.append(seat)
         try:
-            running = self._running[grant.task.key] = _Running(grant.task, seat.worker, left)
             with self._lock:
                 if stage.name not in self._sent:
                     self._sent[stage.name] = ray.put(stage.task)
             task = self._sent[stage.name]
             for reference in seat.worker.tune.remote(task, tuple(left.values())):
                 report = ray.get(reference)
-                if running.begun == math.inf:
-                    running.begun = time.monotonic()
+                if seat.begun == math.inf:
+                    seat.begun = time.monotonic()
                     grant.nodes = {seat.node: 1}
                 if report.given:
                     stage.split(tuple(left.pop(run_id) for run_id in report.given), grant)
-                    running.asked, running.begun = False, time.monotonic()
+                    seat.asked, seat.begun = False, time.monotonic()
                 for run_id in report.over:
                     left.pop(run_id)
                 stage.progress.add(report)
@@ -200,7 +200,7 @@ class RayWorkers(Workers):
             seat.end()
             raise
         finally:
-            self._running.pop(grant.task.key, None)
+            self._busy.remove(seat)
         if left:
             seat.end()
         else:
@@ -232,13 +232,12 @@ class RayWorkers(Workers):
         Not before they have run for as long as a worker takes to start.
         """
         now = time.monotonic()
-        running = sorted(self._running.copy().values(), key=lambda each: -each.seconds)
-        for each in running:
-            trials = list(each.left)
-            ripe = now - each.begun > each.task.load and len(trials) > 1
-            if ripe and not each.asked and fits(each.task):
-                each.asked = True
-                each.worker.give.remote(trials[len(trials) // 2 :])
+        for seat in sorted(self._busy, key=lambda each: -each.seconds):
+            trials = list(seat.left)
+            ripe = now - seat.begun > seat.task.load and len(trials) > 1
+            if ripe and not seat.asked and fits(seat.task):
+                seat.asked = True
+                seat.worker.give.remote(trials[len(trials) // 2 :])
 
     def _take(self, stage: TuningStage, grant: Grant) -> _Seat:
         """Take an idle worker that holds the backbone, or start one; end idle ones in its way."""

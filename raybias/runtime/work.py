@@ -100,6 +100,12 @@ class StudyRun:
         self.table = RunsTable(self.study, store, mark=mark, reporter=reporter)
         self.tasks = tasks_of(plan)
         self.backbones = {each.name: each for each in self.study.backbones}
+        self.methods = {
+            (backbone.name, method.name): method
+            for backbone in self.study.backbones
+            for method in plan.methods(backbone)
+        }
+        self.rewriting = {f"rewrite/{each.style}": each for each in plan.rewriting}
         self.jobs = {
             (backbone.name, training.name, method.name): TuningJob(
                 self.prepared, backbone, training, method,
@@ -138,9 +144,9 @@ class StudyRun:
             if max((span["end"] for span in graph.spans), default=0.0) >= _WORTH_NOTING_S:
                 rows = [span | {"devices": graph.devices} for span in graph.spans]
                 self.store.write_table(SCHEDULE_FILE, pa.Table.from_pylist(rows, schema=SCHEDULE))
-            methods = (each for name in self.study.backbones for each in self.plan.methods(name))
             delete_empty_parts(self.store)
-            seal(self.store, valid, {"items", *(each.output().folder for each in methods)})
+            folders = {each.output().folder for each in self.methods.values()}
+            seal(self.store, valid, {"items", *folders})
         finally:
             self.workers.close()
 
@@ -151,23 +157,21 @@ class StudyRun:
     @cached_property
     def _shares(self) -> dict[str, float]:
         """The share of each task that OUT lacks, 0 to 1; fetching is needed by what is left."""
-        shares = {task.key: self._share(task) for task in self.tasks if task.kind != "fetch"}
+        shares = dict[str, float]()
+        # Each comes after those that it waits for.
+        for task in self.tasks:
+            if task.kind == "tune":
+                job = self.jobs[task.backbone, task.training, task.method]
+                shares[task.key] = job.left(task.stage)
+            elif task.kind != "fetch":
+                shares[task.key] = 1.0
+                # Runs that tune nothing are not in the table before the study begins.
+                if not any(map(shares.get, task.after)) and (files := self._files(task)).shards:
+                    self._listed[task.key] = files
+                    shares[task.key] = len(files.todo) / len(files.shards)
         left = [task for task in self.tasks if shares.get(task.key)]
         lacking = {f"fetch/{task.backbone}" for task in left}.union(*(task.after for task in left))
         return {task.key: float(task.key in lacking) for task in self.tasks} | shares
-
-    def _share(self, task: Task) -> float:
-        if task.kind == "tune":
-            return self.jobs[task.backbone, task.training, task.method].left(task.stage)
-        before = (each for each in self.tasks if each.key in task.after and each.kind != "fetch")
-        if any(map(self._share, before)):
-            return 1.0
-        files = self._files(task)
-        if not files.shards:
-            # Runs that tune nothing are not in the table before the study begins.
-            return 1.0
-        self._listed[task.key] = files
-        return len(files.todo) / len(files.shards)
 
     def _untrained(self, backbone: Backbone) -> Iterator[dict[str, Any]]:
         """Yield rows of schema.RUNS of the runs that tune nothing; write OUT/prompts."""
@@ -188,7 +192,7 @@ class StudyRun:
 
     def _rewrite(self, grant: Grant) -> None:
         """Rewrite pairs in one style; the last one writes the items."""
-        stage, items = self._rewriting(grant.task), self.prepared.data.items
+        stage, items = self.rewriting[grant.task.key], self.prepared.data.items
         title = f"rewrite as {stage.style} with {stage.backbone}"
         self._complete(title, grant)
         made = {}
@@ -252,28 +256,21 @@ class StudyRun:
 
     def _files(self, task: Task) -> ShardFiles:
         if task.kind == "rewrite":
-            stage = self._rewriting(task)
+            stage = self.rewriting[task.key]
             return ShardFiles(self.store, chunks_of(stage.style, stage.items), STYLED)
-        method = self._method(task)
+        method = self.methods[task.backbone, task.method]
         planned = self.plan.score(task.backbone, method.name)
         kept = self.table.kept(task.backbone, method.name, task.training)
         stored = method.output()
         shards = shards_of(kept, planned.items, planned.rows_per_shard, stored)
         return ShardFiles(self.store, shards, stored)
 
-    def _rewriting(self, task: Task) -> RewritePlan:
-        return next(each for each in self.plan.rewriting if f"rewrite/{each.style}" == task.key)
-
-    def _method(self, task: Task) -> Method:
-        methods = self.plan.methods(self.backbones[task.backbone])
-        return next(method for method in methods if method.name == task.method)
-
     def _reading(self, task: Task, todo: tuple[Shard, ...]) -> Reading:
         plan: ScorePlan
         methods: list[Served]
         items = None
         if task.kind == "rewrite":
-            plan = rewriting = self._rewriting(task)
+            plan = rewriting = self.rewriting[task.key]
             styles, stage, name = self.study.styles, "rewrite", rewriting.style
             options = styles.rewriting[name]
             methods = [StyleRewriting(style=name, options=options, seed=styles.seed)]
@@ -283,7 +280,8 @@ class StudyRun:
                 probe: each.select(PAIRS.names).to_arrow() for probe, each in originals.items()
             }
         else:
-            backbone, method = self.backbones[task.backbone], self._method(task)
+            backbone = self.backbones[task.backbone]
+            method = self.methods[backbone.name, task.method]
             plan, methods = self.plan.score(backbone.name, method.name), [method]
             memory = Store(self.study.answers).uri if self.study.answers else ""
             context = plan.context(backbone, self.study.verbalizer.words(), memory=memory)
