@@ -27,7 +27,7 @@ from raybias.errors import PlanError
 from raybias.planning.bounds import Forecast
 from raybias.planning.inventory import Inventory, Node, assumed
 from raybias.planning.layout import LayoutPlanner
-from raybias.planning.machine import Layout, Machine, Speed
+from raybias.planning.machine import Layout, Speed
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.stage_plans import Plan, TunePlan
@@ -463,12 +463,12 @@ def stages_of(made: Plan) -> list[list[TunePlan]]:
     for stage in made.tuning:
         backbone = next(each for each in made.study.backbones if each.name == stage.backbone)
         method = next(each for each in made.methods(backbone) if each.name == stage.method)
-        training = next(each for each in made.study.training if each.name == stage.training)
         shape = made.shapes[backbone.name]
-        planner = LayoutPlanner(made.study.resources, made.inventory, backbone, shape, Machine())
-        found.append(
-            planner.tunings(training, method, made.prepared.works[backbone.name, method.name])
+        work = made.prepared.works[backbone.name, method.name]
+        planner = LayoutPlanner(
+            made.study.resources, made.inventory, backbone, shape, method=method.name, work=work
         )
+        found.append(planner.tunings(stage.training))
     return found
 
 

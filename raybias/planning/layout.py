@@ -13,16 +13,15 @@ from dataclasses import replace
 from itertools import product
 from typing import Any, Final
 
-from raybias.config import Backbone, MethodFields, Resources, TrainingSet
+from raybias.config import Backbone, Resources
 from raybias.engine.backbone import ModelShape
-from raybias.engine.memory import MemoryTerm, total
+from raybias.engine.memory import MemoryTerm, host_memory, total, with_headroom, within_share
 from raybias.errors import PlanError
 from raybias.methods.work import Work
 from raybias.planning.inventory import Inventory, Node, parse_size, size
 from raybias.planning.machine import (
     Fit,
     Layout,
-    Load,
     Machine,
     ResourceRequest,
     by_gpu_speed,
@@ -41,10 +40,12 @@ _FEWEST_TOKENS: Final = 512
 _SPLITS: Final = (1, 2, 4, 8)
 #: Workers that a refusal looks for a sharded layout with.
 _MOST_SHARDS: Final = 64
+#: Count the memory of one device, by shape, and by name tokens of a pass, device and partitions.
+Terms = Callable[..., tuple[MemoryTerm, ...]]
 
 
 class LayoutPlanner:
-    """Choose worker counts and layouts for one backbone on the inventory."""
+    """Choose worker counts and layouts for one backbone and method on the inventory."""
 
     def __init__(
         self,
@@ -52,10 +53,15 @@ class LayoutPlanner:
         inventory: Inventory,
         backbone: Backbone,
         shape: ModelShape,
-        machine: Machine,
+        *,
+        method: str,
+        work: Work,
+        machine: Machine = Machine(),  # noqa: B008
     ) -> None:
         self.resources, self.inventory, self.shape = asked, inventory, shape
-        self.machine, self.backbone = machine, backbone
+        self.machine, self.backbone, self.method, self.work = machine, backbone, method, work
+        #: Bytes of one weight.
+        self.item = work.weight_bytes(shape)
         self.cpus, self.gpus = asked.cpus_per_worker, inventory.gpus_of_worker(asked)
         self.on = "gpu" if self.gpus else "cpu"
         self.nodes = inventory.nodes
@@ -85,19 +91,19 @@ class LayoutPlanner:
     def _refused(self, problem: str, cure: str) -> PlanError:
         return PlanError(problem, where=str(self.inventory), cure=cure)
 
-    def tunings(self, training: TrainingSet, method: MethodFields, whole: Work) -> list[TunePlan]:
-        """Plan one method on one training set, from the largest packs to the smallest.
+    def tunings(self, training: str) -> list[TunePlan]:
+        """Plan the method on one training set, from the largest packs to the smallest.
 
         The last plan, where possible, has all GPUs share one pack. PlanError as in `scoring`.
         """
-        work = TuningWork.of(whole, training.name, self.shape)
+        work = TuningWork.of(self.work, training, self.shape)
         asked, trials = self.resources.train_workers, max(work.sweep, work.final)
         wanted = [min(asked, trials)] if asked else list(range(1, trials + 1))
         made: list[TunePlan] = []
         errors: list[PlanError] = []
         for pack in sorted({math.ceil(trials / packs) for packs in wanted}, reverse=True):
             try:
-                made.append(self._tuning(training.name, method, work, pack))
+                made.append(self._tuning(training, work, pack))
             except PlanError as error:
                 errors.append(error)
                 continue
@@ -107,46 +113,39 @@ class LayoutPlanner:
             raise errors[0]
         if self.gpus and asked is None and not made[-1].sharded:
             with suppress(PlanError):
-                made.append(self._tuning(training.name, method, work, 1, shared=True))
+                made.append(self._tuning(training, work, 1, shared=True))
         return made
 
     def _tuning(
-        self,
-        training: str,
-        method: MethodFields,
-        work: TuningWork,
-        pack: int,
-        *,
-        shared: bool = False,
+        self, training: str, work: TuningWork, pack: int, *, shared: bool = False
     ) -> TunePlan:
         trials = max(work.sweep, work.final)
         packs = math.ceil(trials / pack)
 
         def terms(shape: ModelShape, *, partitions: int, **how: Any) -> tuple[MemoryTerm, ...]:
             held = trials if partitions > 1 else pack
-            return work.whole.tuning_memory(shape, pack=held, partitions=partitions, **how)
+            return self.work.tuning_memory(shape, pack=held, partitions=partitions, **how)
 
         def seconds(fit: Fit) -> float:
             parts = 1 if fit.layout.sharded else packs
             return parts * work.pack_seconds(fit.speed, fit.layout, work.stops(trials)[::parts])
 
-        load = Load(terms, self.shape, work.whole.weight_bytes(self.shape), self.on)
-        fit = self._fit(method, work.whole, load, packs, seconds, shared=shared)
+        fit = self._fit(terms, packs, seconds, shared=shared)
         size = trials if fit.layout.sharded else pack
         return TunePlan(
             training=training,
-            method=method.name,
+            method=self.method,
             work=work,
             workers=fit.workers,
             pack=min(size, work.most or size),
             packs={"sweep": math.ceil(work.sweep / size), "final": math.ceil(work.final / size)},
-            **self.stage(fit, load),
+            **self.stage(fit, terms),
         )
 
-    def scoring(self, method: MethodFields, whole: Work, rows: int | None = None) -> ScorePlan:
+    def scoring(self, rows: int | None = None) -> ScorePlan:
         """Plan the replicas and shards of all probes; PlanError where it does not fit."""
-        item = whole.weight_bytes(self.shape)
-        work = ReadingWork(whole, Passes(self.shape, item, whole.parameters(self.shape)))
+        whole = self.work
+        work = ReadingWork(whole, Passes(self.shape, self.item, whole.parameters(self.shape)))
 
         def each(fit: Fit) -> int:
             return rows or work.rows_per_shard(fit.speed, fit.layout, fit.workers)
@@ -154,8 +153,7 @@ class LayoutPlanner:
         def seconds(fit: Fit) -> float:
             return work.seconds(fit.speed, fit.layout, each(fit))
 
-        load = Load(whole.reading_memory, self.shape, item, self.on, self.backbone.gpu_share)
-        fit = self._fit(method, whole, load, None, seconds)
+        fit = self._fit(whole.reading_memory, None, seconds)
         least = most = slots = fit.workers
         held, asked = float(self.cpus), self.resources
         if not fit.layout.sharded:
@@ -173,7 +171,7 @@ class LayoutPlanner:
             raise PlanError(problem, cure="lower replicas_min")
         fit = replace(fit, workers=most)
         return ScorePlan(
-            method=method.name,
+            method=self.method,
             replicas_min=least,
             replicas_max=most,
             replica_cpus=held,
@@ -182,20 +180,34 @@ class LayoutPlanner:
             items=whole.items,
             runs=whole.runs,
             work=work,
-            **self.stage(fit, load),
+            **self.stage(fit, whole.reading_memory),
         )
 
-    def stage(self, fit: Fit, load: Load) -> dict[str, Any]:
+    def memory(self, terms: Terms, layout: Layout) -> tuple[MemoryTerm, ...]:
+        """Count the memory of one device."""
+        shape = self.shape if layout.devices == 1 else self.shape.part(layout.devices)
+        tokens, share = layout.tokens * layout.passes, self.backbone.gpu_share
+        found = terms(shape, tokens=tokens, device=self.on, partitions=layout.ranks)
+        if share < 1 and self.on == "gpu":
+            return within_share(found, share)
+        return with_headroom(found, self.on)
+
+    def host(self, layout: Layout) -> tuple[MemoryTerm, ...]:
+        """Count what a worker on a GPU takes of its node's memory."""
+        partitions = layout.ranks
+        return host_memory(self.shape, device=self.on, item=self.item, partitions=partitions)
+
+    def stage(self, fit: Fit, terms: Terms) -> dict[str, Any]:
         """Return the fields that all stages of a plan have."""
         layout = fit.layout
         return {
             "backbone": self.backbone.name,
             "need": fit.places.need,
             "layout": layout,
-            "memory": load.device(layout),
-            "host": load.host(layout),
+            "memory": self.memory(terms, layout),
+            "host": self.host(layout),
             "device_memory": fit.places.device_memory,
-            "reason": self._reason(fit, load),
+            "reason": self._reason(fit, terms),
             "requests": fit.places.options,
             "pending": fit.places.pending(fit.workers),
             "speed": fit.speed,
@@ -204,9 +216,7 @@ class LayoutPlanner:
 
     def _fit(
         self,
-        method: MethodFields,
-        whole: Work,
-        load: Load,
+        terms: Terms,
         packs: int | None,
         seconds: Callable[[Fit], float],
         *,
@@ -232,8 +242,7 @@ class LayoutPlanner:
         wanted = slots if packs is None else min(asked or slots, packs)
         found: list[Fit] = []
         if self.resources.shard != "zero3" and not shared:
-            splits = self._splits(can_split=whole.can_shard)
-            found = list(self._fits(load, wanted, splits, together=packs is not None))
+            found = list(self._fits(terms, wanted, self._splits(), together=packs is not None))
         if packs is not None and asked is not None and found:
             most = max(fit.workers for fit in found)
             if most < wanted:
@@ -243,39 +252,40 @@ class LayoutPlanner:
         workers = asked or slots
         one_gpu = (self.resources.gpus_per_worker or 0) <= 1
         never = self.shape.quantised or self.resources.shard == "never"
-        can_shard = whole.can_shard and self.backbone.can_shard and one_gpu and workers > 1
+        can_shard = self.work.can_shard and self.backbone.can_shard and one_gpu and workers > 1
         plain = any((fit.layout.devices, fit.layout.passes) == (1, 1) for fit in found)
         if can_shard and not never and not plain:
-            among_all = self._fits(load, 0, [Layout(0, ranks=workers)], together=True)
+            among_all = self._fits(terms, 0, [Layout(0, ranks=workers)], together=True)
             found += [fit for fit in among_all if asked is None or fit.workers == asked]
         if not found:
-            raise self._refusal(load, method.name, workers, can_shard=whole.can_shard)
+            raise self._refusal(terms, workers)
 
         def at_once(fit: Fit) -> int:
             return 1 if fit.layout.sharded else fit.places.count
 
         return min(found, key=lambda fit: (seconds(fit) / at_once(fit), -fit.layout.tokens))
 
-    def _splits(self, *, can_split: bool) -> list[Layout]:
+    def _splits(self) -> list[Layout]:
         """List over how many devices a worker may split the layers; budgets are chosen later."""
-        if self.resources.gpus_per_worker is not None or not self.gpus or not can_split:
+        given = self.resources.gpus_per_worker is not None
+        if given or not self.gpus or not self.work.can_shard:
             counts = [max(1, self.gpus)]
         else:
             counts = [n for n in _SPLITS if n <= max(node.gpus for node in self.nodes)]
         return [Layout(0, n, passes) for n in counts for passes in sorted({1, n})]
 
     def _fits(
-        self, load: Load, wanted: int, layouts: Sequence[Layout], *, together: bool
+        self, terms: Terms, wanted: int, layouts: Sequence[Layout], *, together: bool
     ) -> Iterator[Fit]:
         """Yield every layout that fits; `together`: also layouts on faster nodes alone."""
         groups = by_gpu_speed(self.nodes) if self.gpus and together else [self.nodes]
         for layout, tokens, among in product(layouts, self.budgets, groups):
-            fit = self.settle(load, replace(layout, tokens=tokens), wanted, among=among)
+            fit = self.settle(terms, replace(layout, tokens=tokens), wanted, among=among)
             if fit is not None:
                 yield fit
 
     def settle(
-        self, load: Load, layout: Layout, wanted: int = 1, *, among: Sequence[Node] | None = None
+        self, terms: Terms, layout: Layout, wanted: int = 1, *, among: Sequence[Node] | None = None
     ) -> Fit | None:
         """Return as many workers as fit on `among`: up to `wanted`, or to the ranks."""
         workers = layout.ranks if layout.sharded else wanted
@@ -283,7 +293,7 @@ class LayoutPlanner:
         while workers >= (2 if layout.sharded else 1):
             if layout.sharded:
                 layout = replace(layout, ranks=workers)
-            held, host = total(load.device(layout)), total(load.host(layout))
+            held, host = total(self.memory(terms, layout)), total(self.host(layout))
             need = ResourceRequest(
                 cpus=self.cpus,
                 gpus=self.gpus and layout.devices,
@@ -303,12 +313,12 @@ class LayoutPlanner:
             workers = found.count
         return None
 
-    def _reason(self, fit: Fit, load: Load) -> str:
+    def _reason(self, fit: Fit, terms: Terms) -> str:
         asked, layout = self.resources.tokens_per_batch, fit.layout
         device = "GPU" if self.gpus else "node"
         if layout.sharded:
-            others = (replace(s, tokens=_FEWEST_TOKENS) for s in self._splits(can_split=True))
-            other = next((each for each in others if self.settle(load, each)), None)
+            others = (replace(each, tokens=_FEWEST_TOKENS) for each in self._splits())
+            other = next((each for each in others if self.settle(terms, each)), None)
             if self.resources.shard == "zero3":
                 why = ", as resources.shard asks"
             elif other is None:
@@ -330,20 +340,20 @@ class LayoutPlanner:
             )
         return f"replicated: each worker holds the whole backbone in {fits}{less}"
 
-    def _refusal(self, load: Load, method: str, workers: int, *, can_shard: bool) -> PlanError:
+    def _refusal(self, terms: Terms, workers: int) -> PlanError:
         """Make the error of a backbone that fits in no way, with the nearest way that would."""
         asked, alone = self.resources.shard, Layout(self.budgets[-1])
-        who = f"{self.backbone.name} ({method})"
+        who, can_shard = f"{self.backbone.name} ({self.method})", self.work.can_shard
         if not can_shard and asked == "zero3":
-            shared = f"workers cannot share {self.backbone.name} for {method}"
+            shared = f"workers cannot share {self.backbone.name} for {self.method}"
             cure = "set resources.shard to auto, or use lora or soft_prompt"
             return self._refused(f"{shared}, whose runs are whole models", cure)
-        cure = f"use devices of {size(total(load.device(alone)))} or more"
+        cure = f"use devices of {size(total(self.memory(terms, alone)))} or more"
         layouts = (replace(alone, ranks=count) for count in range(2, _MOST_SHARDS + 1))
-        enough = (each for each in layouts if total(load.device(each)) <= self.device_memory)
+        fits = (each for each in layouts if total(self.memory(terms, each)) <= self.device_memory)
         if not can_shard:
             cure = f"{cure}, or lora, for which workers can share it"
-        elif nearest := next(enough, None):
+        elif nearest := next(fits, None):
             auto = " with resources.shard auto" if asked == "never" else ""
             more = f"give {nearest.ranks} or more such workers{auto}, which can share it"
             cure = f"{more}, or {cure}"
@@ -354,7 +364,7 @@ class LayoutPlanner:
             return self._refused(f"{who} {lacking} one", cure)
         shares = can_shard and asked != "never" and workers > 1
         layout = replace(alone, ranks=workers if shares else 1)
-        need, held = total(load.device(layout)), total(load.host(layout))
+        need, held = total(self.memory(terms, layout)), total(self.host(layout))
         how = f" sharded over {workers} workers" if shares else ""
         node = max(node.memory for node in self.nodes)
         if need <= self.device_memory and held > node:

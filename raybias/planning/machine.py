@@ -10,12 +10,10 @@ Ray is given a kind of GPU or an amount of memory only where some nodes would no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from raybias.engine.backbone import ModelShape
-from raybias.engine.memory import MemoryTerm, host_memory, with_headroom, within_share
 from raybias.planning.inventory import GPU_LABEL, Node, smallest_gpus
 
 
@@ -270,37 +268,6 @@ class Fit:
     workers: int
     places: Placement
     speed: Speed
-
-
-@dataclass(frozen=True)
-class Load:
-    """Memory of a worker on a device ("cpu", "gpu"), by the layout of its backbone.
-
-    Attributes
-    ----------
-    terms: memory of one device, by shape, and by name tokens of a pass, device and partitions.
-    item: bytes of one weight.
-    share: of a GPU that the backbone's engine takes.
-    """
-
-    terms: Callable[..., tuple[MemoryTerm, ...]]
-    shape: ModelShape
-    item: int
-    on: str
-    share: float = 1.0
-
-    def device(self, layout: Layout) -> tuple[MemoryTerm, ...]:
-        """Count the memory of one device."""
-        shape = self.shape if layout.devices == 1 else self.shape.part(layout.devices)
-        tokens = layout.tokens * layout.passes
-        terms = self.terms(shape, tokens=tokens, device=self.on, partitions=layout.ranks)
-        if self.share < 1 and self.on == "gpu":
-            return within_share(terms, self.share)
-        return with_headroom(terms, self.on)
-
-    def host(self, layout: Layout) -> tuple[MemoryTerm, ...]:
-        """Count what a worker on a GPU takes of its node's memory."""
-        return host_memory(self.shape, device=self.on, item=self.item, partitions=layout.ranks)
 
 
 def halved(tokens: int, fewest: int) -> list[int]:

@@ -19,11 +19,11 @@ from raybias.engine.backbone import ModelShape, model_shape
 from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, OutputError, PlanError
 from raybias.methods.base import Inputs, Method
-from raybias.methods.work import TokenCounts
+from raybias.methods.work import TokenCounts, Work
 from raybias.planning.bounds import Forecast, choose_packs
 from raybias.planning.inventory import Inventory, decide_dtypes, size
 from raybias.planning.layout import LayoutPlanner
-from raybias.planning.machine import Layout, Load, Machine, ResourceRequest, halved
+from raybias.planning.machine import Layout, Machine, ResourceRequest, halved
 from raybias.planning.prepared import Items, PreparedStudy, in_style
 from raybias.planning.stage_plans import (
     Plan,
@@ -54,7 +54,7 @@ def plan(
     inventory: Inventory,
     *,
     out: str | None = None,
-    machine: Machine | None = None,
+    machine: Machine = Machine(),  # noqa: B008
     skip_unfit: bool = False,
 ) -> Plan:
     """Decide what runs where.
@@ -88,13 +88,19 @@ def plan(
         if isinstance(backbone, Provider):
             scoring.append(asking_plan(prepared, inventory, backbone, method, work))
             continue
-        shape = shapes[backbone.name]
-        planner = LayoutPlanner(study.resources, inventory, backbone, shape, machine or Machine())
+        planner = LayoutPlanner(
+            study.resources,
+            inventory,
+            backbone,
+            shapes[backbone.name],
+            method=method.name,
+            work=work,
+            machine=machine,
+        )
         try:
             sets = study.training if method.trains else ()
-            tuned = [planner.tunings(each, method, work) for each in sets]
-            rows = prepared.rows_per_shard(backbone, method)
-            scoring.append(planner.scoring(method, work, rows))
+            tuned = [planner.tunings(each.name) for each in sets]
+            scoring.append(planner.scoring(prepared.rows_per_shard(backbone, method)))
             tuning += tuned
         except PlanError as error:
             errors[backbone.name, method.name] = error
@@ -161,8 +167,9 @@ def serving_plan(
         sentences={},
     )
     shape, resources = model_shape(backbone), asked.model_copy(update=own)
-    planner = LayoutPlanner(resources, inventory, backbone, shape, Machine())
-    return planner.scoring(method, replace(method.work(inputs), runs=1))
+    work = replace(method.work(inputs), runs=1)
+    planner = LayoutPlanner(resources, inventory, backbone, shape, method=method.name, work=work)
+    return planner.scoring()
 
 
 def scaled(made: Plan, sizes: Sequence[int], machine: Machine) -> list[tuple[int, Forecast]]:
@@ -199,13 +206,15 @@ def _rewriting(
     shape, judge = check_rewriter(options, style=style)
     originals = in_style(prepared.study, style, prepared.data.items)
     pairs = {name: frame.height for name, frame in originals.items()}
-    planner = LayoutPlanner(prepared.study.resources, inventory, options.spec(), shape, Machine())
-    load = Load(partial(_rewriting_memory, judge, options), shape, shape.item, planner.on)
-    asked = planner.resources.tokens_per_batch
-    budgets = halved(asked if planner.gpus else min(asked, _MOST_ON_CPU), _FEWEST_TOKENS)
-    fit = next(filter(None, (planner.settle(load, Layout(each)) for each in budgets)), None)
+    asked, work = prepared.study.resources, Work(runs=1, items=pairs)
+    spec = options.spec()
+    planner = LayoutPlanner(asked, inventory, spec, shape, method=REWRITING, work=work)
+    terms = partial(_rewriting_memory, judge, options)
+    most = asked.tokens_per_batch
+    budgets = halved(most if planner.gpus else min(most, _MOST_ON_CPU), _FEWEST_TOKENS)
+    fit = next(filter(None, (planner.settle(terms, Layout(each)) for each in budgets)), None)
     if fit is None:
-        least = memory.total(load.device(Layout(budgets[-1])))
+        least = memory.total(planner.memory(terms, Layout(budgets[-1])))
         raise PlanError(
             f"{planner.backbone.name}, which makes the style {style!r}, needs {size(least)} with"
             f" its judge at the smallest token budget, and one device has"
@@ -225,7 +234,7 @@ def _rewriting(
         rows_per_shard=CHUNK_ROWS,
         items=pairs,
         runs=1,
-        **planner.stage(replace(fit, workers=replicas), load),
+        **planner.stage(replace(fit, workers=replicas), terms),
     )
 
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from raybias.config import Backbone, Study
 from raybias.methods import tuned_methods
-from raybias.methods.base import Method, Shard
+from raybias.methods.base import Shard
 from raybias.planning.prepared import in_style, with_styles
-from raybias.planning.stage_plans import Plan, RewritePlan, ScorePlan
+from raybias.planning.stage_plans import Plan, ScorePlan
 from raybias.planning.tasks import Task, fetched_models, tasks_of
 from raybias.planning.workload import STYLED, chunks_of, shards_of
 from raybias.probes.own import card_texts

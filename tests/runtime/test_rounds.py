@@ -103,7 +103,9 @@ def tuned(
 ) -> PackWorker:
     """A pack of runs r1, r2, ... on a random OPT in `folder`."""
     context = ModelContext(backbones.spec_of("opt", folder / "opt"), LABELS, Execution(512))
-    tokens = pack_worker.Tokens(backbones.token_set(9, seed=1), backbones.token_set(3, seed=2), None)
+    tokens = pack_worker.Tokens(
+        backbones.token_set(9, seed=1), backbones.token_set(3, seed=2), None
+    )
     task: Any = SimpleNamespace(
         context=context, method=method, dataset="d", store=Store(out), folder="train/x",
         fingerprint="f", sharded=sharded, meter=Meter(study="s", stage="tune", model="m"),
