@@ -82,8 +82,6 @@ def suited_methods(model: str) -> tuple[str, ...]:
 class Way:
     """A way of asking that the pilot tried.
 
-    Attributes
-    ----------
     read: answer, likelihood or calibrated; what calibration takes off comes from the other half.
     unread: share of the answers that name no label word.
     named: how many sentences got each label.
@@ -134,8 +132,6 @@ def ways_of(predictions: pl.DataFrame) -> tuple[Way, ...]:
 class Question:
     """What is asked of a model: an attribute of the Amazon templates, and how.
 
-    Attributes
-    ----------
     kind: of the method; None chooses by the model and the budget.
     data: local folder of the public data sets.
     ways: of the pilot, the best first.

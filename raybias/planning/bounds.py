@@ -37,8 +37,6 @@ _LONG_S: Final = 600.0
 class Bounds:
     """Bounds of the wall time of a plan's tasks, in seconds.
 
-    Attributes
-    ----------
     low: the larger of the longest path, with packs halved down to their longest run, and of the
         work over all the workers that there is room for.
     high: Graham's bound: the longest path, and the rest of the work over the workers that are busy

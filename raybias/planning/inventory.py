@@ -91,8 +91,6 @@ def choose(inventory: Inventory, *, gpus: bool) -> Precision:
 class Node:
     """One machine, as Ray would schedule on it.
 
-    Attributes
-    ----------
     memory: bytes that workers may use, Ray's own share taken off.
     gpu_memory: bytes of one GPU, if known.
     address: of its machine, which several nodes can share, if known.

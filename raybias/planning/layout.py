@@ -224,8 +224,6 @@ class LayoutPlanner:
     ) -> Fit:
         """Choose the fastest layout, of equals that with the longest passes; or raise PlanError.
 
-        Parameters
-        ----------
         packs: parts of the work that workers share; None where any number do, on any device.
         seconds: of all of the work on one worker, or on all that share the backbone.
         shared: only layouts in which workers share every weight.

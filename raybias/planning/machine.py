@@ -21,8 +21,6 @@ from raybias.planning.inventory import GPU_LABEL, Node, smallest_gpus
 class Speed:
     """Constants of one kind of device, and for people their source; times are in seconds.
 
-    Attributes
-    ----------
     peak: FLOP/s of dense products.
     bandwidth: bytes/s of the device's memory.
     reached: share of the peak that a pass over many tokens reaches.
@@ -159,8 +157,6 @@ class ResourceRequest:
 class Placement:
     """Nodes that hold workers.
 
-    Attributes
-    ----------
     rooms: nodes with room, and how many workers each holds.
     kinds: of GPU to request from Ray, such as `in(A100,H100)`; empty where all do.
     memory: bytes to request from Ray; 0 where CPUs or GPUs run out before memory.
@@ -242,8 +238,6 @@ def by_gpu_speed(nodes: Sequence[Node]) -> list[tuple[Node, ...]]:
 class Layout:
     """How a worker holds a backbone.
 
-    Attributes
-    ----------
     tokens: budget of one pass.
     devices: of one worker, over which its layers are split; `passes` run at once on them.
     ranks: workers that share every weight with ZeRO-3, on several nodes if `across`.

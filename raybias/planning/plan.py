@@ -61,8 +61,6 @@ def plan(
 
     A dtype that `out` was begun with stays; parameters as of `raybias.plan`.
 
-    Raises
-    ------
     PlanError: names all stages that do not fit, or cannot be laid out.
     OutputError: a local `out` with more than one machine.
     ModelError, DataError: a backbone's configuration or a probe cannot be read.

@@ -124,8 +124,6 @@ class PreparedStudy:
     def check(self) -> None:
         """Refuse what no run of the study could work with.
 
-        Raises
-        ------
         ModelError: a model or tokenizer that a method cannot use, label words that share a token,
             LoRA targets that match nothing, or texts longer than the context.
         DataError: a training set without the splits that a method needs, or too few shots.

@@ -25,8 +25,6 @@ from raybias.providers.base import Provider
 class Stage:
     """Work of one backbone, and the resources of each of its workers.
 
-    Attributes
-    ----------
     memory, host: arithmetic of one of a worker's devices, and of its node beside a GPU.
     device_memory: bytes of the smallest device that is used, or of its node without GPUs.
     reason: why it is sharded or not.
@@ -77,8 +75,6 @@ class Stage:
 class TunePlan(Stage):
     """Tuning of one backbone on one training set by one method.
 
-    Attributes
-    ----------
     workers: that the nodes hold at once; all share one pack where the backbone is sharded.
     pack: most runs that one worker tunes in one step.
     packs: of the runs of the "sweep", and of the "final" runs.
@@ -96,8 +92,6 @@ class TunePlan(Stage):
 class ScorePlan(Stage):
     """Reading the probes with one backbone and the kept runs of one method.
 
-    Attributes
-    ----------
     replicas_min, replicas_max: of Ray Serve, or workers of a group that shares the backbone.
     replica_cpus, data_cpus: that one replica asks Ray for, and that all leave to Ray Data.
     rows_per_shard: items of one request and one predictions file.

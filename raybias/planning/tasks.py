@@ -31,8 +31,6 @@ Kind = Literal["fetch", "rewrite", "tune", "read"]
 class Task:
     """Work of one worker, one worker group or some replicas.
 
-    Attributes
-    ----------
     stage: "sweep" or "final" of tuning.
     pack, packs: the task has every `packs`-th run of its stage, from the one at `pack`.
     runs: number of these runs.

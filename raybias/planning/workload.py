@@ -65,8 +65,6 @@ class Passes:
     ) -> dict[str, float]:
         """Return the seconds of some tokens' passes by resource; the largest one counts.
 
-        Parameters
-        ----------
         tokens: in all passes.
         length: mean length of their texts.
         factor: FLOPs for each parameter and token; 2 forward, 4 with gradients of activations.

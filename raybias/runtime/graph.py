@@ -36,8 +36,6 @@ class Stopped(WorkFailed):
 class Grant:
     """The workers of a running task.
 
-    Attributes
-    ----------
     slots: how many it has now; a task that can use more than its least looks now and then.
     enough: how many it can still use.
     nodes: workers by the name of the node that is planned to hold them, or that does.

@@ -30,8 +30,6 @@ _LOOK_EVERY_S: Final = 5.0
 def read_inventory(address: str | None = None, *, dtypes: bool = False) -> Inventory:
     """Read the inventory of this machine, or of the cluster at `address`.
 
-    Parameters
-    ----------
     address: None, "local" and "none" read this machine and start no Ray. A connected Ray is read
         whatever it says.
     dtypes: whether to ask each node's CPU if it multiplies in bfloat16 (a second or two).

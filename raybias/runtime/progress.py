@@ -232,8 +232,6 @@ def _metric(kind: str, name: str) -> Any:
 class WorkerReport:
     """Progress of one pack since its last report.
 
-    Attributes
-    ----------
     first: whether the pack begins, or begins again, with it.
     finished, resumed: trials that had ended, and those that go on from a state.
     repeated: steps that these repeat since their state was kept.

@@ -49,8 +49,6 @@ class _Seat:
 
     Ray gives places in the order in which they are asked for.
 
-    Attributes
-    ----------
     task, left: of the pack that it tunes, and the pack's trials that have not stopped.
     begun: the time of its first report or split.
     asked: whether it is asked for half of its trials.

@@ -184,8 +184,6 @@ class TuningJob:
 class TuningStage:
     """The sweep or the final runs of a job, and how far they are.
 
-    Attributes
-    ----------
     missing: runs that had no result when the stage began.
     left: packs that are not done.
     given: trials that a pack gave up, by the key of the task that goes on with them.

@@ -72,8 +72,6 @@ def run_group(
 ) -> None:
     """Have ranks that begin and end together work on `task`; what they raise is Ray Train's error.
 
-    Parameters
-    ----------
     name: of the folder in OUT/train that Ray Train keeps its own files in.
     work: called on each rank with `work`, a reference to the task, `progress`, a queue of reports,
         and `folder`, the group's in OUT.

@@ -103,8 +103,6 @@ class ShardFiles:
 
         Runs are joined as soon as all their shards are there, in a thread of its own.
 
-        Parameters
-        ----------
         title: of the stage that is shown, and what it is `starting` before the first shard.
         read: computes `todo`, if there is any, and calls its argument for each shard.
         """

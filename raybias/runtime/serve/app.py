@@ -316,14 +316,10 @@ def serve_out(
 ) -> Iterator[str]:
     """Serve the runs of a finished study while the context is open; gives the URL.
 
-    Parameters
-    ----------
     host: to listen on; others than loopback need a token.
     address: of a Ray cluster; None takes RAY_ADDRESS, or starts Ray on this machine.
     token_file, options: `models`, `replicas` and `limits`, as in `Serving`.
 
-    Raises
-    ------
     ConfigError, OutputError: as `offered`; or no token where one is needed, or a place that is
         taken.
     PlanError: the cluster lacks CPUs or GPUs, or asks for no token.
