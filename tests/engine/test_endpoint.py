@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -34,6 +33,7 @@ from raybias.providers.openai import OpenAI, read_asked
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import prompting
+from support.commands import free_port
 from support.endpoint import KEY, Endpoint, serving
 from support.reading import labelled
 
@@ -140,9 +140,7 @@ def test_greedy_answers_are_those_of_a_server_of_transformers(
 @contextmanager
 def transformers_serve(folder: str) -> Iterator[str]:
     """The server of the installed transformers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [Path(sys.executable).parent / "transformers", "serve", folder, "--device", "cpu"]
     with subprocess.Popen([*command, "--host", "127.0.0.1", "--port", str(port)]) as server:
         try:

@@ -274,3 +274,7 @@ def test_an_adapter_of_another_backbone_is_refused(tmp_path: Path) -> None:
         made("opt", tmp_path, Ia3()).load(store, "adapter")
     with pytest.raises(ModelError, match="no such adapter"):
         trainer.load(store, "elsewhere")
+    short, long = (made("opt", tmp_path, SoftPrompt(prompt_length=n)) for n in (4, 7))
+    short.save(store, "prompt", short.init_weights(1), {})
+    with pytest.raises(ModelError, match=r"holds prompt_embeddings as \[4, \d+\], but \[7, \d+\]"):
+        long.load(store, "prompt")

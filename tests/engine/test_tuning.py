@@ -16,24 +16,18 @@ from torch.nn.functional import cross_entropy
 
 from raybias.engine.adapters import tuning
 from raybias.engine.adapters.base import (
-    ADAPTER,
-    PROMPT,
     AdapterTrainer,
     SoftPromptTrainer,
     TrainingBatch,
     initial_delta,
-    read_tensors,
-    write_folder,
 )
 from raybias.engine.adapters.options import batch_of_step, should_stop
 from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.backbone import LoadedBackbone, ModelContext
 from raybias.engine.context import Execution
-from raybias.errors import ModelError
 from raybias.methods import EarlyStop, Full, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
 from raybias.seeding import generator
-from raybias.storage import Store
 from support import backbones
 from support.ia3 import Ia3
 
@@ -176,16 +170,6 @@ def test_zeros_start_and_normal_start_are_keyed_by_the_seed() -> None:
     assert not torch.equal(initial_delta(1, METHOD, 8), initial_delta(2, METHOD, 8))
     wide = initial_delta(1, METHOD.model_copy(update={"init_std": 0.02}), 4096)
     assert float(wide.std()) == pytest.approx(0.02, rel=0.02)
-
-
-def test_a_prompt_of_another_width_is_refused(tmp_path: Path) -> None:
-    store, prompt_PD = Store(tmp_path), torch.randn(4, 16)
-    tensors = {PROMPT: prompt_PD}
-    write_folder(store, "prompt", tensors, file=ADAPTER, parts=[], record={})
-    found = read_tensors(store, "prompt", {PROMPT: (4, 16)}, file=ADAPTER)
-    assert torch.equal(found[PROMPT], prompt_PD)
-    with pytest.raises(ModelError, match=r"holds prompt_embeddings as \[4, 16\], but \[4, 7\]"):
-        read_tensors(store, "prompt", {PROMPT: (4, 7)}, file=ADAPTER)
 
 
 def test_the_learning_rate_rises_and_falls() -> None:
