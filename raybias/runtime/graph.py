@@ -193,8 +193,8 @@ class Graph:
         if len(self._done) < len(self._tasks):
             raise Stopped("stopped before its end")
 
-    def stop(self, *, patience_s: float = 30.0) -> None:
-        """End what runs; returns when it has ended, or after `patience_s`."""
+    def stop(self) -> None:
+        """End what runs; returns when it has ended, or after 30 s."""
         with self._changed:
             self._stopped.set()
             running = list(self._running.values())
@@ -203,7 +203,7 @@ class Graph:
             with suppress(Exception):  # What is to be ended can be gone.
                 action()
         with self._changed:
-            self._changed.wait_for(lambda: not self._running, timeout=patience_s)
+            self._changed.wait_for(lambda: not self._running, timeout=30.0)
 
     def _step(self, inventory: Inventory) -> bool:
         with self._changed:

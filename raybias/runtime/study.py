@@ -77,14 +77,12 @@ def run_study(
             end_replicas()
         planned = start.plan(read_inventory(address, dtypes=start.prepared.study.undecided))
         workers = RayWorkers(planned, app)
-        start.announce(planned)
         with nullcontext() if own else undoing(end_replicas):
             work = start.work(planned, workers)
             if workers.full:
                 held_by = "".join(f" for {each}" for each in ray_internals.others()[:3])
                 start.say(f"other work holds the whole cluster; waiting{held_by}")
-            work.run()
-        start.warn()
+            start.run(work)
 
 
 @dataclass
@@ -113,13 +111,11 @@ class _Start:
         work = self.work(planned, ThisProcess())
         if not whatever_it_takes and work.left() > _STARTING_S:
             return False
-        self.announce(planned)
         try:
-            work.run(limit_s=math.inf if whatever_it_takes else 2 * _STARTING_S)
+            self.run(work, limit_s=math.inf if whatever_it_takes else 2 * _STARTING_S)
         except Stopped:
             self.say("takes longer than planned, and goes on with Ray")
             return False
-        self.warn()
         return True
 
     def plan(self, inventory: Inventory) -> Plan:
@@ -152,13 +148,12 @@ class _Start:
     def say(self, text: str) -> None:
         self.reporter.say(f"{self.prepared.study.name}: {text}")
 
-    def announce(self, planned: Plan) -> None:
-        for error in planned.unfit.values():
+    def run(self, work: StudyRun, *, limit_s: float = math.inf) -> None:
+        for error in work.plan.unfit.values():
             self.say(f"left out: {error}")
-        if planned.precision is not None:
-            self.say(str(planned.precision))
-
-    def warn(self) -> None:
+        if work.plan.precision is not None:
+            self.say(str(work.plan.precision))
+        work.run(limit_s=limit_s)
         for warning in slow_ways(self.store):
             self.say(warning)
 
