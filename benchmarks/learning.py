@@ -68,8 +68,8 @@ def main(
     )
     print("| rate, seed | step | loss | accuracy | seconds |\n| --- | --- | --- | --- | --- |")
     begun = time.perf_counter()
-    while not pack.done:
-        for each in pack.advance():
+    while evaluations := pack.advance():
+        for each in evaluations:
             passed = time.perf_counter() - begun
             print(
                 f"| {each.run_id} | {each.step} | {each.loss:.3f} | {each.accuracy:.3f} |"

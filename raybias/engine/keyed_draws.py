@@ -196,7 +196,6 @@ class Sampling:
         return sampling
 
     def record(self) -> dict[str, float | int | list[int]]:
-        """Return the values for the record beside results."""
         return {**asdict(self), "eos_ids": list(self.eos_ids)}
 
     @cached_property

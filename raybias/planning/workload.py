@@ -47,7 +47,6 @@ class Passes:
 
     @property
     def all_bytes(self) -> float:
-        """Bytes of the whole backbone."""
         return float(self.shape.parameters * self.item)
 
     def seconds(
@@ -109,7 +108,6 @@ class TuningWork(Tuning):
 
     @classmethod
     def of(cls, whole: Work, training: str, shape: ModelShape) -> TuningWork:
-        """Return a method's tuning on a training set."""
         passes = Passes(shape, whole.weight_bytes(shape), shape.block_parameters)
         return cls(**vars(whole.tuning[training]), whole=whole, passes=passes)
 
@@ -163,11 +161,6 @@ class TuningWork(Tuning):
         computing = self._parts(self.checked, speed, layout, runs)
         return max(computing.values()) + speed.evaluation
 
-    def test_seconds(self, speed: Speed, layout: Layout) -> float:
-        """Return the seconds of one run's test."""
-        count, length, _ = self.tested
-        return max(self.passes.seconds(speed, layout, count * length, length=length).values())
-
     def pack_seconds(self, speed: Speed, layout: Layout, stops: Sequence[int]) -> float:
         """Return the seconds of a pack whose runs stop at these steps and leave it then."""
         if self.most == 1 and len(stops) > 1:
@@ -182,7 +175,9 @@ class TuningWork(Tuning):
                 checks = steps / self.every
                 seconds += checks * self.evaluation_seconds(speed, layout, left)
             reached, left = stop, left - 1
-        return seconds + len(stops) * self.test_seconds(speed, layout)
+        count, length, _ = self.tested
+        test = self.passes.seconds(speed, layout, count * length, length=length)
+        return seconds + len(stops) * max(test.values())
 
 
 @dataclass(frozen=True)
@@ -207,7 +202,6 @@ class ReadingWork:
         return sum(math.ceil(count / rows) for count in self.whole.items.values())
 
     def together(self, layout: Layout) -> float:
-        """Return the items of one pass."""
         return max(1.0, layout.tokens // (self.tokens / max(1, self.items)))
 
     def seconds(self, speed: Speed, layout: Layout, rows: int) -> float:

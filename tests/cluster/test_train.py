@@ -116,8 +116,8 @@ def by_the_engine(study: Study) -> dict[str, torch.Tensor]:
     tuner = PackedTuner(
         trainer, method.recipe, trials, train=tokens.train, validation=tokens.validation
     )
-    while not tuner.done:
-        tuner.advance()
+    while tuner.advance():
+        pass
     return {
         f"{each.run_id} prompt_embeddings": trainer.prompt(tuner.runs[each.run_id].weights)
         for each in trials

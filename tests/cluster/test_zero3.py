@@ -101,8 +101,8 @@ def _factors(model: Path | str, sharding: Any) -> dict[str, torch.Tensor]:
     """The factors and head of the second of two runs, after a few steps."""
     method = Lora(rank=2, seeds=(1, 2), keep=1, batch_size=4, eval_every=3, max_steps=STEPS)
     tuner = _tuner(method, _trainer(method, model, sharding), 2)
-    while not tuner.done:
-        tuner.advance()
+    while tuner.advance():
+        pass
     return dict(tuner.runs["s2"].weights)
 
 

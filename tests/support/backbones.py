@@ -141,8 +141,8 @@ def tuner(
 def finished(packed: PackedTuner) -> dict[str, Run]:
     """Every unit's result, once all have stopped."""
     stopped: list[str] = []
-    while not packed.done:
-        stopped += [each.run_id for each in packed.advance() if each.stop_reason]
+    while evaluations := packed.advance():
+        stopped += [each.run_id for each in evaluations if each.stop_reason]
     return {run_id: packed.runs[run_id] for run_id in stopped}
 
 

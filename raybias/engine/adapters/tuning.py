@@ -165,16 +165,12 @@ class PackedTuner:
             batcher.apart = not shares
         self.steps = self.tokens = 0
 
-    @property
-    def done(self) -> bool:
-        """Whether every trial has stopped."""
-        return not self._active()
-
     def advance(self, leaving: Callable[[], bool] = lambda: False) -> list[Evaluation]:
         """Step the active runs to their next evaluation, evaluate, and apply the stop rule.
 
-        A run that begins is evaluated at step 0 too. `leaving` is called between two steps; True
-        leaves the runs there, to be resumed by their state.
+        A run that begins is evaluated at step 0 too; there is none where all have stopped.
+        `leaving` is called between two steps; True leaves the runs there, to be resumed by their
+        state.
         """
         active = self._active()
         evaluations = self._evaluate([run for run in active if not run.evaluated])
