@@ -96,7 +96,8 @@ class LayoutPlanner:
 
         The last plan, where possible, has all GPUs share one pack. PlanError as in `scoring`.
         """
-        work = TuningWork.of(self.work, training, self.shape)
+        passes = Passes(self.shape, self.item, self.shape.block_parameters)
+        work = TuningWork(**vars(self.work.tuning[training]), passes=passes)
         asked, trials = self.resources.train_workers, max(work.sweep, work.final)
         wanted = [min(asked, trials)] if asked else list(range(1, trials + 1))
         made: list[TunePlan] = []

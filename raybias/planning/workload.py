@@ -103,13 +103,7 @@ class Passes:
 class TuningWork(Tuning):
     """Tuning one backbone on one training set by one method, on passes over the backbone."""
 
-    whole: Work
     passes: Passes
-
-    @classmethod
-    def of(cls, whole: Work, training: str, shape: ModelShape) -> TuningWork:
-        passes = Passes(shape, whole.weight_bytes(shape), shape.block_parameters)
-        return cls(**vars(whole.tuning[training]), whole=whole, passes=passes)
 
     def stops(self, runs: int, *, early: bool = True) -> tuple[int, ...]:
         """Return the planned last steps of runs, log-spaced; not `early` the last one."""
