@@ -129,7 +129,9 @@ class PreparedStudy:
         ConfigError: label words without an answer, an unknown metric or unknown reference groups.
         """
         check_metrics(self.study.statistics.metrics)
-        check_references(self.study, self.data.items)
+        for probe in self.study.probes:
+            items, where = self.data.items[probe.name], f"probe {probe.name}, reference_groups"
+            check_reference_groups(items, probe.reference_groups, where=where)
         for backbone, method in self.methods:
             method.check(self.inputs(method, backbone))
 
@@ -261,16 +263,6 @@ def check_abilities(method: MethodFields, backbone: Backbone) -> None:
         else f"use {', '.join(able)}, name what it offers in `offers`, or give a backbone with"
         " weights",
     )
-
-
-def check_references(study: Study, items: Items) -> None:
-    """Refuse reference groups that a probe's items, by probe, do not have."""
-    for probe in study.probes:
-        check_reference_groups(
-            items[probe.name],
-            probe.reference_groups,
-            where=f"probe {probe.name}, reference_groups",
-        )
 
 
 def resolve_models(study: Study) -> tuple[Study, dict[str, dict[str, str]]]:

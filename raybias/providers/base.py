@@ -216,7 +216,9 @@ class RememberedAnswers(Answers):
             numbers = waiting[first : first + _AT_A_TIME]
             made = dict(zip((addresses[n] for n in numbers), ask(numbers), strict=True))
             fresh |= made
-            if sound := {each: one for each, one in made.items() if _is_finite(one)}:
+            # Other scores are faults, which must not be remembered.
+            finite = (key for key, one in made.items() if all(map(math.isfinite, one.label_scores)))
+            if sound := {key: made[key] for key in finite}:
                 columns = {
                     "address": [*sound],
                     "text": [each.text for each in sound.values()],
@@ -232,18 +234,13 @@ class RememberedAnswers(Answers):
 
     @cached_property
     def _known(self) -> dict[bytes, Written]:
-        known = {}
+        known: dict[bytes, Written] = {}
         for name in self.store.files(self.folder, suffix=".parquet"):
             table = self.store.read_table(name, schema=_ANSWERS)
             columns = (column.to_pylist() for column in table.columns)
             for address, text, scores in zip(*columns, strict=True):
                 known[address] = Written(text, tuple(scores), 0)
-        return {address: each for address, each in known.items() if _is_finite(each)}
-
-
-def _is_finite(answer: Written) -> bool:
-    """Check that all scores are finite: others are faults, which must not be remembered."""
-    return all(score is not None and math.isfinite(score) for score in answer.label_scores)
+        return known
 
 
 def _identity(spec: Backbone) -> Any:

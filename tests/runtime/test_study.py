@@ -28,7 +28,7 @@ from raybias.errors import (
     WorkFailed,
 )
 from raybias.methods.base import Answered, Compute, Reader, Shard, predictions, shard_of
-from raybias.planning.prepared import PreparedStudy, check_references
+from raybias.planning.prepared import PreparedStudy
 from raybias.planning.workload import shards_of
 from raybias.probes.published.planted import Plant
 from raybias.runtime.ray_session import root_error, translating_errors
@@ -206,9 +206,6 @@ def test_reference_groups_are_checked_before_any_work(
 ) -> None:
     items = pl.DataFrame({"attribute": ["age"] * 3, "group": ["old", "young", schema.UNMARKED]})
     mine = {"source": "file", "name": "mine", "data": "mine.csv"}
-    check_references(
-        study(probes=[{**mine, "reference_groups": {"age": ["old"]}}]), {"mine": items}
-    )
     monkeypatch.setattr("raybias.planning.prepared.read_items", lambda study: {"mine": items})
     # Neither a model nor a training sentence is there to be looked at.
     with pytest.raises(ConfigError, match=message):
