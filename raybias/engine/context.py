@@ -381,8 +381,7 @@ class Batcher:
         stacks: list[list[Placed]] = []
         fair = -(-len(waiting) // group.world)
         while waiting:
-            most = fitting(waiting, self.tokens_per_batch, prompt_length, full=0)
-            count = min(fair, most)
+            count = min(fair, fitting(waiting, self.tokens_per_batch, prompt_length, full=0))
             stacks.append(waiting[:count])
             waiting = waiting[count:]
         for first in range(0, len(stacks), group.world):

@@ -86,8 +86,7 @@ class SoftPrompt(PromptOptions, Tuned):
         from raybias.engine.backbone import load_backbone
 
         backbone = context.kept(load_backbone)
-        label_ids = verbalizer_ids(backbone.tokenizer, context.words)
-        return SoftPromptTrainer(backbone, label_ids, self)
+        return SoftPromptTrainer(backbone, verbalizer_ids(backbone.tokenizer, context.words), self)
 
     def held(self, shape: ModelShape, *, tokens: int, pack: int) -> tuple[MemoryTerm, ...]:
         length, item = self.prompt_length, of_bytes(shape.item)

@@ -149,8 +149,7 @@ class Prompted(AskingMethod):
 
     def room(self, option: str) -> int:
         """Return the most tokens that an option allows."""
-        own = getattr(self, option)
-        return int(own or self.most_tokens[option][self.prompt_format != "raw"])
+        return int(getattr(self, option) or self.most_tokens[option][self.prompt_format != "raw"])
 
     @property
     def answer_room(self) -> int:

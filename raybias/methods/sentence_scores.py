@@ -91,8 +91,7 @@ class PairScore(Method):
         from raybias.engine.sentence_scores import PairScorer
         from raybias.engine.token_scores import scored_loader
 
-        model = context.kept(scored_loader(context.spec))
-        scorer = PairScorer(model, self.scores, eps=self.eps)
+        scorer = PairScorer(context.kept(scored_loader(context.spec)), self.scores, eps=self.eps)
         return RowReader(partial(pair_rows, scorer), PAIR_SCORES)
 
 

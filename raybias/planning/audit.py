@@ -121,8 +121,7 @@ def ways_of(predictions: pl.DataFrame) -> tuple[Way, ...]:
         for read, labels in read_by.items():
             named = tuple(int((labels == label).sum()) for label in range(len(LABELS)))
             accuracy, unread = float((labels == gold).mean()), float((labels < 0).mean())
-            options = {"kind": kind, "prompt_format": form}
-            way = Way(options, read, accuracy, unread, named, mass)
+            way = Way({"kind": kind, "prompt_format": form}, read, accuracy, unread, named, mass)
             # Of equal ones the calibrated reading is preferred.
             found.append((-accuracy, unread, [*read_by].index(read), str(name), way))
     return tuple(way for *_, way in sorted(found, key=lambda each: each[:-1]))
@@ -204,8 +203,7 @@ class Question:
              "unparsed": "invalid", "seeds": [_SEEDS[0]]}
             for kind in asked for form in forms
         ]  # fmt: skip
-        data = folder.uri_of("sentences.parquet")
-        probe = {"source": "file", "name": "pilot", "data": data}
+        probe = {"source": "file", "name": "pilot", "data": folder.uri_of("sentences.parquet")}
         study = self._study(ways, probe, name=f"{self.name}-pilot"[:64])
         prepared = PreparedStudy.of(study)
         (backbone,) = prepared.study.backbones
@@ -313,8 +311,8 @@ def forecast(study: Study) -> pl.DataFrame:
         gap_widths(runs=method.n_runs, templates=templates, words=words)
         for _, templates, words in groups.iter_rows()
     ]
-    names = ["sentences", "wording"]
-    return groups.hstack(pl.DataFrame(widths, names, orient="row")).sort("group")
+    made = pl.DataFrame(widths, ["sentences", "wording"], orient="row")
+    return groups.hstack(made).sort("group")
 
 
 def said(choice: Choice, budget: float, spent: float = 0.0) -> str:

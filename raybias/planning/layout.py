@@ -195,8 +195,7 @@ class LayoutPlanner:
 
     def host(self, layout: Layout) -> tuple[MemoryTerm, ...]:
         """Count what a worker on a GPU takes of its node's memory."""
-        partitions = layout.ranks
-        return host_memory(self.shape, device=self.on, item=self.item, partitions=partitions)
+        return host_memory(self.shape, device=self.on, item=self.item, partitions=layout.ranks)
 
     def stage(self, fit: Fit, terms: Terms) -> dict[str, Any]:
         """Return the fields that all stages of a plan have."""
@@ -266,8 +265,7 @@ class LayoutPlanner:
 
     def _splits(self) -> list[Layout]:
         """List over how many devices a worker may split the layers; budgets are chosen later."""
-        given = self.resources.gpus_per_worker is not None
-        if given or not self.gpus or not self.work.can_shard:
+        if self.resources.gpus_per_worker is not None or not self.gpus or not self.work.can_shard:
             counts = [max(1, self.gpus)]
         else:
             counts = [n for n in _SPLITS if n <= max(node.gpus for node in self.nodes)]

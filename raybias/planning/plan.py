@@ -205,8 +205,7 @@ def _rewriting(
     originals = in_style(prepared.study, style, prepared.data.items)
     pairs = {name: frame.height for name, frame in originals.items()}
     asked, work = prepared.study.resources, Work(runs=1, items=pairs)
-    spec = options.spec()
-    planner = LayoutPlanner(asked, inventory, spec, shape, method=REWRITING, work=work)
+    planner = LayoutPlanner(asked, inventory, options.spec(), shape, method=REWRITING, work=work)
     terms = partial(_rewriting_memory, judge, options)
     most = asked.tokens_per_batch
     budgets = halved(most if planner.gpus else min(most, _MOST_ON_CPU), _FEWEST_TOKENS)
@@ -220,8 +219,7 @@ def _rewriting(
             where=str(planner.inventory),
             cure="draw fewer candidates, use bfloat16 or a smaller checkpoint, or larger devices",
         )
-    chunks = len(chunks_of(style, pairs))
-    replicas = min(fit.places.count, chunks)
+    replicas = min(fit.places.count, len(chunks_of(style, pairs)))
     return RewritePlan(
         style=style,
         method=REWRITING,

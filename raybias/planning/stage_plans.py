@@ -172,7 +172,6 @@ def asking_plan(
     asked = [(times * count, work.asks[name]) for name, count in items.items()]
     calls, read, written = (sum(n * each[part] for n, each in asked) for part in range(3))
     each = calls * LATENCY_S / backbone.at_once / max(1, runs * sum(items.values()))
-    rows = prepared.rows_per_shard(backbone, method) or rows_in(_SHARD_S, each)
     return AskPlan(
         backbone=backbone.name,
         method=method.name,
@@ -184,7 +183,7 @@ def asking_plan(
         replicas_max=1,
         replica_cpus=0,
         data_cpus=inventory.cpus,
-        rows_per_shard=rows,
+        rows_per_shard=prepared.rows_per_shard(backbone, method) or rows_in(_SHARD_S, each),
         items=items,
         runs=runs,
         reason=f"at {backbone.place}, {backbone.at_once} requests at once, from one process",

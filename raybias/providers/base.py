@@ -228,8 +228,7 @@ class RememberedAnswers(Answers):
                 self.store.write_table(name, pa.table(columns, schema=_ANSWERS))
                 self._known.update({key: each._replace(tokens=0) for key, each in sound.items()})
         # What is remembered costs no tokens, also where one prompt stands twice.
-        again = {key: each._replace(tokens=0) for key, each in fresh.items()}
-        known = ChainMap(again, self._known)
+        known = ChainMap({key: each._replace(tokens=0) for key, each in fresh.items()}, self._known)
         return [fresh.pop(a) if a in fresh else known[a] for a in addresses]
 
     @cached_property

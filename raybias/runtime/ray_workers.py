@@ -182,8 +182,7 @@ class RayWorkers(Workers):
             with self._lock:
                 if stage.name not in self._sent:
                     self._sent[stage.name] = ray.put(stage.task)
-            task = self._sent[stage.name]
-            for reference in seat.worker.tune.remote(task, tuple(left.values())):
+            for reference in seat.worker.tune.remote(self._sent[stage.name], tuple(left.values())):
                 report = ray.get(reference)
                 if seat.begun == math.inf:
                     seat.begun = time.monotonic()

@@ -60,10 +60,9 @@ def run_study(
     store = Store(out)
     reporter.say(f"{study.name}: checking data, models and {store.uri}")
     start = _Start(prepare(study, store, command=command), store, reporter, skip_unfit)
-    if address == NO_RAY or names_no_cluster(address):
-        done = start.in_this_process(whatever_it_takes=address == NO_RAY)
-        if done:
-            return
+    alone = address == NO_RAY
+    if (alone or names_no_cluster(address)) and start.in_this_process(whatever_it_takes=alone):
+        return
     own = address == "local" or names_no_cluster(address)
     start.say("starting Ray on this machine, some 10 s" if own else "connecting to Ray")
     with connected(address) as own:
@@ -121,8 +120,7 @@ class _Start:
     def plan(self, inventory: Inventory) -> Plan:
         self.store.sweep()
         there = with_autoscaled_nodes(inventory, self.prepared.study.resources.nodes)
-        out = self.store.uri
-        return plan(self.prepared, there, out=out, skip_unfit=self.skip_unfit)
+        return plan(self.prepared, there, out=self.store.uri, skip_unfit=self.skip_unfit)
 
     def work(self, planned: Plan, workers: Workers) -> StudyRun:
         """Write OUT/study.yaml, and return what runs the study."""

@@ -96,8 +96,7 @@ class StudyRun:
     def __init__(self, plan: Plan, store: Store, reporter: Reporter, workers: Workers) -> None:
         self.prepared, self.plan, self.store = plan.prepared, plan, store
         self.reporter, self.workers, self.study = reporter, workers, plan.study
-        mark = self.prepared.record.hash
-        self.table = RunsTable(self.study, store, mark=mark, reporter=reporter)
+        self.table = RunsTable(self.study, store, mark=self.prepared.record.hash, reporter=reporter)
         self.tasks = tasks_of(plan)
         self.backbones = {each.name: each for each in self.study.backbones}
         self.methods = {

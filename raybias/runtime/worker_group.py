@@ -217,8 +217,7 @@ class ShardedInference(Zero3):
         self.model = model
         inside = list(blocks(model))
         sharded = {id(p) for block in inside for p in block.parameters()}
-        rest = [p for p in model.parameters() if id(p) not in sharded]
-        self._held.append(_gathering(rest))
+        self._held.append(_gathering([p for p in model.parameters() if id(p) not in sharded]))
         self._held[-1].__enter__()
         inside[0].register_forward_pre_hook(lambda *_: self._enter())
         for block in inside:

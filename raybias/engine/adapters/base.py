@@ -343,8 +343,7 @@ class SoftPromptTrainer(AdapterTrainer):
             self._start_D = backbone.embed(token)[0, 0].float()
 
     def init_weights(self, seed: int) -> dict[str, Tensor]:
-        delta_PD = initial_delta(seed, self.options, self.backbone.width)
-        return {"delta": delta_PD.to(self.device)}
+        return {"delta": initial_delta(seed, self.options, self.backbone.width).to(self.device)}
 
     def prompt(self, weights: Weights) -> Tensor:
         """Return the prompt before a text: BOS embedding + delta [P, D], float32."""

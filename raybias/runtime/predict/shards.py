@@ -309,7 +309,6 @@ def device_name(device: torch.device) -> str:
 
 def keep_ways(store: Store, context: ModelContext) -> None:
     """Write how a model that is in use is read, where OUT does not have it yet."""
-    on = device_name(torch.device(context.execution.device))
     for purpose, way in context.execution.ways.items():
         name = f"{_READERS}/{context.spec.name}.{purpose.replace(' ', '_')}.json"
         if not store.exists(name):
@@ -321,7 +320,7 @@ def keep_ways(store: Store, context: ModelContext) -> None:
                 "fastest": way.fastest,
                 "dtype": context.spec.dtype,
                 "quantised": how.method if how is not None else None,
-                "device": on,
+                "device": device_name(torch.device(context.execution.device)),
                 "torch": torch.__version__,
                 "deterministic": torch.are_deterministic_algorithms_enabled(),
             }

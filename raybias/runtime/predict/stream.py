@@ -49,8 +49,7 @@ def shard_rows(
     shards: Sequence[Shard], items: Mapping[str, pa.Table]
 ) -> Generator[tuple[Shard, pa.Table], None, None]:
     """Read the rows of shards with Ray Data; yields each shard with its rows, in order."""
-    context = DataContext.get_current()
-    context.execution_options.preserve_order = True
+    DataContext.get_current().execution_options.preserve_order = True
     tables = {probe: ray.put(table) for probe, table in items.items()}
 
     # Sent by value, as a function in a function is, so that Ray's workers import nothing of ours.
