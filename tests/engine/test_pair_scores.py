@@ -7,14 +7,13 @@ import math
 import shutil
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from importlib.resources import files
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 import torch
 
-from raybias.config import Backbone, Probe, parse_study
+from raybias.config import Backbone, parse_study
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.sentence_scores import (
     CAUSAL,
@@ -29,7 +28,6 @@ from raybias.errors import ConfigError, ModelError, WorkFailed
 from raybias.methods.base import RowReader, Shard, shard_of
 from raybias.methods.sentence_scores import pair_rows
 from raybias.planning.prepared import fit_methods
-from raybias.probes import probe_items
 from raybias.schema import PAIR_SCORES
 from support import backbones, pair_models
 
@@ -106,17 +104,6 @@ def test_scores_are_the_textbooks(kind: str, load: Load) -> None:
         assert own.scorer.reader.part
     else:
         assert own.scorer.part
-
-
-@pytest.mark.long
-def test_scores_of_a_trained_model_are_the_textbooks() -> None:
-    texts = probe_items(Probe(source="planted"))["text"].to_list()[::40]
-    pairs = list(zip(texts[::2], texts[1::2], strict=False))
-    path = str(files("raybias") / "assets" / "planted")
-    found = PairScorer(load_backbone(Backbone(id=path), CAUSAL), CAUSAL).prepare(pairs)()
-    book = pair_models.Textbook(path, masked=False)
-    for score, each in found.items():
-        check(book, score, pairs, each)
 
 
 def test_equal_scores_tie_however_rows_are_cut(load: Load) -> None:
