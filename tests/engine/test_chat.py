@@ -6,6 +6,7 @@ counted, as lm-evaluation-harness counts them.
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from raybias.methods import (
     Prompted,
     ZeroShot,
 )
+from raybias.methods.asking import Asked
 from raybias.methods.base import Run
 from raybias.providers.openai import OpenAI
 from raybias.schema import LABELS
@@ -325,6 +327,14 @@ def test_endpoints_tell_likelihoods_of_plain_text_alone() -> None:
     method = DecisionLikelihood(prompt_format="chat")
     with pytest.raises(ConfigError, match="an endpoint tells those of plain text alone; take prom"):
         method.fit(spec, "strict")
+
+
+def test_an_endpoint_has_the_cue_at_the_end_of_the_question() -> None:
+    spec = OpenAI(name="e", endpoint="http://x/v1", model="m")
+    form = Coreference().form(load_tokenizer(spec))
+    asked = Asked("by_p_they_mean", "The cook lost her knife.", (), (), cue="By her they mean")
+    content = "The cook lost her knife.\nBy her they mean"
+    assert json.loads(form.written(asked)) == [{"role": "user", "content": content}]
 
 
 def test_a_chats_cue_needs_its_question() -> None:

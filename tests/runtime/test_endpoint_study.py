@@ -11,7 +11,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-import yaml
 
 import raybias
 from raybias.errors import RaybiasError
@@ -124,43 +123,3 @@ def test_a_killed_driver_loses_what_was_under_way_and_asks_no_row_again(tmp_path
     spent = there.height + there.filter(method="cot").height
     assert again == 30 + 2 * 30 - spent
     assert KEY not in said
-
-
-def test_coreference_is_asked_of_an_endpoint(tmp_path: Path) -> None:
-    """Each of six prompts is a chat's only message; answers name the referent, or do not."""
-
-    def names_the_cook(body: dict[str, Any]) -> str:
-        (message,) = body["messages"]
-        assert message["role"] == "user"
-        assert "temperature" not in body or body["temperature"] == 0
-        return "the cook" if " her " in message["content"] else "Nobody is named."
-
-    pl.DataFrame(
-        {
-            "pair_id": [f"{n // 2}" for n in range(8)],
-            "condition": [("pro", "anti")[n % 2] for n in range(8)],
-            "text": [
-                f"The cook lost {('her', 'his')[n % 2]} knife on day {n // 2}." for n in range(8)
-            ],
-            "pronoun": [("her", "his")[n % 2] for n in range(8)],
-            "referent": ["the cook"] * 8,
-        }
-    ).write_csv(tmp_path / "cooks.csv")
-    out = tmp_path / "out"
-    with serving(Endpoint(answer=names_the_cook)) as server:
-        study = save_study(tmp_path, server, repeat=0)
-        content = yaml.safe_load(study.read_text())
-        del content["probes"]
-        content["pairs"] = [{"source": "coreferences", "name": "cooks", "data": "cooks.csv"}]
-        content["methods"] = [{"kind": "coreference"}]
-        study.write_text(yaml.safe_dump(content))
-        run(study, out, *NO_RAY)
-        assert len(server.asked) == 6 * 8
-    found = pl.read_parquet(out / "coreference/**/*.parquet")
-    assert found.height == 6 * 8
-    assert found.select("item_id", "prompt").is_unique().all()
-    right = found["answer"] == "the cook"
-    assert right.sum() == 6 * 4
-    assert (found["exact"] == right).all()
-    assert (found["contains"] == right).all()
-    assert KEY not in "".join(each.read_text() for each in out.rglob("*.yaml"))
