@@ -15,7 +15,7 @@ tokens of a row so far, L label ids.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from operator import index
 from typing import Any, Final
@@ -194,9 +194,6 @@ class Sampling:
                 cure="mend generation_config.json",
             ) from error
         return sampling
-
-    def record(self) -> dict[str, float | int | list[int]]:
-        return {**asdict(self), "eos_ids": list(self.eos_ids)}
 
     @cached_property
     def _penalty(self) -> LogitsProcessor:

@@ -8,7 +8,7 @@ label words ("negative, neutral, or positive").
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
@@ -204,7 +204,7 @@ class Prompted(AskingMethod):
         # As transformers' models have it, which take a while to build.
         own = read_generation(backbone) or GenerationConfig.from_model_config(config)
         said = SimpleNamespace(config=config, generation_config=own)
-        return Sampling.of(said, temperature=self.temperature).record()
+        return asdict(Sampling.of(said, temperature=self.temperature))
 
     def check(self, inputs: Inputs) -> None:
         inputs.refuse_encoder(self.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -206,13 +206,13 @@ def test_a_generation_config_is_followed_and_recorded(
     )
     monkeypatch.setattr(model.model, "generation_config", own)
     values = Sampling.of(model.model, temperature=0.8)
-    assert values.record() == {
+    assert asdict(values) == {
         "temperature": 0.8,
         "top_k": 20,
         "top_p": 0.7,
         "min_p": 0.02,
         "repetition_penalty": 1.7,
-        "eos_ids": [EOS, 80],
+        "eos_ids": (EOS, 80),
     }
     found = EngineAnswers(model).generate(rows, keys(rows), sampling=values, max_new_tokens=NEW)
     for row, key, each in zip(rows, keys(rows), found, strict=True):
