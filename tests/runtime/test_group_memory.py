@@ -1,4 +1,4 @@
-"""Worker groups: smaller passes where memory was used up, each rank its GPU, long waits."""
+"""Worker groups: smaller passes where memory was used up, and each rank its GPU."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ import ray
 import torch
 from ray.air._internal.device_manager.nvidia_gpu import CUDATorchDeviceManager
 from ray.train.v2._internal.callbacks.accelerators import _get_visible_accelerator_ids_per_worker
-from ray.util.queue import Empty
 
-from raybias.config import Backbone, Resources
+from raybias.config import Backbone
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
-from raybias.planning.machine import ResourceRequest
-from raybias.runtime.worker_group import BrokenPass, run_group, tell_device, within_memory
+from raybias.runtime.worker_group import BrokenPass, tell_device, within_memory
 from raybias.storage import Store
 
 
@@ -59,34 +57,3 @@ def test_each_rank_computes_on_the_gpu_that_ray_gave_it(
         (device,) = CUDATorchDeviceManager().get_devices()
         tell_device(device)
         assert visible[rank].split(",")[int(os.environ["LOCAL_RANK"])] == given
-
-
-def test_ranks_wait_for_one_another_for_hours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NCCL's own limit of ten minutes is less than a round's evaluation and states may take."""
-    need = ResourceRequest(cpus=1, gpus=1)
-    plan: Any = SimpleNamespace(
-        pending=False, requests={}, gpus=1, need=need, layout=SimpleNamespace(ranks=2)
-    )
-    made: dict[str, Any] = {}
-
-    def trainer(work: Any, **options: Any) -> SimpleNamespace:
-        made.update(options)
-        return SimpleNamespace(fit=lambda: None)
-
-    def get(timeout: float) -> None:
-        raise Empty
-
-    queue = SimpleNamespace(get=get, shutdown=lambda force: None)
-    monkeypatch.setattr("ray.train.torch.TorchTrainer", trainer)
-    monkeypatch.setattr("ray.util.queue.Queue", lambda actor_options: queue)
-    monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=str))
-    monkeypatch.setattr("ray.put", lambda task: task)
-    run_group(
-        "x", plan, Resources(max_failures=1, max_preemptions=3), work=lambda _: None, task=None,
-        store=Store(str(tmp_path)), add=lambda _: None,
-    )  # fmt: skip
-    assert made["torch_config"].timeout_s >= 3600
-    failure = made["run_config"].failure_config
-    assert (failure.max_failures, failure.max_preemption_failures) == (1, 3)
