@@ -71,13 +71,6 @@ def test_a_shard_takes_a_few_seconds_of_the_device_it_was_planned_for(shapes: Pa
     assert plan(replace(small, record=kept), on_gpu).scoring[0].rows_per_shard == 64
 
 
-def test_a_sweep_is_counted_and_its_runs_used_again(shapes: Path) -> None:
-    swept = {"max_steps": 100, "learning_rates": [1e-2, 1e-3, 1e-4], "sweep_seeds": 2}
-    tuning = planned(study(shapes, methods=[swept]), "cpus=64,memory=512GiB").tuning[0]
-    assert (tuning.work.sweep, tuning.work.final) == (6, 13)
-    assert (tuning.workers, tuning.pack) == (13, 1)
-
-
 @pytest.mark.parametrize(
     ("nodes", "model", "options", "held", "reason"),
     [
