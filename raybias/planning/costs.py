@@ -143,15 +143,16 @@ def _scoring_cost(stage: ScorePlan, work: ReadingWork, hours: float) -> Cost:
 
 
 def _asking_cost(stage: AskPlan) -> Cost:
+    asks = stage.asks
     lines = [
-        ("requests", stage.counted, f"{stage.calls:,.0f}"),
-        ("tokens of prompts", "one for each four bytes", _short(stage.read)),
-        ("tokens of answers", "if each is as long as it may be", _short(stage.written)),
+        ("requests", stage.counted, f"{asks.requests:,.0f}"),
+        ("tokens of prompts", "one for each four bytes", _short(asks.read)),
+        ("tokens of answers", "if each is as long as it may be", _short(asks.written)),
         *([("money", "at the prices given", f"{stage.money:,.2f}")] if stage.money else []),
         ("time", f"{stage.at_once} at once, if each takes {LATENCY_S:g} s",
          f"{stage.seconds / 3600:,.2f} h"),
     ]  # fmt: skip
-    return Cost(tokens=stage.read + stage.written, lines=tuple(lines))
+    return Cost(tokens=asks.read + asks.written, lines=tuple(lines))
 
 
 def _gathered(stage: Stage, shape: ModelShape, tokens: float) -> float:

@@ -13,7 +13,7 @@ from raybias.engine.backbone import ModelContext, ModelShape
 from raybias.engine.context import Execution
 from raybias.engine.memory import MemoryTerm, process
 from raybias.methods.base import Method, methods_of
-from raybias.methods.work import Work
+from raybias.methods.work import Asks, Work
 from raybias.planning.inventory import Inventory, Precision
 from raybias.planning.machine import CPU, Layout, ResourceRequest, Speed
 from raybias.planning.prepared import PreparedStudy
@@ -146,17 +146,15 @@ _SHARD_S: Final = 60.0
 class AskPlan(ScorePlan):
     """Asking a provider by one method, from one process: how often, and at most how many tokens."""
 
-    calls: float
+    asks: Asks
     counted: str
-    read: float
-    written: float
     money: float
     at_once: int
 
     @property
     def seconds(self) -> float:
         """Seconds that it takes if requests take `LATENCY_S`."""
-        return self.calls * LATENCY_S / self.at_once
+        return self.asks.requests * LATENCY_S / self.at_once
 
 
 def asking_plan(
@@ -170,8 +168,8 @@ def asking_plan(
     items, runs = work.items, work.runs
     times = runs * (1 + backbone.repeat)
     asked = [(times * count, work.asks[name]) for name, count in items.items()]
-    calls, read, written = (sum(n * each[part] for n, each in asked) for part in range(3))
-    each = calls * LATENCY_S / backbone.at_once / max(1, runs * sum(items.values()))
+    asks = Asks(*(sum(n * each[part] for n, each in asked) for part in range(3)))
+    each = asks.requests * LATENCY_S / backbone.at_once / max(1, runs * sum(items.values()))
     return AskPlan(
         backbone=backbone.name,
         method=method.name,
@@ -187,11 +185,9 @@ def asking_plan(
         items=items,
         runs=runs,
         reason=f"at {backbone.place}, {backbone.at_once} requests at once, from one process",
-        calls=calls,
+        asks=asks,
         counted=f"prompts of {runs} runs, and {backbone.repeat:.1%} of them once more",
-        read=read,
-        written=written,
-        money=backbone.prices.of(read, written),
+        money=backbone.prices.of(asks.read, asks.written),
         at_once=backbone.at_once,
     )
 

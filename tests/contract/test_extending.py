@@ -59,7 +59,7 @@ polly = parse_study({
     "methods": [{"kind": "zero_shot", "seeds": 1, "unparsed": "invalid"}],
 })
 made, hours = planned(polly)
-assert hours == 0 and made.scoring[0].calls == 12 * 1.02
+assert hours == 0 and made.scoring[0].asks.requests == 12 * 1.02
 (asked,) = polly.methods
 said = asked.reader(ModelContext(polly.backbones[0], ("bad", "so", "positive")), Store("."))
 answered = said.prepare(Run("run", seed=1), text_items(["a"], ["text"]))()
