@@ -261,10 +261,11 @@ class Graph:
     def _note(self) -> None:
         """End the spans of tasks that hold other devices than before, and begin theirs."""
         now = time.monotonic() - self._begun
-        running = [
-            (grant.task, grant.slots * grant.task.devices) for grant in self._running.values()
-        ]
-        held = {task.key: (task, count) for task, count in running if count}
+        held = {
+            key: (grant.task, grant.slots * grant.task.devices)
+            for key, grant in self._running.items()
+            if grant.task.devices
+        }
         for key, (task, count, start) in [*self._held.items()]:
             if held.get(key) != (task, count):
                 del self._held[key]
