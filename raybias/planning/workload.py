@@ -155,6 +155,11 @@ class TuningWork(Tuning):
         computing = self._parts(self.checked, speed, layout, runs)
         return max(computing.values()) + speed.evaluation
 
+    def test_seconds(self, speed: Speed, layout: Layout) -> float:
+        """Return the seconds of one run's test."""
+        count, length, _ = self.tested
+        return max(self.passes.seconds(speed, layout, count * length, length=length).values())
+
     def pack_seconds(self, speed: Speed, layout: Layout, stops: Sequence[int]) -> float:
         """Return the seconds of a pack whose runs stop at these steps and leave it then."""
         if self.most == 1 and len(stops) > 1:
@@ -169,9 +174,7 @@ class TuningWork(Tuning):
                 checks = steps / self.every
                 seconds += checks * self.evaluation_seconds(speed, layout, left)
             reached, left = stop, left - 1
-        count, length, _ = self.tested
-        test = self.passes.seconds(speed, layout, count * length, length=length)
-        return seconds + len(stops) * max(test.values())
+        return seconds + len(stops) * self.test_seconds(speed, layout)
 
 
 @dataclass(frozen=True)
