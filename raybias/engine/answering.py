@@ -64,6 +64,7 @@ class EngineAnswers(Answers):
 
     @cached_property
     def shares(self) -> bool:
+        """Whether padded rows share an opening."""
         model = self.backbone.model
         shares = fastest([True], False, partial(_sample, self.backbone), dtype=model.dtype)
         how = "padded rows behind one opening" if shares else "rows of one length"
@@ -227,6 +228,7 @@ class BufferLayer(DynamicLayer):  # type: ignore[misc]
             self.update(*opening)
 
     def get_seq_length(self) -> int:
+        """Count the tokens so far."""
         return self._length
 
     def update(

@@ -34,6 +34,7 @@ class Writing:
 
     @property
     def label_ids(self) -> list[int]:
+        """The tokens of all labels, label by label."""
         return [int(token) for tokens in self.labels for token in tokens]
 
 
@@ -73,9 +74,11 @@ class Answers(ABC):
     def begin_write(
         self, prompts: Sequence[str], keys: Sequence[Key], how: Writing
     ) -> Callable[[], list[Written]]:
+        """Begin `write`."""
         return partial(self.write, prompts, keys, how)
 
     def begin_likelihoods(
         self, texts: Sequence[tuple[str, str]], *, chat: bool = False
     ) -> Callable[[], tuple[list[float], int]]:
+        """Begin `likelihoods`."""
         return partial(self.likelihoods, texts, chat=chat)

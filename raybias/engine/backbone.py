@@ -64,9 +64,11 @@ class LoadedBackbone:
         self.width = int(model.get_input_embeddings().embedding_dim)
 
     def batcher(self) -> Batcher:
+        """Make a batcher for this model."""
         return Batcher(self.execution, self.spec.id, context=self.context, side_by_side=True)
 
     def embed(self, tokens_RT: torch.Tensor) -> torch.Tensor:
+        """Look up the input embeddings [R, T, width] of token ids."""
         embedded: torch.Tensor = self.model.get_input_embeddings()(tokens_RT)
         return embedded
 

@@ -155,6 +155,7 @@ class Execution:
             repeat_bits()
 
     def split(self) -> list[torch.device]:
+        """List the devices that the layers are split over."""
         first = torch.device(self.device)
         return [torch.device(first.type, (first.index or 0) + n) for n in range(self.devices)]
 
@@ -171,6 +172,7 @@ class Execution:
 
     @cached_property
     def pipeline(self) -> Pipeline:
+        """The batches that are under way at one time."""
         return Pipeline(self.split(), self.passes)
 
 

@@ -51,6 +51,7 @@ class TextEncoder:
 
     @property
     def begin_tokens(self) -> list[str]:
+        """The texts of `begin_ids`."""
         return [str(token) for token in self.tokenizer.convert_ids_to_tokens([*self.begin_ids])]
 
     @cached_property
@@ -82,6 +83,7 @@ class TextEncoder:
 
     @property
     def has_chat_template(self) -> bool:
+        """Whether the tokenizer comes with a chat template."""
         return bool(self.tokenizer.chat_template)
 
     @cached_property

@@ -65,6 +65,7 @@ class LabelRows:
 
     @classmethod
     def of(cls, backbone: LoadedBackbone, label_ids: Sequence[int]) -> LabelRows:
+        """Copy the rows of a backbone's head."""
         head = backbone.model.get_output_embeddings()
         ids, bias = list(label_ids), getattr(head, "bias", None)
         with gathered(head.weight):

@@ -58,9 +58,11 @@ class Inputs:
 
     @property
     def encoder(self) -> TextEncoder:
+        """The backbone's tokenizer."""
         return self.tokens.encoder
 
     def counted(self) -> dict[str, int]:
+        """Count the rows of each probe."""
         return {name: frame.height for name, frame in self.items.items()}
 
     def refuse_encoder(self, method: str) -> None:

@@ -197,6 +197,7 @@ class PromptedReader(Reader):
 
     @cached_property
     def form(self) -> Asking:
+        """The writer of prompts for the backbone."""
         return self.method.form(self.answers.encoder)
 
     @cached_property

@@ -101,6 +101,7 @@ class Tuned(Method):
 
     @property
     def recipe(self) -> Recipe:
+        """The engine's recipe for its runs."""
         names = [each.name for each in fields(Recipe) if hasattr(self, each.name)]
         return Recipe(**{name: getattr(self, name) for name in names})
 

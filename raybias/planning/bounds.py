@@ -130,6 +130,7 @@ class Forecast:
 
     @classmethod
     def of(cls, made: Plan) -> Forecast:
+        """Bound the wall time of a plan."""
         planned, latest = (
             Bounds.of(tasks_of(made, early=early), made.inventory, made.devices)
             for early in (True, False)

@@ -122,14 +122,17 @@ class Inventory:
 
     @property
     def cpus(self) -> float:
+        """CPUs of all nodes."""
         return sum(node.cpus for node in self.nodes)
 
     @property
     def gpus(self) -> int:
+        """GPUs of all nodes."""
         return sum(node.gpus for node in self.nodes)
 
     @property
     def pending(self) -> int:
+        """Nodes that are not there yet."""
         return sum(node.pending for node in self.nodes)
 
     @property

@@ -90,6 +90,7 @@ class PreparedStudy:
 
     @property
     def methods(self) -> list[tuple[Backbone, Method]]:
+        """Each backbone with each of its methods."""
         study = self.study
         return [(each, method) for each in study.backbones for method in methods_of(study, each)]
 

@@ -48,6 +48,7 @@ class Stage:
 
     @property
     def gpus(self) -> int:
+        """GPUs of one worker or replica."""
         return self.need.gpus
 
     @property

@@ -47,6 +47,7 @@ class Passes:
 
     @property
     def all_bytes(self) -> float:
+        """Bytes of the whole backbone."""
         return float(self.shape.parameters * self.item)
 
     def seconds(
@@ -199,6 +200,7 @@ class ReadingWork:
         return sum(math.ceil(count / rows) for count in self.whole.items.values())
 
     def together(self, layout: Layout) -> float:
+        """Return the items of one pass."""
         return max(1.0, layout.tokens // (self.tokens / max(1, self.items)))
 
     def seconds(self, speed: Speed, layout: Layout, rows: int) -> float:

@@ -55,6 +55,7 @@ class Prices(Section):
     """Tokens of answers."""
 
     def of(self, read: float, written: float) -> float:
+        """Return the price of tokens."""
         return (self.read * read + self.written * written) / _PRICED
 
 

@@ -197,10 +197,12 @@ class Meter:
         self.tags = {"study": study, "stage": stage, "model": model}
 
     def add(self, name: str, count: float) -> None:
+        """Increase a counter."""
         if count > 0 and _exporting():
             _metric("Counter", name).inc(count, tags=self.tags)
 
     def set(self, name: str, value: float) -> None:
+        """Set a gauge."""
         if _exporting():
             _metric("Gauge", name).set(value, tags=self.tags)
 
@@ -269,6 +271,7 @@ class ProgressAggregator:
     _lock: Lock = field(default_factory=Lock)
 
     def add(self, report: WorkerReport) -> None:
+        """Add one report of one pack."""
         with self._lock:
             if report.first and report.pack in self._begun:
                 self.meter.add("raybias_retries_total", 1)

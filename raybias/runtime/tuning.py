@@ -71,6 +71,7 @@ class TuningJob:
 
     @property
     def title(self) -> str:
+        """The job in words."""
         return f"tune {self.backbone.name} on {self.training.name}, {self.method.name}"
 
     @cached_property
@@ -122,6 +123,7 @@ class TuningJob:
 
     @cached_property
     def choices(self) -> list[HyperParameters]:
+        """What is swept over."""
         return hyper_parameter_grid(self.method)
 
     def _stage(self, name: str) -> TuningStage:

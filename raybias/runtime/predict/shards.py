@@ -237,9 +237,11 @@ class StyleRewriting:
     runs_per_replica: ClassVar[int] = 1
 
     def output(self) -> OutputSpec:
+        """Return where rewritten pairs go."""
         return STYLED
 
     def reader(self, context: ModelContext, store: Store) -> _PairRewriter:
+        """Load the checkpoint and its judge."""
         from raybias.engine.rewriter import Rewriter
 
         return _PairRewriter(self, Rewriter(self.options, context.execution, style=self.style))

@@ -178,6 +178,7 @@ class Ingress:
         return web(self, self.offer.args.limits, self.offer.digest)
 
     def runs(self) -> list[dict[str, Any]]:
+        """List the runs; see `http.Labeller.runs`."""
         return [{"run": run, **facts} for run, facts in self.offer.facts.items()]
 
     def running(self, name: str) -> int:
