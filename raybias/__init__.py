@@ -4,6 +4,8 @@ The names below are the public interface; everything else may change. Importing 
 package loads neither torch nor Ray.
 """
 
+from importlib.metadata import version as _version
+
 from raybias.api.files import (
     compare,
     design,
@@ -94,3 +96,5 @@ __all__ = [
     "study_schema",
     "write_report",
 ]
+
+__version__ = _version("raybias")

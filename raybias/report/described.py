@@ -61,7 +61,7 @@ def measured_on(
     store: Store, study: Study, record: Record, runs: pl.DataFrame, answers: pl.DataFrame | None
 ) -> Iterator[TextTable]:
     """Yield tables about backbones, endpoints, tuning and prompting (schema.ANSWERS, if any)."""
-    yield _backbones(study, runs, record)
+    yield _backbones(store, study, runs, record)
     yield _endpoints(store, study)
     if answers is not None:
         yield _training(study, runs)
@@ -69,8 +69,10 @@ def measured_on(
         yield _unread(answers)
 
 
-def _backbones(study: Study, runs: pl.DataFrame, record: Record) -> TextTable:
+def _backbones(store: Store, study: Study, runs: pl.DataFrame, record: Record) -> TextTable:
     rows = []
+    ways = [json.loads(store.read_text(name)) for name in store.files("readers", suffix=".json")]
+    devices = {way["backbone"]: way["device"] for way in ways}
     for backbone in study.backbones:
         size = record.parameters.get(backbone.name)
         row = {
@@ -79,6 +81,7 @@ def _backbones(study: Study, runs: pl.DataFrame, record: Record) -> TextTable:
             "commit or sha256": _version(backbone, record.models.get(backbone.name, {})),
             "parameters": "" if size is None else f"{size:,}",
             "dtype": backbone.dtype,
+            "device": devices.get(backbone.name, ""),
             "BOS": backbone.bos,
             "begin token": next(iter(record.begin_tokens.get(backbone.name, ())), ""),
         }
