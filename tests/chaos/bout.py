@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -70,7 +71,8 @@ class Bout:
 
     number: int
     kills: list[Kill] = field(default_factory=list)
-    steps_again: int = 0
+    steps_again: Counter[str] = field(default_factory=Counter)
+    """By method."""
     seconds: float = 0.0
     faults: list[str] = field(default_factory=list)
 
@@ -80,14 +82,18 @@ class Bout:
         return sum(kill.actors.get("worker", 0) for kill in self.kills)
 
     def beyond(self) -> list[str]:
-        """Repeated work over its bound: a shard an actor, an evaluation interval of a pack."""
+        """Repeated work over its bound: a shard an actor, an evaluation interval of a pack.
+
+        The states of soft prompts alone are kept at each evaluation; larger ones when they are due.
+        """
         found = [
             f"{kill.repeated} shards again after the kill of a {kill.kind} with {kill.actors}"
             for kill in self.kills
             if kill.repeated > kill.bound
         ]
-        if self.steps_again > self.packs * EVERY * PACK:
-            found.append(f"{self.steps_again} steps again after {self.packs} packs lost workers")
+        steps = self.steps_again["soft_prompt"]
+        if steps > self.packs * EVERY * PACK:
+            found.append(f"{steps} steps again after {self.packs} packs lost workers")
         return found
 
 
@@ -162,9 +168,13 @@ class Run:
         lines = [line.split() for line in self.log.read_text().splitlines()]
         return [(float(at), name) for at, name in lines]
 
-    def steps_again(self) -> int:
-        """Steps that were tuned twice, as the drivers say."""
-        return sum(map(int, re.findall(r"resumed, (\d+) steps done twice", self.said.read_text())))
+    def steps_again(self) -> Counter[str]:
+        """Steps that were tuned twice, by method, as the drivers say."""
+        said = re.findall(r", (\w+): .*resumed, (\d+) steps done twice", self.said.read_text())
+        counts = Counter[str]()
+        for method, steps in said:
+            counts[method] += int(steps)
+        return counts
 
     def progress(self, stage: str) -> int:
         """A number that grows while a stage goes on, and is 0 before."""

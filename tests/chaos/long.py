@@ -12,6 +12,7 @@ import argparse
 import platform
 import sys
 import tempfile
+from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
@@ -33,10 +34,10 @@ def report(bouts: list[Bout], *, command: str) -> str:
         again = [kill.repeated for kill in mine]
         rows.append((kind, len(mine), *by_stage, died, sum(again), max(again, default=0)))
     headers = ("killed", "kills", *STAGES, "actors", "shards again", "most at once")
-    packs, steps = sum(b.packs for b in bouts), sum(b.steps_again for b in bouts)
+    packs = sum(bout.packs for bout in bouts)
+    steps = sum((bout.steps_again for bout in bouts), Counter[str]())
     wrong = [f"bout {bout.number}: {fault}" for bout in bouts for fault in bout.faults]
     beyond = [f"bout {bout.number}: {text}" for bout in bouts for text in bout.beyond()]
-    intervals = steps / (EVERY * PACK)
     lines = [
         f"# {len(kills)} random kills over {len(bouts)} runs of a study of two backbones, two"
         " training sets and three methods",
@@ -45,8 +46,10 @@ def report(bouts: list[Bout], *, command: str) -> str:
         f" torch {version('torch')}; a run took"
         f" {sum(b.seconds for b in bouts) / max(1, len(bouts)):.0f} s.",
         tabulate(rows, headers=headers, tablefmt="github"),
-        f"Tuning: {packs} packs lost their worker, {steps} steps done twice, which is"
-        f" {intervals:.1f} evaluation intervals of a pack.",
+        f"Tuning: {packs} packs lost their worker. Steps done twice, in evaluation intervals of a"
+        " pack: "
+        + ", ".join(f"{steps[each] / (EVERY * PACK):.1f} of {each}" for each in sorted(steps))
+        + ".",
         f"Rows missing or double, results that differ in a bit, files left: {len(wrong)}.",
         f"Repeated work over its bound: {len(beyond)}.",
         *wrong,

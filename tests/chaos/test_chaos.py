@@ -62,7 +62,7 @@ def test_an_announced_loss_of_a_node_costs_few_steps_and_counts_as_no_failure(
     place.fill_up()
     assert faults(run.out, calm) == []
     assert "runs resumed" in run.said.read_text()
-    assert run.steps_again() <= EVERY
+    assert run.steps_again().total() <= EVERY
 
 
 def test_a_lost_row_is_seen(calm: Path) -> None:

@@ -11,8 +11,8 @@ from support.documents import ROOT
 #: Lines and files. `raybias` is the whole package, `raybias/*.py` its modules beside the rooms.
 BUDGET = {
     "benchmarks": (6_617, 30),
-    "raybias": (40_745, 185),
-    "raybias/*.py": (1_809, 13),
+    "raybias": (40_752, 185),
+    "raybias/*.py": (1_813, 13),
     "raybias/api": (610, 3),
     "raybias/cli": (1_232, 5),
     "raybias/config": (1_685, 6),
@@ -23,10 +23,10 @@ BUDGET = {
     "raybias/planning": (3_206, 12),
     "raybias/probes": (3_406, 20),
     "raybias/providers": (1_027, 5),
-    "raybias/report": (4_208, 20),
+    "raybias/report": (4_211, 20),
     "raybias/runtime": (5_085, 24),
     "raybias/stats": (5_507, 23),
-    "tests": (26_413, 180),
+    "tests": (26_426, 180),
 }
 
 
