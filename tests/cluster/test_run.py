@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 import yaml
@@ -26,8 +27,8 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def method_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The study file of a prompted method, of adapters and of whole models."""
-    return studies.save(tmp_path_factory.mktemp("methods"), "few_shot", "lora", "full")
+    """The study file of a prompted method and of adapters."""
+    return studies.save(tmp_path_factory.mktemp("methods"), "few_shot", "lora")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def test_a_run_leaves_tables_report_and_runs(method_out: Path) -> None:
     assert columns[:5] == ["kind", "model", "method", "dataset", "probe"]
     runs = Store(method_out).read_table("runs.parquet")
     assert runs.schema == RUNS
-    assert sum(runs["selected"].to_pylist()) == 4
+    assert sum(runs["selected"].to_pylist()) == 3
     assert yaml.safe_load((method_out / "study.yaml").read_text())["study"]["name"] == "methods"
 
 
@@ -104,7 +105,7 @@ def test_without_ray_every_file_is_the_same_to_the_bit(
     assert {each.pop("deterministic") for each in here.values()} == {False}
     assert {each.pop("deterministic") for each in there.values()} == {True}
     assert here == there
-    tensors = "*/*model.safetensors"
+    tensors = "*/adapter_model.safetensors"
     assert contents(out / "adapters", tensors) == contents(method_out / "adapters", tensors)
     timed = ["seconds"]
     one, other = (pl.read_parquet(each / "runs.parquet").drop(timed) for each in (out, method_out))
@@ -131,3 +132,36 @@ def contents(folder: Path, pattern: str = "**/*.*") -> dict[str, bytes]:
     }
     assert found
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_the_same_answers_of_every_method_however_spread_and_after_a_resume(tmp_path: Path) -> None:
+    study, alone, out = studies.save(tmp_path), tmp_path / "alone", tmp_path / "out"
+    run(study, alone, *NO_RAY)
+    content = yaml.safe_load(study.read_text())
+    content["resources"] = {
+        "rows_per_shard": 7, "tokens_per_batch": 128, "replicas_max": 2, "train_workers": 2,
+    }  # fmt: skip
+    spread = study.with_name("spread.yaml")
+    spread.write_text(yaml.safe_dump(content))
+    run(spread, out)
+    assert_same(alone, out)
+    lost, *kept = sorted((out / "predictions").rglob("*few_shot*.parquet"))
+    lost.unlink()
+    written = [file.stat().st_mtime_ns for file in kept]
+    run(spread, out)
+    assert_same(alone, out)
+    assert [file.stat().st_mtime_ns for file in kept] == written
+
+
+def assert_same(one: Path, other: Path) -> None:
+    first, second = (
+        pl.concat(map(pl.read_parquet, sorted((out / "predictions").rglob("*.parquet")))).sort(
+            "run_id", "item_id"
+        )
+        for out in (one, other)
+    )
+    assert first.drop("scores").equals(second.drop("scores"))
+    scores = (np.array(each["scores"].to_list()) for each in (first, second))
+    np.testing.assert_allclose(*scores, atol=1e-4)
