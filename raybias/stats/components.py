@@ -123,12 +123,12 @@ def mean_squares(values: Doubles, facets: Facets) -> MeanSquares:
     effects: dict[Facets, Doubles] = {(): values.mean(axis=axes(()), keepdims=True)}
     squares = {}
     for names in _subsets(facets):
-        means = values.mean(axis=axes(names), keepdims=True)
+        means = values if names == facets else values.mean(axis=axes(names), keepdims=True)
         effects[names] = means - sum(effects[part] for part in ((), *_subsets(names)[:-1]))
         repeats = prod(n for name, n in levels.items() if name not in names)
         total = (effects[names] ** 2).sum(axis=axes(())) * repeats
         squares[names] = total / _freedom(levels, names)
-    return MeanSquares(np.asarray(values.mean(axis=axes(()))), squares, levels)
+    return MeanSquares(effects[()].reshape(values.shape[: -len(facets)]), squares, levels)
 
 
 def symmetric_sums(table: pl.DataFrame, by: Sequence[str], facets: Facets) -> pl.DataFrame:

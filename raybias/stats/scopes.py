@@ -95,8 +95,9 @@ class GapTable:
         if varies:
             found["runs"] = mean_squares(self.values_GRT.mean(axis=-1), ("run",)).estimate()
         if self.values_GRT.shape[-1] > 1:
-            over_runs = mean_squares(self.values_GRT.mean(axis=-2), ("template",))
-            found["sentences"] = (self.squares if varies else over_runs).estimate()
+            over_runs = self.values_GRT.mean(axis=-2)
+            squares = self.squares if varies else mean_squares(over_runs, ("template",))
+            found["sentences"] = squares.estimate()
             if words is not None:
                 found["wording"] = words.added_to(found["sentences"], self)
         return found

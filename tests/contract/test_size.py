@@ -11,7 +11,7 @@ from support.documents import ROOT
 #: Lines and files. `raybias` is the whole package, `raybias/*.py` its modules beside the rooms.
 BUDGET = {
     "benchmarks": (6_617, 30),
-    "raybias": (40_752, 185),
+    "raybias": (40_753, 185),
     "raybias/*.py": (1_813, 13),
     "raybias/api": (610, 3),
     "raybias/cli": (1_232, 5),
@@ -25,7 +25,7 @@ BUDGET = {
     "raybias/providers": (1_027, 5),
     "raybias/report": (4_211, 20),
     "raybias/runtime": (5_085, 24),
-    "raybias/stats": (5_507, 23),
+    "raybias/stats": (5_508, 23),
     "tests": (26_460, 180),
 }
 
