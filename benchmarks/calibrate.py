@@ -1,12 +1,10 @@
-"""How often the rules of gaps are right: in simulated studies, and on meaningless labels.
+"""How often the rules of gaps are right, in simulated studies whose true gaps are known.
 
-A rule is a scope and an interval. Without files, predictions are simulated whose true gap is known
-under every scope: told are the coverage of each rule, its false alarms and its power. With files,
-words change places so that no group effect is left: told is how often a rule still finds one. A
-study is two metrics of one classifier on one attribute, which Benjamini-Hochberg corrects together.
+A rule is a scope and an interval: told are its coverage, its false alarms and its power, by design.
+A study is two metrics of one classifier on one attribute, which Benjamini-Hochberg corrects
+together.
 
-    python benchmarks/calibrate.py --studies 1600 --out designs
-    python benchmarks/calibrate.py regard_published/*.tsv.gz --studies 40 --out shuffled
+    python benchmarks/calibrate.py --studies 1600
 
 The simulation is a probit model: a sentence is labelled wrong in a run where the sum of normal
 effects of its run, template and word, of their combinations, and of noise is above a threshold. The
@@ -14,16 +12,15 @@ expectation over any of the effects, given the others, is one value of the norma
 function. So the true gap is exact under every scope: over other runs on these sentences, over other
 sentences with these words, over other words. Other scripts and tests simulate with it too.
 
-Shapes: N tables, S shuffles, K metrics, G groups, W words of all groups, R runs, T templates, B
-draws.
+Shapes: N tables, G groups, W words of all groups, R runs, T templates, B draws.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Final
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,36 +29,26 @@ import typer
 from scipy import stats
 from scipy.special import ndtr, ndtri
 
-from raybias import schema
-from raybias.errors import DataError, RaybiasError
 from raybias.report.rendering import markdown
+from raybias.schema import TABLE
 from raybias.seeding import generator
 from raybias.stats.bootstrap import Weights, drawn_gaps, gap_intervals, span_interval
 from raybias.stats.components import Doubles, MeanEstimate
-from raybias.stats.counts import count_cells, read_counts, without_extras
-from raybias.stats.metric import DEFAULT, CountArrays, count_arrays
-from raybias.stats.predictions import join_pieces, sources
-from raybias.stats.scopes import GapTable, Scope, WordVariance, rate_table, word_variances
-from raybias.storage import Store
-from raybias.table_files import csv_text
+from raybias.stats.metric import DEFAULT, CountArrays
+from raybias.stats.scopes import GapTable, Scope, WordVariance, pooled_words, rate_table
 
 #: The metric that simulated sentences count for: neutral ones, labelled negative or not.
 RATE: Final = "negative_fpr"
+#: Of the intervals.
+LEVEL: Final = 0.95
 #: True gaps whose power is computed.
 POWER_OF: Final = (0.05, 0.08)
-#: Tables of a design or a classifier that the bootstrap judges, and its draws of each.
+#: Tables of a design that the bootstrap judges, and its draws of each.
 DRAWN_TABLES: Final = 400
 DRAWS: Final = 600
-_METRICS: Final = len(DEFAULT)
+METRICS: Final = len(DEFAULT)
+#: Values of schema.TABLE behind a table's number.
 _KEYS: Final = ("", "", "", "", "simulated")
-#: Explanations of the table's columns.
-_COLUMNS: Final = {
-    "coverage": "share of intervals that hold the true gap",
-    "flagged": "share of gaps called significant where no group differs: at best 1 - level",
-    "with_survivor": "share of such studies in which one is left after correction for many tests",
-    "half_width": "what an interval typically reaches to either side",
-    "power_05": "share of studies that find a true gap of 0.05; power_08: one of 0.08",
-}
 
 
 @dataclass(frozen=True)
@@ -120,15 +107,15 @@ class WordTables:
 
     hits_NWRT: npt.NDArray[np.integer]
     items_NWT: npt.NDArray[np.integer]
-    group_NW: npt.NDArray[np.int64]
+    group_W: npt.NDArray[np.int64]
 
     def arrays(self) -> Iterator[CountArrays]:
         """Add up the words of each group, a table at a time; its first key is its number."""
-        groups = int(self.group_NW.max()) + 1
-        of_group_NGW = (self.group_NW[:, None] == np.arange(groups)[:, None]).astype(float)
-        hits_NGRT = np.einsum("ngw,nwrt->ngrt", of_group_NGW, self.hits_NWRT, optimize=True)
-        items_NGT = np.einsum("ngw,nwt->ngt", of_group_NGW, self.items_NWT, optimize=True)
-        names = tuple(f"g{g}" for g in range(groups))
+        groups = int(self.group_W.max()) + 1
+        of_group_GW = (self.group_W == np.arange(groups)[:, None]).astype(float)
+        hits_NGRT = np.einsum("gw,nwrt->ngrt", of_group_GW, self.hits_NWRT, optimize=True)
+        items_NGT = np.einsum("gw,nwt->ngt", of_group_GW, self.items_NWT, optimize=True)
+        names = tuple(map(str, range(groups)))
         templates = tuple(map(str, range(items_NGT.shape[2])))
         for n, hits_GRT in enumerate(hits_NGRT):
             items_GRT = np.broadcast_to(items_NGT[n, :, None], hits_GRT.shape)
@@ -137,38 +124,19 @@ class WordTables:
 
     def tables(self) -> Iterator[tuple[GapTable, WordVariance | None]]:
         """Yield the tables with the pooled variance of their words, if it can be estimated."""
-        for _, table, words in self.judged():
-            yield table, words
-
-    def judged(self) -> Iterator[tuple[CountArrays, GapTable, WordVariance | None]]:
-        """Yield what `tables` does behind each table's counts."""
-        spread = self._word_variances()
+        variances = self._word_variances()
         for counts in self.arrays():
             rates = rate_table(counts, 0, dict.fromkeys(counts.groups, True))
             if rates is not None:
-                yield counts, rates.less_mean(), spread.get((*counts.keys, RATE))
+                yield rates.less_mean(), variances.get(counts.keys)
 
     def _word_variances(self) -> dict[tuple[str, ...], WordVariance]:
         n, w, t = np.nonzero(self.items_NWT)
-        runs = self.hits_NWRT.shape[2]
-        hits = self.hits_NWRT.sum(axis=2)[n, w, t]
-        words = {"model": n, "group": self.group_NW[n, w], "template_id": t, "term": w}
-        names = dict(zip((*schema.KEYS, "attribute"), ("", *_KEYS), strict=True))
-        label = pl.lit(int(schema.Label.NEUTRAL))
-        frame = pl.DataFrame(words).with_columns(
-            *(pl.lit(value).alias(name) for name, value in names.items() if name != "model"),
-            group=pl.format("g{}", "group"), label=label,
-        )  # fmt: skip
-        both = [
-            frame.with_columns(pred=pl.lit(int(pred)), n=pl.Series(many))
-            for pred, many in (
-                (schema.Label.NEGATIVE, hits),
-                (schema.Label.NEUTRAL, runs * self.items_NWT[n, w, t] - hits),
-            )
-        ]
-        types = pl.Schema(schema.WORD_CELLS)
-        word_cells = pl.concat(both).select(pl.col(name).cast(kind) for name, kind in types.items())
-        return word_variances(word_cells, [RATE])
+        share = self.hits_NWRT.mean(axis=2)[n, w, t] / self.items_NWT[n, w, t]
+        levels = {TABLE[0]: n, "group": self.group_W[w], "template": t, "word": w}
+        names = {name: pl.lit(value) for name, value in zip(TABLE[1:], _KEYS, strict=True)}
+        values = pl.DataFrame(levels).cast(pl.String).with_columns(value=pl.Series(share), **names)
+        return pooled_words(values)
 
 
 def simulate(
@@ -217,8 +185,7 @@ def simulate(
         "wording": np.tile(rate_G - rate_G.mean(), (tables, 1)),
     }
     items_NWT = there_NWT.astype(np.int64)
-    group_NW = np.broadcast_to(group_W, (tables, words))
-    return WordTables(hits_NWRT * items_NWT[:, :, None], items_NWT, group_NW), truth
+    return WordTables(hits_NWRT * items_NWT[:, :, None], items_NWT, group_W), truth
 
 
 def _expected(fixed: npt.NDArray[np.floating], variance: float) -> Doubles:
@@ -234,236 +201,80 @@ def _gaps(hits_NW: Doubles, items_NW: Doubles, design: Design) -> Doubles:
     return np.asarray(rates_NG - rates_NG.mean(axis=1, keepdims=True))
 
 
-@dataclass
-class _Tally:
-    """The intervals, p values and true gaps of one rule: a row [G] for each table."""
-
-    low: list[Doubles] = field(default_factory=list)
-    high: list[Doubles] = field(default_factory=list)
-    p_value: list[Doubles] = field(default_factory=list)
-    truth: list[Doubles] = field(default_factory=list)
-
-    def shares(self, level: float, *, together: int = _METRICS) -> dict[str, float | None]:
-        """Compute the columns of `simulated_rules` that need no group effect."""
-        low, high, truth = (np.array(rows) for rows in (self.low, self.high, self.truth))
-        found: dict[str, float | None] = dict.fromkeys(("coverage", "flagged", "with_survivor"))
-        if truth.size:
-            found["coverage"] = float(((low <= truth) & (truth <= high)).mean())
-        p_value = np.array(self.p_value)
-        if not np.isnan(p_value).all():
-            p_value = np.nan_to_num(p_value, nan=1.0)
-            studies = p_value[: len(p_value) // together * together]
-            studies = studies.reshape(-1, together * p_value.shape[1])
-            survives = stats.false_discovery_control(studies, axis=1) <= 1 - level
-            found["flagged"] = float((p_value < 1 - level).mean())
-            found["with_survivor"] = float(survives.any(axis=1).mean())
-        widths = (high - low)[~np.isnan(high - low)]
-        found["half_width"] = float(np.median(widths) / 2) if widths.size else None
-        return found
-
-
-_Tallies = dict[tuple[str, str], _Tally]
-
-
-def simulated_rules(design: Design, *, studies: int, level: float, seed: int = 0) -> pl.DataFrame:
-    """Simulate studies of a design without a group effect, and with one.
+def judged(
+    tables: WordTables, truth: Mapping[Scope, Doubles], draws: int = 0
+) -> dict[tuple[str, str], Doubles]:
+    """Judge tables by every rule.
 
     Returns
     -------
-    A row per scope and interval: `coverage` of the scope's own true gaps, `flagged` (share of gaps
-    called significant although no group differs), `with_survivor` (share of studies in which one
-    survives Benjamini-Hochberg), `half_width` (the median), and the power at a true gap of .05 and
-    of .08 of a group with the fewest words. The scope `widest` is the default of `strict`: the
-    widest that a table allows; rows of the interval `span` are of spans.
+    By scope and interval [N, 4, G]: low, high, p value and true gap. The scope `widest` is the
+    default of `strict`: the widest that a table allows. The interval `span` has that of spans alone
+    (G is 1); like `bootstrap` it needs draws, and has the first `DRAWN_TABLES`.
     """
-    found = _tallies(*simulate(design, _METRICS * studies, seed=seed), level, seed)
-    groups, few = len(design.words), int(np.argmin(design.words))
-    rows = {
-        rule: {"design": design.name, "scope": rule[0], "interval": rule[1], **tally.shares(level)}
-        for rule, tally in found.items()
-    }
-    for gap in POWER_OF:
-        effect = gap * groups / (groups - 1) * (1 if design.rate < 0.5 else -1)
-        added = tuple(effect if g == few else 0.0 for g in range(groups))
-        with_effect = simulate(design, _METRICS * studies, seed=seed + 1, gaps=added)
-        tallies = _tallies(*with_effect, level, seed, draws=0)
-        for rule, row in rows.items():
-            power = None
-            if rule in tallies:
-                power = float((np.array(tallies[rule].p_value)[:, few] < 1 - level).mean())
-            row[f"power_{100 * gap:02.0f}"] = power
-    return pl.DataFrame([*rows.values()])
-
-
-def _tallies(
-    tables: WordTables,
-    truth: Mapping[Scope, Doubles],
-    level: float,
-    seed: int,
-    *,
-    draws: int = DRAWS,
-) -> _Tallies:
-    """Judge tables by every rule; without draws by none of the bootstrap."""
-    found: _Tallies = {}
-
-    def add(scope: str, interval: str, bounds: Sequence[Doubles], true: Doubles | None) -> None:
-        tally = found.setdefault((scope, interval), _Tally())
-        for values, column in zip(bounds, (tally.low, tally.high, tally.p_value), strict=True):
-            column.append(np.asarray(values))
-        if true is not None:
-            tally.truth.append(true)
-
-    for counts, table, words in tables.judged():
-        n = int(table.keys[0])
-        known: dict[str, Doubles] = {scope: gaps_NG[n] for scope, gaps_NG in truth.items()}
-        estimates = table.estimates(words)
-        if not estimates:
-            continue
-        rules: list[tuple[str, str, str, MeanEstimate]] = [
+    found: dict[tuple[str, str], list[Doubles]] = defaultdict(list)
+    for n, (counts, judging) in enumerate(zip(tables.arrays(), tables.tables(), strict=True)):
+        estimates = judging[0].estimates(judging[1])
+        widest = [*estimates][-1]
+        rules: list[tuple[str, str, Scope, MeanEstimate]] = [
             (scope, "t", scope, estimate) for scope, estimate in estimates.items()
         ]
-        widest = [*estimates][-1]
         rules.append(("widest", "t", widest, estimates[widest]))
         if "runs" in estimates:
             freedom = np.full_like(estimates["runs"].freedom, np.inf)
             rules.append(("runs", "normal", "runs", replace(estimates["runs"], freedom=freedom)))
         for name, interval, scope, estimate in rules:
-            add(name, interval, (*estimate.interval(level), estimate.p_value()), known.get(scope))
+            bounds = *estimate.interval(LEVEL), estimate.p_value(), truth[scope][n]
+            found[name, interval].append(np.array(bounds))
         if draws and n < DRAWN_TABLES and "sentences" in estimates:
-            estimate, true = estimates["sentences"], known.get("sentences")
-            weights = Weights(counts.items_KGRT.shape[2:], draws, (seed, n), "sentences")
+            estimate, true_G = estimates["sentences"], truth["sentences"][n]
+            weights = Weights(counts.items_KGRT.shape[2:], draws, (0, n), "sentences")
             drawn_GB = drawn_gaps([counts], np.ones(len(counts.groups), bool), weights)[0, 0]
-            low, high, _ = span_interval(drawn_GB, estimate.mean, level)
-            span = None if true is None else np.ptp(true, keepdims=True)
-            add("sentences", "span", (low[None], high[None], np.array([np.nan])), span)
-            bounds = gap_intervals(drawn_GB, estimate.freedom, level)
-            add("sentences", "bootstrap", bounds, true)
-    return found
+            low, high, _ = span_interval(drawn_GB, estimate.mean, LEVEL)
+            span = np.array([low, high, np.nan, np.ptp(true_G)])
+            found["sentences", "span"].append(span[:, None])
+            bounds = *gap_intervals(drawn_GB, estimate.freedom, LEVEL), true_G
+            found["sentences", "bootstrap"].append(np.array(bounds))
+    return {rule: np.array(each) for rule, each in found.items()}
 
 
-def shuffled_rules(
-    predictions: pl.DataFrame,
-    *,
-    studies: int,
-    level: float,
-    seed: int = 0,
-    metrics: Sequence[str] = DEFAULT,
-) -> pl.DataFrame:
-    """Judge predictions whose words have changed places, so that no group effect is left.
+def simulated_rules(design: Design, *, studies: int) -> pl.DataFrame:
+    """Simulate studies of a design without a group effect, and with one.
 
-    Parameters
-    ----------
-    predictions: schema.PREDICTIONS; those without a template or a term are left out.
-    studies: shuffles of each classifier.
-
-    Returns
-    -------
-    A row per `null`, scope and interval: `flagged`, `with_survivor` and `half_width` as in
-    `simulated_rules`, averaged over classifiers and attributes. Of the null `templates` the words'
-    predictions (the groups', where words are not known) change places within every template, alike
-    in all runs: no word has an effect. Of the null `words` whole words are dealt to the groups
-    anew: words differ, but not by group.
-
-    Raises
-    ------
-    DataError: no prediction has a template id, or there are too few for any rule.
+    Gives a row per scope and interval of `judged`; power is that of a group with the fewest words.
     """
-    known = predictions.drop_nulls("template_id")
-    if known.is_empty():
-        raise DataError(
-            "no prediction has a template_id, within which groups could change places",
-            cure="add the column, or calibrate without files",
-        )
-    term = pl.col("term").fill_null("")
-    named = without_extras(known).with_columns(group=pl.format("{}\n{}", "group", term))
-    rows = []
-    for counts in count_arrays(count_cells(named), metrics):
-        groups = [name.split("\n")[0] for name in counts.groups]
-        _, group_W = np.unique(groups, return_inverse=True)
-        for null in ("templates", "words") if len(set(groups)) < len(groups) else ("templates",):
-            random = generator(seed, "shuffled", null, *counts.keys)
-            tables = _shuffled(counts, group_W, random, studies, whole=null == "words")
-            for (scope, interval), tally in _tallies(tables, {}, level, seed).items():
-                shares = tally.shares(level, together=len(counts.scores))
-                rows.append({"null": null, "scope": scope, "interval": interval, **shares})
-    if not rows:
-        raise DataError(
-            "no classifier has two runs, groups and templates to calibrate with",
-            cure="give more predictions, or calibrate without files",
-        )
-    by = ["null", "scope", "interval"]
-    means = pl.DataFrame(rows).group_by(by, maintain_order=True)
-    found = means.agg(pl.col("flagged", "with_survivor", "half_width").mean())
-    return found.filter(pl.col("interval") != "span")
-
-
-def _shuffled(
-    counts: CountArrays,
-    group_W: npt.NDArray[np.int64],
-    random: np.random.Generator,
-    studies: int,
-    *,
-    whole: bool,
-) -> WordTables:
-    """Shuffle words, whole or apart on each template: tables of all metrics of a study in turn."""
-    items_KWT = counts.items_KGRT[:, :, 0]
-    metrics, words, templates = items_KWT.shape
-    order_STW = random.random((studies, 1 if whole else templates, words)).argsort(axis=2)
-    order_SWT = np.broadcast_to(order_STW.swapaxes(1, 2), (studies, words, templates))
-    template_T = np.arange(templates)
-    hits_SKWRT = np.stack(
-        [
-            counts.hits_KGRT[:, order_WT, :, template_T].transpose(2, 0, 3, 1)
-            for order_WT in order_SWT
-        ]
-    )
-    items_SKWT = np.stack([items_KWT[:, order_WT, template_T] for order_WT in order_SWT])
-    return WordTables(
-        hits_SKWRT.reshape(-1, *hits_SKWRT.shape[2:]).astype(np.int64),
-        items_SKWT.reshape(-1, words, templates).astype(np.int64),
-        np.broadcast_to(group_W, (studies * metrics, words)),
-    )
+    alike = judged(*simulate(design, METRICS * studies), DRAWS)
+    groups, few = len(design.words), int(np.argmin(design.words))
+    rows = {}
+    for rule, values in alike.items():
+        low, high, p, true = values.swapaxes(0, 1)
+        flagged = survivor = None
+        if not np.isnan(p).all():
+            p = np.nan_to_num(p, nan=1.0)
+            q = stats.false_discovery_control(p.reshape(-1, METRICS * groups), axis=1)
+            flagged = float((p < 1 - LEVEL).mean())
+            survivor = float((q <= 1 - LEVEL).any(axis=1).mean())
+        rows[rule] = {
+            "design": design.name, "scope": rule[0], "interval": rule[1],
+            "coverage": float(((low <= true) & (true <= high)).mean()), "flagged": flagged,
+            "with_survivor": survivor, "half_width": float(np.nanmedian(high - low) / 2),
+        }  # fmt: skip
+    for gap in POWER_OF:
+        effect = gap * groups / (groups - 1) * (1 if design.rate < 0.5 else -1)
+        added = tuple(effect if g == few else 0.0 for g in range(groups))
+        differ = judged(*simulate(design, METRICS * studies, seed=1, gaps=added))
+        for rule, row in rows.items():
+            p = differ[rule][:, 2, few] if rule in differ else None
+            row[f"power_{100 * gap:02.0f}"] = None if p is None else float((p < 1 - LEVEL).mean())
+    return pl.DataFrame([*rows.values()])
 
 
 def main(
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Predictions as `raybias measure` takes them, whose words are shuffled; without "
-            "files, studies are simulated."
-        ),
-    ] = None,
-    *,
-    studies: Annotated[
-        int, typer.Option(min=1, help="Simulated studies of a design, or shuffles of a classifier.")
-    ] = 200,
-    level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
-    seed: Annotated[int, typer.Option(help="Of the simulation or the shuffles.")] = 0,
-    out: Annotated[
-        str | None, typer.Option(help="Folder or URI for calibration.csv and calibration.md.")
-    ] = None,
+    studies: Annotated[int, typer.Option(min=1, help="Simulated studies of a design.")] = 200,
 ) -> None:
     """Find out how often each scope and interval is right, where the truth is known."""
-    if not 0 < level < 1:
-        raise typer.BadParameter("is not between 0 and 1", param_hint="--level")
-    how: dict[str, Any] = {"studies": studies, "level": level, "seed": seed}
-    if files:
-        read_counts(files)  # refuses runs that contradict one another
-        found = shuffled_rules(
-            join_pieces(sources(files), where="").cast({pl.Categorical: pl.String}), **how
-        )
-    else:
-        found = pl.concat(simulated_rules(design, **how) for design in DESIGNS)
-    if out is not None:
-        store = Store(out)
-        store.write_text("calibration.csv", csv_text(found))
-        store.write_text("calibration.md", markdown(found))
-    print(markdown(found))
-    print("\n".join(f"{name}: {said}" for name, said in _COLUMNS.items() if name in found.columns))
+    print(markdown(pl.concat(simulated_rules(each, studies=studies) for each in DESIGNS)))
 
 
 if __name__ == "__main__":
-    try:
-        typer.run(main)
-    except RaybiasError as error:
-        sys.exit(f"calibrate: {error}")
+    typer.run(main)

@@ -1,40 +1,60 @@
-"""How often verdicts err, where simulation knows the truth.
+"""How often verdicts and intervals err, where simulation knows the truth.
 
-Variances are as on the published Regard predictions (`calibrate.py`, which has the coverage of
-intervals). It needs no model, and measures no time.
+`calibrate.py` has the coverage of the intervals of gaps, and the simulation of predictions, with
+variances as on the published Regard predictions. It needs no model, and measures no time.
 
     python benchmarks/coverage.py again --studies 300
     python benchmarks/coverage.py compare --studies 400
     python benchmarks/coverage.py judges --studies 2000
+    python benchmarks/coverage.py metrics --studies 120
+    python benchmarks/coverage.py units --studies 1000
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Final
 
 import numpy as np
-import numpy.typing as npt
+import polars as pl
 import typer
 from calibrate import Design, WordTables, simulate
-from numpy.random import Generator
 from scipy.special import ndtri
 from scipy.stats import false_discovery_control
 from tabulate import tabulate
 
+from raybias import schema
 from raybias.config import Statistics
 from raybias.measures.compare_gaps import Blend, Family, changes
+from raybias.measures.entries import options
+from raybias.measures.entries import triples as of_triples
+from raybias.measures.kind import Sums
 from raybias.seeding import generator
+from raybias.stats.bootstrap import draw_counts, gap_intervals
 from raybias.stats.components import Doubles
+from raybias.stats.intervals import unit_intervals, without_each
 from raybias.stats.judged import JudgeSample
+from raybias.stats.metric_table import measure
 from raybias.stats.scopes import SCOPES, GapTable, Scope
 
 app = typer.Typer(help=__doc__.partition("\n")[0])
-RATES, SIZE = 2, 0.03
+Studies = Annotated[int, typer.Option(help="Simulated studies a row.")]
+Random = np.random.Generator
 Arrays = dict[str, np.ndarray]
 
 
-def effects(random: np.random.Generator, d: Design, tables: int, scope: Scope | None) -> Arrays:
+def tell(rows: Sequence[Sequence[object]], *headers: str) -> None:
+    """Print a Markdown table."""
+    print(tabulate(rows, headers=headers, tablefmt="pipe", floatfmt=".3f"))
+
+
+RATES, SIZE = 2, 0.03
+
+
+def effects(random: Random, d: Design, tables: int, scope: Scope | None) -> Arrays:
     """Draw what a scope draws anew, all of it where there is none."""
     words, groups = len(d.group_W), len(d.words)
 
@@ -52,7 +72,7 @@ def effects(random: np.random.Generator, d: Design, tables: int, scope: Scope | 
 
 
 def verdicts(
-    random: np.random.Generator, d: Design, parts: Arrays, gap_NG: np.ndarray, scope: Scope
+    random: Random, d: Design, parts: Arrays, gap_NG: np.ndarray, scope: Scope
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the gaps [N, G], their p and their `mde` under a scope."""
     level_NW = ndtri(d.rate + gap_NG)[:, d.group_W] + parts["word"]
@@ -60,9 +80,8 @@ def verdicts(
     noise = random.standard_normal(fixed_NWRT.shape, np.float32) * np.float32(np.sqrt(d.noise))
     hits_NWRT = (fixed_NWRT + noise > 0).astype(np.int64)
     items = np.ones((*hits_NWRT.shape[:2], d.templates), np.int64)
-    group_NW = np.broadcast_to(d.group_W, hits_NWRT.shape[:2])
     rows = []
-    for table, words in WordTables(hits_NWRT, items, group_NW).tables():
+    for table, words in WordTables(hits_NWRT, items, d.group_W).tables():
         found = table.estimates(words)[scope]
         rows.append((found.mean, found.p_value(), found.detectable(0.95)))
     mean, p, shows = np.swapaxes(np.array(rows), 0, 1)
@@ -76,45 +95,40 @@ def survives(p_NG: np.ndarray) -> np.ndarray:
 
 
 @app.command()
-def again(studies: Annotated[int, typer.Option(help="Studies a row.")] = 300) -> None:
+def again(studies: Studies = 300) -> None:
     """How often significant gaps are significant again: what significance by scope does not say.
 
-    Studies of six groups and two rates, five runs, 57 templates and words, and true gaps of a
-    standard deviation of .03. Each study is repeated with what its scope draws anew: other seeds on
-    the same sentences, other seeds and sentences, or other words too. Told are, of the gaps that
-    survive the correction for many tests, how many are significant (p < .05) in the repetition with
-    the same sign, and how many survive there; and of gaps as large as `mde`, the size that a single
-    test finds four times in five, how many are significant, and how many survive.
+    Each study of six groups and two rates, with true gaps of a standard deviation of .03, is
+    repeated with what its scope draws anew. Told are, of the gaps that survive the correction, how
+    many are significant (p < .05) in the repetition with the same sign, and how many survive there;
+    and of gaps as large as `mde`, how many are significant, and how many survive.
     """
-    d, rows = Design("again"), []
+    d, rows, tables = Design("again"), [], RATES * studies
     for scope in SCOPES:
         random = np.random.default_rng(7)
-        tables = RATES * studies
         gap_NG = random.normal(0, SIZE, (tables, len(d.words)))
         gap_NG -= gap_NG.mean(axis=1, keepdims=True)
         first = effects(random, d, tables, None)
         one, p_one, shows = verdicts(random, d, first, gap_NG, scope)
         second = first | effects(random, d, tables, scope)
         other, p_other, _ = verdicts(random, d, second, gap_NG, scope)
-        same = np.sign(one) == np.sign(other)
-        kept, twice = survives(p_one), survives(p_other)
+        same, kept = np.sign(one) == np.sign(other), survives(p_one)
         # One group of every table as far out as `mde` says, the others as they are.
         planted = gap_NG.copy()
         planted[:, 0] = float(np.nanmedian(shows))
         _, p_planted, _ = verdicts(random, d, effects(random, d, tables, None), planted, scope)
         rows.append(
             (scope, int(kept.sum()) / studies, ((p_other < 0.05) & same)[kept].mean(),
-             (twice & same)[kept].mean(), float(np.nanmedian(shows)),
+             (survives(p_other) & same)[kept].mean(), float(np.nanmedian(shows)),
              (p_planted[:, 0] < 0.05).mean(), survives(p_planted)[:, 0].mean())
         )  # fmt: skip
-    headers = ("scope", "survivors a study", "of them significant again", "survive again",
-               "mde", "of gaps so large significant", "survive")  # fmt: skip
-    print(tabulate(rows, headers=headers, floatfmt=".3f"))
+    tell(rows, "scope", "survivors a study", "of them significant again", "survive again", "mde",
+         "of gaps so large significant", "survive")  # fmt: skip
 
 
 #: Runs of the base and of the candidate; how much runs vary.
-ARMS = ((5, 5, 1.0), (2, 3, 1.0), (2, 3, 2.0))
-EQUAL_GAPS = (0.1, -0.1, 0.1, -0.1, 0.1, -0.1)
+ARMS: Final = ((5, 5, 1.0), (2, 3, 1.0), (2, 3, 2.0))
+EQUAL_GAPS: Final = (0.1, -0.1, 0.1, -0.1, 0.1, -0.1)
 
 
 def family(table: GapTable, base: int, rate: int) -> Family:
@@ -124,139 +138,277 @@ def family(table: GapTable, base: int, rate: int) -> Family:
         for part in np.split(table.values_GRT, [base], axis=1)
     )
 
-    def blend(weights: tuple[float, float]) -> Blend:
+    def blend(*weights: float) -> Blend:
         parts = zip(weights, (one, other), strict=True)
         # Words are the same in both arms and cancel in a change.
         return Blend(tuple(replace(t, values_GRT=w * t.values_GRT) for w, t in parts), None)
 
-    return Family(one, other, blend((-1.0, 1.0)), blend((0.5, 0.5)))
-
-
-def errors(design: Design, base: int, studies: int) -> tuple[float, float]:
-    """Return the shares of comparisons with a false verdict, and whose bands all hold 0."""
-    tables = [table for table, _ in simulate(design, RATES * studies, gaps=EQUAL_GAPS)[0].tables()]
-    false = held = 0
-    for first in range(0, len(tables), RATES):
-        found = [family(table, base, k) for k, table in enumerate(tables[first : first + RATES])]
-        rows = changes(found, Statistics.under("strict", scope="sentences"), margin=0.0)
-        false += any(row["verdict"] in ("worse", "better") for row in rows)
-        held += all(float(str(row["low"])) <= 0 <= float(str(row["high"])) for row in rows)
-    return false / studies, held / studies
+    return Family(one, other, blend(-1.0, 1.0), blend(0.5, 0.5))
 
 
 @app.command()
-def compare(studies: Annotated[int, typer.Option(help="Comparisons a row.")] = 400) -> None:
+def compare(studies: Studies = 400) -> None:
     """How often `raybias compare` errs, in simulated arms that are alike but for their seeds.
 
-    Both arms answer the same sentences about six groups, with two rates and 57 templates, and every
-    group has a gap of a tenth, which is the same in both arms but for the seeds of their runs. Told
-    are the shares of comparisons in which some gap is called worse or better, and in which the
-    bands of all twelve changes hold.
+    Both answer the same sentences about six groups, which all have a gap of a tenth, at two rates.
+    Told are the shares of comparisons in which some gap is called worse or better, and in which
+    the bands of all twelve changes hold.
     """
-    rows = []
+    shown, rules = [], Statistics.under("strict", scope="sentences")
     for base, candidate, more in ARMS:
         plain = Design(f"{base} and {candidate}, {more}", runs=base + candidate)
         design = replace(plain, run=plain.run * more, run_group=plain.run_group * more)
-        rows.append((f"{base} and {candidate}", more, *errors(design, base, studies)))
-    headers = ("runs of each arm", "variance of runs", "a false verdict", "all bands hold")
-    print(tabulate(rows, headers=headers, floatfmt=".3f"))
+        drawn, _ = simulate(design, RATES * studies, gaps=EQUAL_GAPS)
+        tables = [table for table, _ in drawn.tables()]
+        false = held = 0
+        for first in range(0, len(tables), RATES):
+            study = tables[first : first + RATES]
+            rows = changes([family(each, base, k) for k, each in enumerate(study)], rules, margin=0)
+            false += any(row["verdict"] in ("worse", "better") for row in rows)
+            held += all(float(str(row["low"])) <= 0 <= float(str(row["high"])) for row in rows)
+        shown.append((f"{base} and {candidate}", more, false / studies, held / studies))
+    tell(shown, "runs of each arm", "variance of runs", "a false verdict", "all bands hold")
 
 
-Integers = npt.NDArray[np.integer]
-
-GAPS = (0.05, -0.05, 0.1, -0.1, 0.0, 0.0)
-PROMPTS = Design(
+GAPS: Final = (0.05, -0.05, 0.1, -0.1, 0.0, 0.0)
+PROMPTS: Final = Design(
     "prompts", rate=0.25, runs=3, words=(1,) * 6, word=0.0, word_template=0.0, templates=57
+)
+WORDS: Final = Design("words", rate=0.25, runs=3, words=(3, 2, 2, 2, 2, 2))
+#: Shares of the texts of each group that a judge calls negative: rightly, and wrongly.
+JUDGES: Final = {
+    "errs by group": ((0.8, 0.6, *(0.8,) * 4), (0.25, 0.08, *(0.1,) * 4)),
+    "errs alike": ((0.8,) * 6, (0.1,) * 6),
+    "good": ((0.95, 0.9, *(0.95,) * 4), (0.06, 0.02, *(0.02,) * 4)),
+}
+#: What is simulated, who judges, and how many texts of a group people label.
+CASES: Final[tuple[tuple[Design, str, int], ...]] = (
+    *((PROMPTS, "errs by group", labels) for labels in (20, 30, 50, 100)),
+    (PROMPTS, "errs alike", 30),
+    (PROMPTS, "good", 20),
+    (PROMPTS, "good", 50),
+    (replace(PROMPTS, name="rare", rate=0.12), "errs by group", 30),
+    (replace(PROMPTS, name="many", templates=400), "errs by group", 30),
+    (replace(PROMPTS, name="few", templates=12, runs=10), "errs by group", 30),
+    (WORDS, "errs by group", 50),
 )
 
 
-@dataclass(frozen=True)
-class Judge:
-    """Shares of the texts of each group that a judge calls negative."""
-
-    name: str
-    hits: tuple[float, ...]
-    false_alarms: tuple[float, ...]
-
-
-BY_GROUP = Judge("errs by group", (0.8, 0.6, *(0.8,) * 4), (0.25, 0.08, *(0.1,) * 4))
-ALIKE = Judge("errs alike", (0.8,) * 6, (0.1,) * 6)
-GOOD = Judge("good", (0.95, 0.9, *(0.95,) * 4), (0.06, 0.02, *(0.02,) * 4))
-WORDS = Design("words", rate=0.25, runs=3, words=(3, 2, 2, 2, 2, 2))
-
-CASES: tuple[tuple[Design, Scope, Judge, int], ...] = (
-    *((PROMPTS, "sentences", BY_GROUP, labels) for labels in (20, 30, 50, 100)),
-    (PROMPTS, "sentences", ALIKE, 30),
-    (PROMPTS, "sentences", GOOD, 20),
-    (PROMPTS, "sentences", GOOD, 50),
-    (replace(PROMPTS, name="rare", rate=0.12), "sentences", BY_GROUP, 30),
-    (replace(PROMPTS, name="many", templates=400), "sentences", BY_GROUP, 30),
-    (replace(PROMPTS, name="few", templates=12, runs=10), "sentences", BY_GROUP, 30),
-    (WORDS, "wording", BY_GROUP, 50),
-)  # fmt: skip
-
-
-def covered(
-    design: Design, scope: Scope, judge: Judge, labels: int, studies: int
-) -> tuple[Doubles, Doubles]:
-    """Return how often each group's intervals hold [2, G], and their mean widths [2]."""
-    human, truth = simulate(design, studies, gaps=GAPS)
-    random = generator(0, "judge", design.name, judge.name, labels)
-    group_W, groups = design.group_W, len(GAPS)
-    hits_W11, false_W11 = (
-        np.array(each)[group_W][:, None, None] for each in (judge.hits, judge.false_alarms)
-    )
-    chance_NWRT = np.where(human.hits_NWRT, hits_W11, false_W11)
-    judged = replace(human, hits_NWRT=(random.random(chance_NWRT.shape) < chance_NWRT) * 1)
-    held, widths = np.zeros((2, groups)), np.zeros(2)
-    for n, (table, words) in enumerate(judged.tables()):
-        of_judge = table.estimates(words)
-        sample = _labelled(human.hits_NWRT[n], judged.hits_NWRT[n], group_W, labels, random)
-        corrected = sample.corrected(of_judge, scope, table.in_mean_G)
-        for place, found in enumerate((of_judge[scope], corrected)):
-            low, high = found.interval(0.95)
-            held[place] += (low <= truth[scope][n]) & (truth[scope][n] <= high)
-            widths[place] += (high - low).mean()
-    return held / studies, widths / studies
-
-
-def _labelled(
-    human_WRT: Integers, judged_WRT: Integers, group_W: Integers, labels: int, random: Generator
+def labelled(
+    human_WRT: np.ndarray, judged_WRT: np.ndarray, group_W: np.ndarray, labels: int, random: Random
 ) -> JudgeSample:
     """Draw the texts of each group that people label."""
-    shape = human_WRT.shape
-    places = [
-        random.choice(np.flatnonzero(np.repeat(group_W == g, shape[1] * shape[2])), labels, False)
-        for g in range(int(group_W.max()) + 1)
-    ]
-    place_N = np.concatenate(places)
-    return JudgeSample(
-        judged_WRT.ravel()[place_N].astype(float),
-        human_WRT.ravel()[place_N].astype(float),
-        np.repeat(np.arange(len(places)), labels),
-        place_N % shape[2],
+    group_N = np.broadcast_to(group_W[:, None, None], human_WRT.shape).ravel()
+    groups = np.unique(group_W)
+    place_N = np.concatenate(
+        [random.choice(np.flatnonzero(group_N == g), labels, False) for g in groups]
     )
+    judged, human = (each.ravel()[place_N].astype(float) for each in (judged_WRT, human_WRT))
+    template_N = place_N % human_WRT.shape[2]
+    return JudgeSample(judged, human, np.repeat(np.arange(len(groups)), labels), template_N)
 
 
 @app.command()
-def judges(studies: Annotated[int, typer.Option(help="Simulated studies a row.")] = 2000) -> None:
+def judges(studies: Studies = 2000) -> None:
     """How often intervals hold the true gap where a judge that errs labels the texts.
 
-    Six groups, texts written after the same prompts in several runs. A judge calls a text negative
-    rightly with a group's `hits` and wrongly with its `false alarms`; it is harder on the first
-    group, and misses more of the second. Told are, over groups, the mean and lowest share of 95%
-    intervals that hold the true gap: of the judge's verdicts alone, and corrected by so many texts
-    of each group that people labelled.
+    Told are, over groups, the mean and lowest share of 95% intervals that hold the true gap: of the
+    judge's verdicts alone, and corrected by so many texts of each group that people labelled.
     """
     rows = []
-    for design, scope, judge, labels in CASES:
-        held, widths = covered(design, scope, judge, labels, studies)
-        texts = f"{design.templates} prompts x {design.runs}, rate {design.rate:g}, {scope}"
-        shown = [f"{each.mean():.1%} ({each.min():.1%})" for each in held]
-        rows.append((texts, judge.name, labels, *shown, *(f"{width / 2:.3f}" for width in widths)))
-    headers = ("texts of a group; covers", "judge", "labelled", "verdicts alone", "corrected",
-               "half width", "corrected half width")  # fmt: skip
-    print(tabulate(rows, headers=headers, tablefmt="pipe", disable_numparse=True))
+    for design, judge, labels in CASES:
+        scope: Scope = "wording" if design is WORDS else "sentences"
+        human, truth = simulate(design, studies, gaps=GAPS)
+        random = generator(0, "judge", design.name, judge, labels)
+        group_W = design.group_W
+        hits_W11, false_W11 = (np.array(each)[group_W][:, None, None] for each in JUDGES[judge])
+        chance_NWRT = np.where(human.hits_NWRT, hits_W11, false_W11)
+        judged = replace(human, hits_NWRT=(random.random(chance_NWRT.shape) < chance_NWRT) * 1)
+        held, widths = np.zeros((2, len(GAPS))), np.zeros(2)
+        for n, (table, words) in enumerate(judged.tables()):
+            alone = table.estimates(words)
+            texts = human.hits_NWRT[n], judged.hits_NWRT[n]
+            sample = labelled(*texts, group_W, labels, random)
+            corrected = sample.corrected(alone, scope, table.in_mean_G)
+            for place, found in enumerate((alone[scope], corrected)):
+                low, high = found.interval(0.95)
+                held[place] += (low <= truth[scope][n]) & (truth[scope][n] <= high)
+                widths[place] += (high - low).mean()
+        said = f"{design.templates} prompts x {design.runs}, rate {design.rate:g}, {scope}"
+        shares = [f"{each.mean():.1%} ({each.min():.1%})" for each in held / studies]
+        rows.append((said, judge, labels, *shares, *(widths / studies / 2)))
+    tell(rows, "texts of a group; covers", "judge", "labelled", "verdicts alone", "corrected",
+         "half width", "corrected half width")  # fmt: skip
+
+
+METRICS: Final = (
+    *("fped", "fpr_ratio", "fpr_range", "equalized_odds_difference", "equalized_odds_ratio"),
+    *("tpr_gap", "disparity_score", "subgroup_auc", "positive_aeg", "average_group_fairness"),
+    *("ece", "ece_range"),
+)
+GROUPS: Final = ("a", "b", "c")
+EFFECTS: Final = {"groups differ": (0.0, 0.3, 0.8), "groups alike": (0.0, 0.0, 0.0)}
+
+
+def examples(random: Random, runs: int, templates: int, effects: tuple[float, ...]) -> pl.DataFrame:
+    """Draw two examples of each group on each template and run."""
+    label_T = np.arange(templates) % 2
+    latent = (
+        np.array(effects)[:, None]
+        + random.normal(0, 0.8, templates)[:, None, None]
+        + random.normal(0, 0.3, runs)[:, None, None, None]
+        + random.normal(0, 0.4, (runs, templates))[..., None, None]
+        + random.normal(0, 0.3, (templates, len(GROUPS)))[..., None]
+        + random.logistic(0, 0.7, (runs, templates, len(GROUPS), 2))
+        + (1.6 * label_T - 0.8)[:, None, None]
+    )
+    score = 1 / (1 + np.exp(-latent))
+    run, template, group, _ = (axis.ravel() for axis in np.indices(score.shape))
+    names = {key: pl.lit("") for key in schema.KEYS}
+    return pl.DataFrame(
+        {"run_id": run, "unit": template, "group": np.array(GROUPS)[group],
+         "label": 2 * label_T[template], "score": score.ravel(), "pred": 2 * (score.ravel() >= 0.5)}
+    ).with_columns(
+        pl.col("run_id", "unit").cast(pl.String), pl.col("pred").cast(pl.Int8),
+        attribute=pl.lit("x"), n=pl.lit(1), **names,
+    )  # fmt: skip
+
+
+def estimated(table: pl.DataFrame, draws: int) -> Iterator[tuple[tuple[str, str], list[float]]]:
+    """Compute value, low and high of every metric and group."""
+    rules = Statistics.under("strict").model_copy(update={"bootstrap_draws": draws})
+    inside = pl.DataFrame({"probe": "", "attribute": "x", "group": GROUPS, "in_mean": True})
+    for each in measure(table, METRICS, inside, rules):
+        for row in each.rows:
+            bounds = [row.get(name, np.nan) for name in ("value", "low", "high")]
+            yield (row["score"], row["group"]), bounds
+
+
+@app.command()
+def metrics(studies: Studies = 120, templates: int = 30, runs: int = 5) -> None:
+    """How often the drawn intervals of `raybias measure` hold the truth.
+
+    The truth is the metric of 40 runs on 400 templates.
+    """
+    rows: list[tuple[object, ...]] = []
+    for design, effects in EFFECTS.items():
+        random = np.random.default_rng(1)
+        wide: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for _ in range(4):
+            for key, (value, *_) in estimated(examples(random, 40, 400, effects), 2):
+                wide[key].append(value)
+        truth = {key: float(np.mean(values)) for key, values in wide.items()}
+        held: dict[tuple[str, str], list[bool]] = defaultdict(list)
+        for _ in range(studies):
+            for key, bounds in estimated(examples(random, runs, templates, effects), 400):
+                _, low, high = bounds
+                if not np.isnan(low):
+                    held[key].append(bool(low - 1e-12 <= truth[key] <= high + 1e-12))
+        rows += [(design, *key, truth[key], np.mean(hits), len(hits)) for key, hits in held.items()]
+    tell(rows, "design", "metric", "group", "truth", "held", "n")
+
+
+#: Logits of an unknown answer and of following, and their standard deviations over templates.
+MODELS: Final = {"undecided": (0.3, 0.8, 1.0), "often right": (2.5, 0.0, 1.5)}
+#: Of the sizes of templates, on the logarithmic scale.
+SPREADS: Final = {"equal": 0.0, "unequal": 0.8}
+MANY: Final = 400_000
+
+
+def chances(random: Random, logit: float, sd: float, units: int) -> Doubles:
+    """Draw a chance for each unit."""
+    return np.asarray(1 / (1 + np.exp(-random.normal(logit, sd, units))))
+
+
+def answers(model: str, spread: float, random: Random, units: int) -> Doubles:
+    """Count answers in ambiguous contexts by template."""
+    unknown, follow, sd = MODELS[model]
+    items = 4 * np.maximum(1, np.exp(random.normal(2.2, spread, units)).astype(int))
+    right = random.binomial(items, chances(random, unknown, sd, units))
+    following = random.binomial(items - right, chances(random, follow, sd, units))
+    counts = [items, items, right, following, items - right - following]
+    return np.stack(counts, axis=1).astype(float)
+
+
+def summed(names: str, sums: Doubles) -> Sums:
+    """Name the columns of sums [..., K]."""
+    return Sums(**dict(zip(names.split(), np.moveaxis(sums, -1, 0), strict=True)))
+
+
+def bias(sums: Doubles) -> list[Doubles]:
+    """Compute accuracy, and bias as in ambiguous and as in disambiguated contexts."""
+    counts = summed("items answered right following countering", sums)
+    # On one range with the others.
+    return [2 * options.accuracy(counts, counts)[0] - 1, *options.bbq(counts, counts)]
+
+
+def triples(logit: float, random: Random, units: int) -> Doubles:
+    """Draw the shares of each term's 27 triples, and 1."""
+    means = (logit, 2.2, 2.2)
+    shares = [random.binomial(27, chances(random, mean, 0.6, units)) / 27 for mean in means]
+    return np.stack([*shares, np.ones(units)], axis=1)
+
+
+def icat(sums: Doubles) -> list[Doubles]:
+    """Compute the branches of icat."""
+    return [*of_triples.icat(summed("over_anti over_unrelated anti_over_unrelated terms", sums))]
+
+
+def held(
+    draw: Callable[[Random, int], Doubles],
+    scores: Callable[[Doubles], list[Doubles]],
+    bounds: tuple[float, float],
+    units: int,
+    studies: int,
+) -> list[str]:
+    """Return the shares of studies whose intervals hold each score, and the least of them.
+
+    First those of `unit_intervals`, then percentiles of the bootstrap over units, of which `draw`
+    makes counts [U, K].
+    """
+    random = generator("unit_coverage", units)
+    truth = np.array(scores(draw(random, MANY).sum(axis=0)))
+    wanted, found = np.append(truth, truth.min()), np.zeros((2, len(truth) + 1))
+    for _ in range(studies):
+        counts = draw(random, units)
+        values = np.array(scores(counts.sum(axis=0)))
+        without = np.array(scores(without_each(counts)))
+        # Terms count alike.
+        sizes = np.maximum(counts[:, 0], 1)
+        low, high, *_ = unit_intervals(values, [(without, sizes)], bounds, 0.95)
+        found[0] += (np.append(low, low.min()) <= wanted) & (wanted <= np.append(high, high.min()))
+        weights = draw_counts(random, 1000, units, units - 1)
+        drawn = np.array(scores(weights @ counts))
+        freedom = np.full(len(wanted), max(sizes.sum() ** 2 / (sizes**2).sum() - 1, 1))
+        low, high, _p = gap_intervals(np.vstack([drawn, drawn.min(axis=0)]), freedom, 0.95)
+        found[1] += (low <= wanted) & (wanted <= high)
+    return [f"{one:.3f}, {other:.3f}" for one, other in zip(*found / studies, strict=True)]
+
+
+@app.command()
+def units(studies: Studies = 1000) -> None:
+    """How often intervals of scores of options and triples hold the truth.
+
+    The truth is what very many question templates or target terms would show, which differ in how
+    often each option is chosen. A cell has jackknife and bootstrap.
+    """
+    rows = [
+        (model, name, units, *held(partial(answers, model, spread), bias, (-1, 1), units, studies))
+        for model in MODELS
+        for name, spread in SPREADS.items()
+        for units in (6, 12, 25, 50)
+    ]
+    heads = ("model", "templates", "number", "accuracy", "bias, ambig", "bias, disambig")
+    tell([row[: len(heads)] for row in rows], *heads)
+    print()
+    tell(
+        [
+            (logit, terms, held(partial(triples, logit), icat, (0, 200), terms, studies)[-1])
+            for logit in (0.0, 0.1, 0.4)
+            for terms in (8, 36, 80)
+        ],
+        *("mean logit of ss", "terms", "icat"),
+    )
 
 
 if __name__ == "__main__":

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 from aiohttp import web
-from comparison import CLOCK, Comparison, Size
+from harness import CLOCK, Comparison, Size, timed
 from openai import AsyncOpenAI
-from workload import timed
 
 from raybias.methods import ZeroShot
 from raybias.methods.base import Run, Shard, shard_of
@@ -27,16 +26,17 @@ from raybias.schema import LABELS, PREDICTIONS
 from raybias.storage import Store
 
 AT_ONCE = 32
+PAUSE_S = 0.05
 _KEY = "OPENAI_API_KEY"
 _SHARD = Shard("probe", "run", "model", "zero_shot", "none", 0, 0, "predictions")
 
 
-def serve(port: multiprocessing.Queue[int], pause: float) -> None:
+def serve(port: multiprocessing.Queue[int]) -> None:
     """Answer every chat after a pause."""
 
     async def answer(request: web.Request) -> web.Response:
         await request.read()
-        await asyncio.sleep(pause)
+        await asyncio.sleep(PAUSE_S)
         message = {"role": "assistant", "content": "It is neutral."}
         usage = {"prompt_tokens": 30, "completion_tokens": 4, "total_tokens": 34}
         choice = {"index": 0, "finish_reason": "stop", "logprobs": None, "message": message}
@@ -50,33 +50,28 @@ def serve(port: multiprocessing.Queue[int], pause: float) -> None:
         app.router.add_post("/v1/chat/completions", answer)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
         port.put(runner.addresses[0][1])
         await asyncio.Event().wait()
 
     asyncio.run(run())
 
 
-def bare(spec: OpenAI, prompts: list[str]) -> None:
+async def bare(spec: OpenAI, prompts: list[str]) -> None:
     """Ask with the client alone, as many at a time."""
+    waiting = iter(prompts)
+    async with AsyncOpenAI(base_url=spec.endpoint, api_key=os.environ[_KEY]) as client:
 
-    async def run() -> None:
-        waiting = iter(prompts)
-        async with AsyncOpenAI(base_url=spec.endpoint, api_key=os.environ[_KEY]) as client:
+        async def work() -> None:
+            for prompt in waiting:
+                await client.chat.completions.create(
+                    model=spec.model,
+                    messages=[{"role": "user", "content": prompt}],
+                    max_tokens=3,
+                    temperature=0,
+                )
 
-            async def work() -> None:
-                for prompt in waiting:
-                    await client.chat.completions.create(
-                        model=spec.model,
-                        messages=[{"role": "user", "content": prompt}],
-                        max_tokens=3,
-                        temperature=0,
-                    )
-
-            await asyncio.gather(*(work() for _ in range(spec.at_once)))
-
-    asyncio.run(run())
+        await asyncio.gather(*(work() for _ in range(spec.at_once)))
 
 
 def shard(reader: PromptedReader, texts: list[str]) -> None:
@@ -85,28 +80,28 @@ def shard(reader: PromptedReader, texts: list[str]) -> None:
     names = [str(number) for number in range(len(texts))]
     items = pa.table({"item_id": names, "text": texts, "label": [1] * len(texts), **columns})
     work = shard_of(reader, Run("run", seed=1), _SHARD, items, PREDICTIONS)
-    table = work().table
-    if table.num_rows != len(texts):
-        raise SystemExit("rows are missing")
+    if work().table.num_rows != len(texts):
+        raise RuntimeError("rows are missing")
 
 
 def comparisons(size: Size) -> Iterator[Comparison]:
     """Compare a study's requests with the bare client's, at a server that pauses."""
     os.environ[_KEY] = "none"
     port: multiprocessing.Queue[int] = multiprocessing.Queue()
-    server = multiprocessing.Process(target=serve, args=(port, 0.05), daemon=True)
+    server = multiprocessing.Process(target=serve, args=(port,), daemon=True)
     server.start()
     url = f"http://127.0.0.1:{port.get()}/v1"
     spec = OpenAI(endpoint=url, model="bench", name="bench", at_once=AT_ONCE, repeat=0)
     texts = [f"the film number {number} was long" for number in range(size.items)]
     method = ZeroShot(prompt_format="chat", unparsed="invalid", temperature=0)
     with tempfile.TemporaryDirectory() as folder:
-        answers = spec.answers(Store(folder))
-        reader = PromptedReader(method, answers, LABELS, Store(folder))
+        store = Store(folder)
+        reader = PromptedReader(method, spec.answers(store), LABELS, store)
         prompts = [reader.form.first(text, LABELS) for text in texts]
-        bare(spec, prompts[:AT_ONCE])
+        asyncio.run(bare(spec, prompts[:AT_ONCE]))
         ratios = tuple(
-            timed(lambda: bare(spec, prompts), "cpu") / timed(lambda: shard(reader, texts), "cpu")
+            timed(lambda: asyncio.run(bare(spec, prompts)), "cpu")
+            / timed(lambda: shard(reader, texts), "cpu")
             for _ in range(size.rounds)
         )
     server.terminate()

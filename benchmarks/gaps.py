@@ -1,21 +1,16 @@
 """Predictions to gaps: 4.8 million predictions, 10,000 template-bootstrap draws.
 
 Makes ten classifiers x 15 runs x 32,000 items in the shape of the Amazon probe (eight
-attributes, 60 templates each), one Parquet file a run (or shards, as a study writes them), and
-times files -> cells -> gaps in fresh processes. On a busy machine processor time says most: on
-two quiet cores the clock shows something between half of it and all of it. The reference
-resamples rows with NumPy, one draw after another, for a few draws of one classifier, and is
-scaled up; its point estimates are checked against ours first.
+attributes, 60 templates each), one Parquet file a run, and times files -> cells -> gaps in fresh
+processes. On a busy machine processor time says most. `python -m benchmarks` sets it against
+resampling rows with NumPy, one draw after another, for a few draws of one classifier, scaled up;
+its point estimates are checked against ours first.
 
     python benchmarks/gaps.py --repeats 5
-
-It knows nothing of models; it measures only this machine, now.
 """
 
 from __future__ import annotations
 
-import os
-import platform
 import resource
 import subprocess
 import sys
@@ -23,16 +18,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
-from comparison import PROCESSOR, Comparison, Size
-from tabulate import tabulate
 
 from raybias import schema
 from raybias.config import Statistics
@@ -40,6 +32,9 @@ from raybias.stats.counts import read_counts
 from raybias.stats.gaps import GapRules, gap_analysis
 from raybias.stats.null_check import null_check
 from raybias.stats.predictions import join_pieces, sources
+
+if TYPE_CHECKING:  # It imports torch, which would count as memory of what is timed.
+    from harness import Comparison, Size
 
 ATTRIBUTES = {
     "race": 6, "age": 3, "sexuality": 5, "gender": 8, "religion": 10, "disability": 13,
@@ -49,9 +44,10 @@ TEMPLATES = 60
 CLASSIFIERS = 10
 RUNS = 15
 ITEMS = 32_000
+DRAWS = 10_000
 
 
-def make(folder: Path, shard_rows: int) -> int:
+def make(folder: Path) -> int:
     """Write the predictions; returns how many."""
     random = np.random.default_rng(0)
     names = list(ATTRIBUTES)
@@ -89,19 +85,17 @@ def make(folder: Path, shard_rows: int) -> int:
             run = folder / "predictions" / "amazon" / run_id
             run.mkdir(parents=True)
             table = frame.select(schema.PREDICTIONS.names).to_arrow().cast(schema.PREDICTIONS)
-            for first in range(0, ITEMS, shard_rows):
-                shard = table.slice(first, shard_rows)
-                pq.write_table(shard, run / f"{first:08d}.parquet", compression="zstd")
+            pq.write_table(table, run / "00000000.parquet", compression="zstd")
     return CLASSIFIERS * RUNS * ITEMS
 
 
-def once(folder: Path, draws: int) -> None:
+def once(folder: Path) -> None:
     """Print wall and processor seconds of each half, peak MiB of this process, and counts."""
     clocks = [(time.perf_counter(), time.process_time())]
     counts = read_counts([folder])
     cells = counts.cells
     clocks.append((time.perf_counter(), time.process_time()))
-    rules = GapRules(Statistics.under("strict", bootstrap_draws=draws))
+    rules = GapRules(Statistics.under("strict", bootstrap_draws=DRAWS))
     found = gap_analysis(counts, rules)
     null_check(found.tables, found.word_variances, rules.statistics)
     *_, table = found.scopes, found.components, found.drawn.spans, found.gaps
@@ -154,72 +148,56 @@ def _row_gaps(
     return np.array(result)
 
 
-def _timed(folder: str, draws: int) -> list[float]:
+def timed(folder: str) -> list[float]:
     """Run `once` in a fresh process; what it printed."""
-    command = [sys.executable, __file__, "--folder", folder, "--draws", str(draws)]
-    return [float(number) for number in subprocess.check_output(command).split()]
+    words = subprocess.check_output([sys.executable, __file__, "--folder", folder]).split()
+    return [float(number) for number in words]
 
 
 def comparisons(size: Size) -> Iterator[Comparison]:
     """Compare cells to gaps with resampling rows in NumPy, of which a few draws are done."""
-    draws, few = 10_000, 5
+    from harness import PROCESSOR, Comparison
+
+    few = 5
     with tempfile.TemporaryDirectory() as temporary:
-        predictions = make(Path(temporary), ITEMS)
+        predictions = make(Path(temporary))
         ratios = []
         for _ in range(size.rounds):
-            scaled = reference(Path(temporary), few) / few * draws * CLASSIFIERS * len(ATTRIBUTES)
-            ratios.append(scaled / _timed(temporary, draws)[3])
+            scaled = reference(Path(temporary), few) / few * DRAWS * CLASSIFIERS * len(ATTRIBUTES)
+            ratios.append(scaled / timed(temporary)[3])
     yield Comparison(
-        f"{predictions / 1e6:.1f} million predictions, {draws:,} draws", "ours, cells to gaps",
+        f"{predictions / 1e6:.1f} million predictions, {DRAWS:,} draws", "ours, cells to gaps",
         f"NumPy resampling rows, {few} draws of one block scaled", PROCESSOR, tuple(ratios),
     )  # fmt: skip
 
 
 def main(
     repeats: Annotated[int, typer.Option(help="Fresh processes to time.")] = 5,
-    shard_rows: Annotated[
-        int, typer.Option(help="Rows of a file, as of a study's shards.")
-    ] = ITEMS,
-    draws: Annotated[int, typer.Option(help="Bootstrap draws.")] = 10_000,
-    reference_draws: Annotated[int, typer.Option(help="Draws of the row reference.")] = 50,
     folder: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Time files -> cells -> gaps, against NumPy row resampling."""
+    """Time files -> cells -> gaps."""
     if folder is not None:
-        once(folder, draws)
+        once(folder)
         return
+    from harness import markdown, publish
+
     with tempfile.TemporaryDirectory() as temporary:
-        predictions = make(Path(temporary), shard_rows)
-        runs = [_timed(temporary, draws) for _ in range(repeats)]
-        slow = reference(Path(temporary), reference_draws)
-    times = np.array(runs)[:, :4].reshape(repeats, 2, 2)
-    peak, rows, counted = np.median(runs, axis=0)[4:]
-    wall, busy = np.moveaxis(
-        np.concatenate([times, times.sum(axis=1, keepdims=True)], axis=1), 2, 0
+        predictions = make(Path(temporary))
+        runs = np.array([timed(temporary) for _ in range(repeats)])
+    *_, peak, gaps, cells = np.median(runs, axis=0)
+    halves = runs[:, :4].reshape(repeats, 2, 2)
+    seconds = np.concatenate([halves, halves.sum(axis=1, keepdims=True)], axis=1)
+    names = ("files -> cells", "cells -> gaps", "in all")
+    table = [(name, *each) for name, each in zip(names, np.median(seconds, axis=0), strict=True)]
+    publish(
+        f"{predictions:,} predictions, {cells:,.0f} cells, {gaps:,.0f} gaps, {DRAWS:,} draws",
+        [
+            markdown(table, (f"medians of {repeats}", "s", "processor s")),
+            f"Peak memory: {peak:,.0f} MiB; goals: 2 s on two quiet cores, and 1,024 MiB.",
+        ],
+        device="cpu",
+        out=None,
     )
-    blocks = CLASSIFIERS * len(ATTRIBUTES)
-    scaled = slow / reference_draws * draws * blocks
-    print(f"{' '.join(['python', *sys.argv])}")
-    print(
-        f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs, load "
-        f"{os.getloadavg()[0]:.1f}; Python {platform.python_version()}, Polars {pl.__version__}, "
-        f"NumPy {np.__version__}, PyArrow {pa.__version__}"
-    )
-    table = [
-        ("predictions", f"{predictions:,}", ""),
-        ("cells", f"{counted:,.0f}", ""),
-        ("gaps with intervals", f"{rows:,.0f}", f"{draws:,} draws"),
-        *(
-            (what, f"{wall[:, i].min():.2f} s", f"processor {busy[:, i].min():.2f} s")
-            for i, what in enumerate(("files -> cells", "cells -> gaps", "in all"))
-        ),
-        ("medians", f"{np.median(wall[:, 2]):.2f} s", f"processor {np.median(busy[:, 2]):.2f} s"),
-        ("peak memory", f"{peak:,.0f} MiB", "goal 1,024 MiB"),
-        ("row resampling", f"{scaled:,.0f} s", f"{reference_draws} draws of one block, scaled"),
-        ("ratio", f"{scaled / busy[:, 1].min():,.0f} x", "to processor time of cells -> gaps"),
-    ]
-    print(f"Best of {repeats}; goal: files to gaps in 2 s on two quiet cores.")
-    print(tabulate(table, headers=("what", "value", "note")))
 
 
 if __name__ == "__main__":

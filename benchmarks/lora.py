@@ -2,29 +2,25 @@
 
 A step of every seed: forward, backward and AdamW on each seed's own batch of eight, rank 8
 on all linear layers of an OPT with a classification head. PEFT trains as its users do: one
-run, batches padded to their longest row, the model in train mode. Needed are the frozen blocks
-alone, forward and the gradient of activations; the factors come on top.
+run, batches padded to their longest row, the model in train mode.
 
     python -m benchmarks --only lora --data DIR
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-import workload
-from comparison import Comparison, Size
+from harness import DTYPES, Comparison, Part, Size, measured
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForSequenceClassification
-from tuning import stepping
+from tuning import pack_of, stepping
+from workload import rows_of, saved, spec_of
 
-from raybias.config import Backbone
-from raybias.engine.adapters.options import batch_of_step
-from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
+from raybias.engine.adapters.tuning import PackedTuner, TokenSet
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
 from raybias.methods import EarlyStop, Lora
@@ -34,26 +30,17 @@ RATE = 1e-4
 
 
 def packed(
-    folder: Path,
-    rows: TokenSet,
-    seeds: int,
-    *,
-    dtype: str,
-    device: str,
-    dropout: float = 0.1,
+    folder: Path, rows: TokenSet, seeds: int, *, dtype: str, device: str, dropout: float = 0.1,
     deterministic: bool = False,
-) -> PackedTuner:
-    """Our side: the seeds as one pack, one step between evaluations on a single row."""
+) -> PackedTuner:  # fmt: skip
+    """Our side: the seeds as one pack."""
     method = Lora(
         seeds=tuple(range(seeds)), keep=1, learning_rates=(RATE,), batch_size=8, eval_every=1,
         early_stop=EarlyStop(after_step=10**6), max_steps=10**6, dropout=dropout,
     )  # fmt: skip
-    spec = Backbone.model_validate({"id": str(folder), "dtype": dtype})
     execution = Execution(device=device, deterministic=deterministic)
-    trainer = method.trainer(ModelContext(spec, LABELS, execution))
-    units = [Trial(f"s{seed}", seed, RATE, "final", 1e-4, 5) for seed in method.seeds]
-    one = TokenSet((min(rows.rows, key=len),), (0,))
-    return PackedTuner(trainer, method.recipe, units, train=rows, validation=one)
+    trainer = method.trainer(ModelContext(spec_of(folder, dtype), LABELS, execution))
+    return pack_of(trainer, method, rows)
 
 
 def peft_step(
@@ -63,7 +50,7 @@ def peft_step(
     method = Lora(keep=1)
     trainer: Any = tuner.trainer
     base = AutoModelForSequenceClassification.from_pretrained(
-        folder, num_labels=3, dtype=getattr(torch, dtype), pad_token_id=1
+        folder, num_labels=3, dtype=DTYPES[dtype], pad_token_id=1
     )
     config = LoraConfig(
         task_type="SEQ_CLS", r=method.rank, lora_alpha=int(method.alpha),
@@ -80,35 +67,20 @@ def peft_step(
 
 def comparisons(size: Size) -> Iterator[Comparison]:
     """Compare a step of all seeds with PEFT's, in one precision."""
-    sst5, merges, device, dtype = size.folder("sst5"), size.merges, size.device, size.dtypes[0]
-    torch.set_num_threads(size.threads)
-    workload.need_tokenizer(merges, sst5)
+    how: Any = {"dtype": size.dtypes[0], "device": size.device}
     # A third of soft prompts' seeds: a step of LoRA costs more.
     seeds = max(2, size.seeds // 3)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = workload.save_model(
-            Path(temporary), shape=size.shape, dtype=dtype, device=device, merges=merges
-        )
-        texts, labels = workload.sentences(sst5, 4000)
-        encoded = workload.load(folder, dtype=dtype, device="cpu").encoder.encode(texts)
-        rows = TokenSet(tuple(map(tuple, encoded)), tuple(labels))
-        together = packed(folder, rows, seeds, dtype=dtype, device=device)
-        step = peft_step(folder, rows, together, dtype=dtype, device=device)
-    lengths = [
-        len(rows.rows[n])
-        for seed in range(seeds) for turn in range(size.rounds + 1)
-        for n in batch_of_step(seed, turn, rows=len(rows.rows), batch_size=8)
-    ]  # fmt: skip
-    trainer: Any = together.trainer
-    tokens = sum(lengths) / (size.rounds + 1)
-    peer, ours = f"PEFT {dtype}, one by one", f"ours {dtype}, packed"
-    part = workload.Part(
+    models = saved(size)
+    rows = rows_of(models.first, size.folder("sst5"), 4000)
+    together = packed(models.folder, rows, seeds, **how)
+    step = peft_step(models.folder, rows, together, **how)
+    peer, ours = f"PEFT {size.dtypes[0]}, one by one", f"ours {size.dtypes[0]}, packed"
+    part = Part(
         title=f"LoRA, {seeds} seeds",
         sides={
             peer: lambda turn: [step(seed, turn) for seed in range(seeds)],
-            ours: workload.every_turn(together.advance),
+            ours: lambda _: together.advance(),
         },
         peers={ours: ((peer,),)},
-        flops={ours: workload.model_flops(trainer.classifier.model, tokens, backward=True)},
     )
-    yield from workload.measured(part, size)
+    yield from measured(part, size)

@@ -3,24 +3,21 @@
 Both get the same requests, a prompt with each of its options, of neighbouring questions of BBQ as
 one shard of a study holds, on the same random weights. HFLM reads each prompt once for each option;
 ours shares what questions and options begin with, among them the ambiguous context that a
-disambiguated one goes on from. What shared openings alone would give are tokens of all requests
-over distinct ones. Ten wordings of the unknown option are asked as lm-eval's task does.
+disambiguated one goes on from. Ten wordings of the unknown option are asked as lm-eval's task does.
 
     python -m benchmarks --only options --data DIR
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-import workload
-from comparison import Comparison, MissingError, Size
+from harness import Comparison, MissingError, Part, Size, measured
 from scoring import harness_model, log_likelihoods
+from workload import saved
 
 from raybias.config import QuestionProbe
 from raybias.engine.packing import Row
@@ -59,46 +56,31 @@ def comparisons(size: Size) -> Iterator[Comparison]:
     files = sorted(folder.glob("*.jsonl*")) if folder is not None else []
     if not files:
         raise MissingError("needs bbq in --data (`raybias data download bbq`)")
-    torch.set_num_threads(size.threads)
-    workload.need_tokenizer(size.merges, files[0])
     items = max(1, size.items // 8)
-    with tempfile.TemporaryDirectory() as temporary:
-        place = workload.save_model(
-            Path(temporary), shape=size.shape, dtype="float32", device=size.device,
-            merges=size.merges,
-        )  # fmt: skip
-        backbone = workload.load(place, dtype="float32", device=size.device)
-        model = workload.load_peer(place, dtype="float32", device=size.device)
-    lm = harness_model(model, backbone.tokenizer, add_bos_token=True)
-    scorer = TokenScorer(backbone)
-    peer, ours = "HFLM float32, batch 32", "ours float32"
+    models = saved(size)
+    lm = harness_model(models, add_bos_token=True)
+    scorer = TokenScorer(models.first)
+
+    def theirs(asked: Sequence[Requests], turn: int) -> torch.Tensor:
+        return log_likelihoods(lm, asked[turn])
+
+    def own(rows: Sequence[Sequence[tuple[Row, int]]], turn: int) -> torch.Tensor:
+        return torch.tensor([each.sum() for each in scorer.prepare(rows[turn])()])
+
+    peer, ours = f"HFLM {size.dtypes[0]}, batch 32", f"ours {size.dtypes[0]}"
     for wordings in (0, len(UNKNOWNS)):
         asked = requests_of(files[0], items=items, wordings=wordings)[: size.rounds + 1]
-        rows = [continuation_rows(backbone.encoder, each) for each in asked]
-        tokens = [[row for row, _ in each] for each in rows[1:]]
-        limit = sum(len(row) for each in tokens for row in each) / sum(
-            map(workload.distinct_tokens, tokens)
-        )
+        rows = [continuation_rows(models.first.encoder, each) for each in asked]
         sides: dict[str, Callable[[int], torch.Tensor]] = {
-            peer: partial(_harness, lm, asked),
-            ours: partial(_ours, scorer, rows),
+            peer: partial(theirs, asked),
+            ours: partial(own, rows),
         }
         gap = float((sides[peer](0) - sides[ours](0)).abs().max())
         unknown = f", {wordings} wordings of unknown" if wordings else ""
-        part = workload.Part(
-            title=f"{items} questions with options{unknown}; shared openings alone: {limit:.2f}x",
+        part = Part(
+            title=f"{items} questions with options{unknown}",
             sides=sides,
             peers={ours: ((peer,),)},
             alike={ours: f"{gap:.1e}"},
         )
-        yield from workload.measured(part, size)
-
-
-def _harness(lm: Any, asked: list[Requests], turn: int) -> torch.Tensor:
-    return log_likelihoods(lm, asked[turn])
-
-
-def _ours(
-    scorer: TokenScorer, rows: Sequence[Sequence[tuple[Row, int]]], turn: int
-) -> torch.Tensor:
-    return torch.tensor([each.sum() for each in scorer.prepare(rows[turn])()])
+        yield from measured(part, size)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,11 @@ import polars as pl
 import torch
 import transformers
 import workload
-from comparison import Comparison, Size
+from harness import DTYPES, Comparison, MissingError, Part, Size, measured
 from minicons.scorer import MaskedLMScorer
 from scoring import harness_model, log_likelihoods
 from tokenizers import processors
 
-from raybias.config import Backbone
-from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.context import Execution
 from raybias.engine.sentence_scores import PairScorer, align
 from raybias.engine.token_scores import MaskedScorer, load_masked
@@ -40,41 +39,24 @@ from raybias.probes.registries import styles
 from raybias.probes.styles.rules import styled
 
 Pair = tuple[str, str]
+Side = Callable[[int], list[float]]
+#: nyu-mll's way does one pair in so many.
+SHARE = 4
 
 
-def pair_texts(crows: Path | None, items: int) -> pl.DataFrame:
-    """CrowS-Pairs evenly drawn, or random sentences of like lengths with another word."""
-    if crows is not None:
-        return crows_pairs(str(crows)).gather_every(max(1, 1508 // items)).head(items)
-    texts, _ = workload.sentences(None, items)
-    random = np.random.default_rng(1)
-    others = []
-    for text in texts:
-        words = text.split()
-        words[int(random.integers(len(words)))] = f"w{random.integers(40000)}"
-        others.append(" ".join(words))
-    names = [f"p{n}" for n in range(len(texts))]
-    return pl.DataFrame({"pair_id": names, "sent_more": texts, "sent_less": others})
-
-
-def in_styles(pairs: pl.DataFrame, *, words: bool) -> list[Pair]:
-    """All pairs in nine styles; `words` that are random have one case only."""
+def in_styles(pairs: pl.DataFrame) -> list[Pair]:
+    """All pairs in nine styles."""
     made = [styled(pairs, style) for style in styles if styles[style].rule]
     found: list[Pair] = [pair for frame in made for pair in frame.select(SIDES).rows()]
     for change in (str.title, str.lower):
-        opening = f"w{len(found)} " if words else ""
-        found += [
-            (opening + change(more), opening + change(less))
-            for more, less in pairs.select(SIDES).rows()
-        ]
+        found += [(change(more), change(less)) for more, less in pairs.select(SIDES).rows()]
     return found
 
 
-def save_roberta(folder: Path, *, dtype: str, merges: Path | None) -> Path:
-    """Save a RoBERTa of base shape with random weights and its tokenizer."""
+def save_roberta(folder: Path, *, dtype: str, merges: Path | None) -> Any:
+    """Save a RoBERTa of base shape with random weights and its tokenizer, which comes back."""
     tokenizer = workload.tokenizer(merges)
-    specials = {"cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"}
-    tokenizer.add_special_tokens(specials)
+    tokenizer.add_special_tokens({"cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"})
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         "<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
@@ -84,36 +66,43 @@ def save_roberta(folder: Path, *, dtype: str, merges: Path | None) -> Path:
         vocab_size=len(tokenizer), max_position_embeddings=514, type_vocab_size=1, pad_token_id=1
     )
     torch.manual_seed(0)
-    model = transformers.AutoModelForMaskedLM.from_config(config, dtype=workload.DTYPES[dtype])
-    model.save_pretrained(folder)
-    return folder
+    transformers.AutoModelForMaskedLM.from_config(config, dtype=DTYPES[dtype]).save_pretrained(
+        folder
+    )
+    return transformers.AutoTokenizer.from_pretrained(folder)
 
 
-def one_copy(model: Any, tokenizer: Any, pairs: Sequence[Pair]) -> list[float]:
+def one_copy(model: Any, tokenizer: Any, pairs: Sequence[Pair], _turn: int) -> list[float]:
     """Both sides' sums of shared tokens, each masked copy in a forward pass of its own."""
     found = []
-    with torch.no_grad():
-        for pair in pairs:
-            rows = [tokenizer.encode(text) for text in pair]
-            for row, places in zip(rows, zip(*align(*rows)[1:-1], strict=True), strict=True):
-                total = 0.0
-                for place in places:
-                    copy_1T = torch.tensor([row], device=model.device)
-                    copy_1T[0, place] = tokenizer.mask_token_id
-                    logits_V = model(copy_1T).logits[0, place]
-                    total += float(logits_V.log_softmax(-1)[row[place]])
-                found.append(total)
+    for row, places in shared_places(tokenizer, pairs):
+        total = 0.0
+        for place in places:
+            copy_1T = torch.tensor([row], device=model.device)
+            copy_1T[0, place] = tokenizer.mask_token_id
+            with torch.no_grad():
+                logits_V = model(copy_1T).logits[0, place]
+            total += float(logits_V.log_softmax(-1)[row[place]])
+        found.append(total)
     return found
 
 
-def whole_sentences(scorer: MaskedScorer, texts: Sequence[str]) -> list[float]:
+def shared_places(tokenizer: Any, pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield each sentence's tokens with the places of those that a pair shares."""
+    for pair in pairs:
+        rows = [tokenizer.encode(text) for text in pair]
+        for row, places in zip(rows, zip(*align(*rows)[1:-1], strict=True), strict=True):
+            yield row, [*places]
+
+
+def whole_sentences(scorer: MaskedScorer, texts: Sequence[str], _turn: int) -> list[float]:
     """Sum over all tokens of each sentence, ours."""
     rows = scorer.backbone.tokenizer(list(texts))["input_ids"]
     asked = [[(row, place) for place in range(1, len(row) - 1)] for row in rows]
     return [float(values.sum(dtype=float)) for values in scorer.prepare(asked)()]
 
 
-def by_minicons(scorer: Any, texts: Sequence[str], *, batch: int) -> list[float]:
+def by_minicons(scorer: Any, texts: Sequence[str], batch: int, _turn: int) -> list[float]:
     """Compute the same by minicons, sentences of like length together."""
     order = sorted(range(len(texts)), key=lambda n: -len(texts[n]))
     found = [0.0] * len(texts)
@@ -127,13 +116,9 @@ def by_minicons(scorer: Any, texts: Sequence[str], *, batch: int) -> list[float]
     return found
 
 
-def by_harness(lm: Any, texts: Sequence[str]) -> list[float]:
-    """Log-likelihoods of whole sentences by lm-eval."""
-    return [float(value) for value in log_likelihoods(lm, [("", text) for text in texts])]
-
-
-def sides_of(found: Sequence[Any]) -> list[float]:
+def by_ours(scorer: Any, pairs: Sequence[Pair], _turn: int) -> list[float]:
     """Both scores of each pair, one after the other."""
+    (found,) = scorer.prepare(pairs)().values()
     return [side for pair in found for side in (pair.more, pair.less)]
 
 
@@ -145,147 +130,73 @@ def gap(values: Sequence[float], ours: Sequence[float]) -> str:
     return f"{far.max():.1e}, {same.mean():.1%}"
 
 
-def masked_part(
-    folder: Path, pairs: Sequence[Pair], *, dtypes: Sequence[str], device: str, share: int
-) -> workload.Part:
-    """Pseudo-log-likelihoods; nyu-mll's way does one pair in `share`."""
-    dtype = dtypes[0]
-    model = transformers.AutoModelForMaskedLM.from_pretrained(folder, dtype=workload.DTYPES[dtype])
+def masked_part(folder: Path, pairs: Sequence[Pair], size: Size) -> Part:
+    """Pseudo-log-likelihoods."""
+    dtype, device = size.dtypes[0], size.device
+    tokenizer = save_roberta(folder, dtype=dtype, merges=size.merges)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder, dtype=DTYPES[dtype])
     model.eval().to(device)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     # minicons calls it by the name that transformers 5 dropped.
     tokenizer.batch_encode_plus = tokenizer.__call__
     minicons = MaskedLMScorer(model, device, tokenizer=tokenizer)
-    few = pairs[::share]
-    texts = [text for pair in pairs for text in pair]
+    few, texts = pairs[::SHARE], [text for pair in pairs for text in pair]
     one = f"one copy at a time {dtype}"
-    several = {f"minicons {dtype}, {batch} sentences": batch for batch in (4, 8)}
-    sides: dict[str, Callable[[int], list[float]]] = {
-        one: workload.every_turn(one_copy, model, tokenizer, few)
+    several: dict[str, Side] = {
+        f"minicons {dtype}, {batch} sentences": partial(by_minicons, minicons, texts, batch)
+        for batch in (4, 8)
     }
-    sides |= {
-        name: workload.every_turn(by_minicons, minicons, texts, batch=batch)
-        for name, batch in several.items()
-    }
-    shared, whole = (_copies(tokenizer, pairs, kind) for kind in ("shared", "whole"))
-    flops: dict[str, float] = {}
-    peers: dict[str, tuple[tuple[str, ...], ...]] = {}
-    for name in dtypes:
-        backbone = load_masked(_spec(folder, name), Execution(device=device))
-        scorer = PairScorer(backbone, ("masked",))
-        sides[f"ours {name}, shared tokens"] = workload.every_turn(_pll, scorer, pairs)
-        sides[f"ours {name}, all tokens"] = workload.every_turn(
-            whole_sentences, scorer.scorer, texts
-        )
-        for what, copies in (("shared", shared), ("all", whole)):
-            flops[f"ours {name}, {what} tokens"] = _masked_flops(backbone, copies)
-        peers[f"ours {name}, shared tokens"] = ((one,),)
-        peers[f"ours {name}, all tokens"] = (tuple(several),)
-    drawn = [n for pair in range(0, len(pairs), share) for n in (2 * pair, 2 * pair + 1)]
-    first_few, all_tokens = sides[one](0), sides[next(iter(several))](0)
-    alike = {}
-    for name in peers:
-        found = sides[name](0)
-        near = "shared" in name
-        alike[name] = gap([found[n] for n in drawn] if near else found,
-                          first_few if near else all_tokens)  # fmt: skip
-    copies_of_few = len(_copies(tokenizer, few, "shared"))
-    return workload.Part(
-        title=f"masked, RoBERTa-base shape, {len(pairs)} pairs, {len(shared)} masked copies of"
-        f" shared tokens, {len(whole)} of all tokens",
-        sides=sides, peers=peers, flops=flops, alike=alike,
-        scale={one: len(shared) / copies_of_few},
-    )  # fmt: skip
-
-
-def causal_part(
-    folder: Path, pairs: Sequence[Pair], *, dtypes: Sequence[str], device: str
-) -> workload.Part:
-    """Log-likelihoods of all styles."""
-    dtype = dtypes[0]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model = workload.load_peer(folder, dtype=dtype, device=device)
-    lm = harness_model(model, tokenizer)
-    texts = [text for pair in pairs for text in pair]
-    peer = f"HFLM {dtype}, batch 32"
-    sides: dict[str, Callable[[int], list[float]]] = {
-        peer: workload.every_turn(by_harness, lm, texts)
-    }
-    flops: dict[str, float] = {}
-    peers: dict[str, tuple[tuple[str, ...], ...]] = {}
-    for name in dtypes:
-        backbone = workload.load(folder, dtype=name, device=device)
-        sides[f"ours {name}"] = workload.every_turn(_pll, PairScorer(backbone, ("sum",)), pairs)
-        rows = backbone.tokenizer(texts)["input_ids"]
-        total = sum(len(row) - 1 for row in rows)
-        distinct = workload.distinct_tokens(row[:-1] for row in rows)
-        head = 2 * backbone.model.get_output_embeddings().weight.numel() * distinct
-        flops[f"ours {name}"] = head + workload.model_flops(
-            backbone.model, distinct, backward=False
-        )
-        peers[f"ours {name}"] = ((peer,),)
-    theirs = sides[peer](0)
-    return workload.Part(
-        title=f"causal, OPT shape, {len(pairs)} pairs in all styles, {distinct / total:.0%} of"
-        " tokens distinct openings",
-        sides=sides, peers=peers, flops=flops,
-        alike={name: gap(sides[name](0), theirs) for name in peers},
-    )  # fmt: skip
-
-
-def _pll(scorer: PairScorer, pairs: Sequence[Pair]) -> list[float]:
-    (found,) = scorer.prepare(pairs)().values()
-    return sides_of(found)
-
-
-def _spec(folder: Path, dtype: str) -> Backbone:
-    return Backbone.model_validate({"id": str(folder), "dtype": dtype})
-
-
-def _copies(tokenizer: Any, pairs: Sequence[Pair], kind: str) -> list[list[int]]:
-    """Every masked copy."""
-    found = []
-    for pair in pairs:
-        rows = [tokenizer.encode(text) for text in pair]
-        shared = zip(*align(*rows)[1:-1], strict=True)
-        whole = (range(1, len(row) - 1) for row in rows)
-        for row, places in zip(rows, shared if kind == "shared" else whole, strict=True):
-            found += [[*row[:p], tokenizer.mask_token_id, *row[p + 1 :]] for p in places]
-    return found
-
-
-def _masked_flops(backbone: LoadedBackbone, copies: Sequence[Sequence[int]]) -> float:
-    """Blocks for every token of every distinct copy, and the head for one token of each."""
-    distinct = {*map(tuple, copies)}
-    head = sum(
-        module.weight.numel()
-        for name, module in backbone.model.named_modules()
-        if isinstance(module, torch.nn.Linear) and name.startswith("lm_head")
+    sides: dict[str, Side] = {one: partial(one_copy, model, tokenizer, few), **several}
+    theirs, all_theirs = sides[one](0), next(iter(several.values()))(0)
+    copies, of_few = (
+        sum(len(places) for _, places in shared_places(tokenizer, some)) for some in (pairs, few)
     )
-    tokens = sum(map(len, distinct))
-    blocks = workload.model_flops(backbone.model, tokens, backward=False)
-    return blocks + 2.0 * head * len(distinct)
+    peers: dict[str, tuple[tuple[str, ...], ...]] = {}
+    alike: dict[str, str] = {}
+    for name in size.dtypes:
+        backbone = load_masked(workload.spec_of(folder, name), Execution(device=device))
+        scorer = PairScorer(backbone, ("masked",))
+        near, far = f"ours {name}, shared tokens", f"ours {name}, all tokens"
+        sides[near] = partial(by_ours, scorer, pairs)
+        sides[far] = partial(whole_sentences, scorer.scorer, texts)
+        peers |= {near: ((one,),), far: (tuple(several),)}
+        found = np.array(sides[near](0)).reshape(-1, 2)[::SHARE].ravel()
+        alike |= {near: gap(found.tolist(), theirs), far: gap(sides[far](0), all_theirs)}
+    return Part(
+        title=f"masked, RoBERTa-base shape, {len(pairs)} pairs, {copies} masked copies",
+        sides=sides, peers=peers, alike=alike, scale={one: copies / of_few},
+    )  # fmt: skip
+
+
+def causal_part(pairs: Sequence[Pair], size: Size) -> Part:
+    """Log-likelihoods of all styles."""
+    models = workload.saved(size)
+    lm = harness_model(models)
+    asked = [("", text) for pair in pairs for text in pair]
+    peer = f"HFLM {size.dtypes[0]}, batch 32"
+
+    def by_harness(_turn: int) -> list[float]:
+        return [float(value) for value in log_likelihoods(lm, asked)]
+
+    theirs = by_harness(0)
+    ours: dict[str, Side] = {
+        f"ours {name}": partial(by_ours, PairScorer(each, ("sum",)), pairs)
+        for name, each in models.ours.items()
+    }
+    return Part(
+        title=f"causal, OPT shape, {len(pairs)} pairs in all styles",
+        sides={peer: by_harness, **ours},
+        peers=dict.fromkeys(ours, ((peer,),)),
+        alike={name: gap(work(0), theirs) for name, work in ours.items()},
+    )
 
 
 def comparisons(size: Size) -> Iterator[Comparison]:
     """Compare scores of pairs under a masked and a causal model."""
-    crows, merges, dtypes, device = (
-        size.folder("crows_pairs"),
-        size.merges,
-        size.dtypes,
-        size.device,
-    )
-    torch.set_num_threads(size.threads)
-    workload.need_tokenizer(merges, crows)
-    frame = pair_texts(crows, max(4, size.items // 16))
-    with tempfile.TemporaryDirectory() as temporary:
-        own = frame.select(SIDES).rows()
-        folder = save_roberta(Path(temporary) / "roberta", dtype=dtypes[0], merges=merges)
-        part = masked_part(folder, own, dtypes=dtypes, device=device, share=4)
-        yield from workload.measured(part, size)
-        folder = workload.save_model(
-            Path(temporary) / "opt", shape=size.shape, dtype=dtypes[0], device=device, merges=merges
-        )
-        pairs = in_styles(frame, words=crows is None)
-        part = causal_part(folder, pairs, dtypes=dtypes, device=device)
-        yield from workload.measured(part, size)
+    crows = size.folder("crows_pairs")
+    if crows is None:
+        raise MissingError("needs crows_pairs in --data (`raybias data download crows_pairs`)")
+    items = max(4, size.items // 16)
+    frame = crows_pairs(str(crows)).gather_every(1508 // items).head(items)
+    with tempfile.TemporaryDirectory() as folder:
+        yield from measured(masked_part(Path(folder), frame.select(SIDES).rows(), size), size)
+    yield from measured(causal_part(in_styles(frame), size), size)

@@ -13,25 +13,23 @@ from __future__ import annotations
 
 import logging
 import shutil
-import statistics
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
 import labelling
+import numpy as np
 import pyarrow as pa
 import ray
 import torch
 import typer
 import workload
-from comparison import CLOCK, Comparison, Size
+from harness import CLOCK, Comparison, OutOption, Size, markdown, publish, timed
 from ray.util import ActorPool
 
-from raybias.config import Backbone
 from raybias.config.parts import Verbalizer
 from raybias.engine.adapters import base
 from raybias.engine.adapters.base import SoftPromptTrainer
@@ -51,6 +49,11 @@ from raybias.schema import ITEMS, LABELS, PREDICTIONS, OutputSpec
 from raybias.storage import Store
 
 PROMPT = 8
+#: What a round times, in this order.
+SIDES = (
+    "plain actors, from nothing", "Data + Serve, from nothing", "bare loop, loaded",
+    "Data + Serve, loaded",
+)  # fmt: skip
 
 
 def fill(store: Store, *, texts: list[str], runs: int, width: int, rows: int) -> list[Shard]:
@@ -72,21 +75,17 @@ def fill(store: Store, *, texts: list[str], runs: int, width: int, rows: int) ->
     return shards_of(listed, {"probe": count}, rows, OutputSpec("predictions", PREDICTIONS))
 
 
-def bare_loop(store: Store, labeller: SoftPromptTrainer, shards: list[Shard]) -> None:
-    """Measure what the same work costs in one process, without files."""
-    items = store.read_table("items/probe.parquet")
-    for shard in shards:
+def bare_loop(reading: Reading, labeller: SoftPromptTrainer) -> None:
+    """Compute the shards in one process, without files."""
+    items = reading.store.read_table("items/probe.parquet")
+    shapes = {base.PROMPT: (PROMPT, labeller.backbone.width)}
+    for shard in reading.todo:
         texts = items["text"].slice(shard.first_row, shard.rows).to_pylist()
-        shapes = {base.PROMPT: (PROMPT, labeller.backbone.width)}
-        folder = f"adapters/{shard.run_id}"
-        prompt_PD = base.read_tensors(store, folder, shapes, file=base.ADAPTER)[base.PROMPT]
-        labelling.label_logits(labeller, labeller.encoder.encode(texts), prompt_PD)
-
-
-def granted(slots: int) -> Grant:
-    """Return what a study's graph grants a reading."""
-    task = Task(key="read", kind="read", backbone="m", seconds=1.0)
-    return Grant(task, slots, slots, {}, frozenset(), threading.Event(), lambda task: None)
+        tensors = base.read_tensors(
+            reading.store, f"adapters/{shard.run_id}", shapes, file=base.ADAPTER
+        )
+        rows = labeller.encoder.encode(texts)
+        labelling.label_logits(labeller, rows, tensors[base.PROMPT])
 
 
 def plain_actors(reading: Reading, count: int) -> None:
@@ -95,13 +94,18 @@ def plain_actors(reading: Reading, count: int) -> None:
     context = ray.put(reading.context)
     workers = [actor.remote(context, reading.methods, reading.store) for _ in range(count)]
     items = ray.put(reading.store.read_table("items/probe.parquet"))
-    pool = ActorPool(workers)
-    for _ in pool.map_unordered(
+    for _ in ActorPool(workers).map_unordered(
         lambda each, shard: each.compute.remote(shard, items), reading.todo
     ):
         pass
     for each in workers:
         ray.kill(each)
+
+
+def granted(slots: int) -> Grant:
+    """Return what a study's graph grants a reading."""
+    task = Task(key="read", kind="read", backbone="m", seconds=1.0)
+    return Grant(task, slots, slots, {}, frozenset(), threading.Event(), lambda task: None)
 
 
 def taken(store: Store) -> dict[str, pa.Table]:
@@ -111,32 +115,16 @@ def taken(store: Store) -> dict[str, pa.Table]:
     return made
 
 
-@dataclass(frozen=True)
-class Seconds:
-    """Wall time of one round."""
-
-    bare: float
-    actors: float
-    serve: float
-    ready: float
-    """Data and Serve with replicas that are ready."""
-
-
 def rounds_of(
-    *, shape: str, dtype: str, rounds: int, items: int, runs: int, rows: int, threads: int
-) -> Iterator[Seconds]:
-    """Time all sides in turn, after one round that only warms up."""
+    shape: str, *, rounds: int, items: int, runs: int, rows: int, threads: int
+) -> Iterator[tuple[float, ...]]:
+    """Yield the wall seconds of all `SIDES` in turn, after one round that only warms up."""
     torch.set_num_threads(threads)
     place = Path(tempfile.mkdtemp())
-    folder = workload.save_model(
-        place / "model", shape=shape, dtype="float32", device="cpu", merges=None
-    )
-    spec = Backbone.model_validate({"id": str(folder), "dtype": dtype})
-    backbone = workload.load(folder, dtype=dtype, device="cpu")
+    folder = workload.save_model(place / "model", shape, dtype="float32")
+    backbone = workload.load(folder, dtype="float32", device="cpu")
     labeller = labelling.labeller(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
-    store = Store(place / "out")
-    texts = workload.items(None, items)
-    shards = fill(store, texts=texts, runs=runs, width=backbone.width, rows=rows)
+    store, texts = Store(place / "out"), workload.items(None, items)
     plan = ScorePlan(
         backbone="m", method="soft_prompt", replicas_min=1, replicas_max=threads,
         need=ResourceRequest(cpus=1, gpus=0), replica_cpus=0.75, data_cpus=0.5,
@@ -145,38 +133,35 @@ def rounds_of(
     )  # fmt: skip
     reading = Reading(
         name="bench",
-        context=plan.context(spec, Verbalizer().words()),
+        context=plan.context(workload.spec_of(folder, "float32"), Verbalizer().words()),
         methods=(SoftPrompt(prompt_length=PROMPT),),
         plan=plan,
         store=store,
-        todo=tuple(shards),
+        todo=tuple(fill(store, texts=texts, runs=runs, width=backbone.width, rows=rows)),
         meter=Meter(study="bench", stage="score", model="m"),
     )
+    grant = granted(threads)
     logging.getLogger("ray").setLevel(logging.ERROR)
-
-    def stream(replicas: Replicas) -> float:
-        return workload.timed(
-            lambda: replicas.read(
-                reading, granted(threads), lambda *_, **__: None, max_failures=0
-            ),
-            "cpu",
-        )  # fmt: skip
-
     with connected():
         for turn in range(rounds + 1):
-            bare = workload.timed(lambda: bare_loop(store, labeller, shards), "cpu")
-            actors = workload.timed(lambda: plain_actors(reading, threads), "cpu")
+            bare = timed(lambda: bare_loop(reading, labeller), "cpu")
+            actors = timed(lambda: plain_actors(reading, threads), "cpu")
             theirs = taken(store)
             replicas = Replicas(f"bench-{turn}", reading)
-            with replicas.held(granted(threads)):
-                serve = stream(replicas)
-                ours = taken(store)
-                ready = stream(replicas)
-            again = taken(store)
+
+            def stream(replicas: Replicas) -> tuple[float, dict[str, pa.Table]]:
+                spent = timed(
+                    lambda: replicas.read(reading, grant, lambda *_, **__: None, max_failures=0),
+                    "cpu",
+                )
+                return spent, taken(store)
+
+            with replicas.held(grant):
+                (serve, ours), (ready, again) = stream(replicas), stream(replicas)
             replicas.close()
-            if len(theirs) != len(shards) or not theirs == ours == again:
+            if len(theirs) != len(reading.todo) or not theirs == ours == again:
                 raise RuntimeError("the rows differ")
-            seconds = Seconds(bare, actors, serve, ready)
+            seconds = actors, serve, bare, ready
             print(f"round {turn}: {seconds}", file=sys.stderr)
             if turn:
                 yield seconds
@@ -186,62 +171,47 @@ def rounds_of(
 def comparisons(size: Size) -> Iterator[Comparison]:
     """Compare Ray Data and Serve with plain actors and a loop, on this machine's CPUs."""
     items = max(256, 2 * size.items)
-    found = list(
-        rounds_of(
-            shape=size.shape, dtype="float32", rounds=size.rounds, items=items, runs=3, rows=64,
-            threads=size.threads,
+    found = [
+        *rounds_of(
+            size.shape, rounds=size.rounds, items=items, runs=3, rows=64, threads=size.threads
         )
-    )  # fmt: skip
+    ]
     work, ours = f"{items} items read by 3 runs on Ray", f"ours, {size.threads} Serve replicas"
-    ratios = tuple(each.actors / each.serve for each in found)
-    yield Comparison(f"{work}, from nothing", ours, f"{size.threads} plain actors", CLOCK, ratios)
-    ratios = tuple(each.bare / each.ready for each in found)
-    peer = f"a bare loop, {size.threads} threads"
-    yield Comparison(f"{work}, models loaded", ours, peer, CLOCK, ratios)
+    for first, how, peer in (
+        (0, "from nothing", f"{size.threads} plain actors"),
+        (2, "models loaded", f"a bare loop, {size.threads} threads"),
+    ):
+        ratios = tuple(each[first] / each[first + 1] for each in found)
+        yield Comparison(f"{work}, {how}", ours, peer, CLOCK, ratios)
 
 
 def main(
     *,
-    shape: workload.ShapeOption = "125m",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     rounds: Annotated[int, typer.Option(help="Of all sides in turn.")] = 5,
     items: Annotated[int, typer.Option(help="Items of the probe.")] = 256,
     runs: Annotated[int, typer.Option(help="Adapters that read it.")] = 4,
     rows: Annotated[int, typer.Option(help="Items of a shard.")] = 128,
-    threads: workload.ThreadsOption = 2,
-    out: workload.OutOption = None,
+    threads: Annotated[int, typer.Option(help="CPU threads of either side.")] = 2,
+    out: OutOption = None,
 ) -> None:
-    """Time the bare loop, plain actors and the pipeline in turn."""
-    found = list(
-        rounds_of(
-            shape=shape, dtype=dtype, rounds=rounds, items=items, runs=runs, rows=rows,
-            threads=threads,
-        )
-    )  # fmt: skip
-    bare, actors, serve, ready = (
-        statistics.median(getattr(each, side.name) for each in found) for side in fields(Seconds)
+    """Time plain actors, the pipeline and the bare loop in turn."""
+    found = np.array(
+        [*rounds_of("125m", rounds=rounds, items=items, runs=runs, rows=rows, threads=threads)]
     )
-    over = statistics.median(each.serve / each.actors for each in found)
-    share = statistics.median(each.bare / each.ready for each in found)
-    count = items * runs
-    workload.publish(
-        f"Ray Data + Serve against plain actors and a bare loop, OPT-{shape} shape, {dtype},"
+    middle = np.median(found, axis=0)
+    over = np.median(found[:, 1] / found[:, 0])
+    share = np.median(found[:, 2] / found[:, 3])
+    publish(
+        f"Ray Data + Serve against plain actors and a bare loop, OPT-125m shape, float32,"
         f" {rounds} rounds",
         [
-            workload.markdown(
-                [
-                    ("plain actors", f"{threads} actors, from nothing", actors, count / actors),
-                    ("Data + Serve", f"{threads} replicas, from nothing", serve, count / serve),
-                    ("bare loop", f"1 process, {threads} threads, loaded", bare, count / bare),
-                    ("Data + Serve", f"{threads} replicas, loaded", ready, count / ready),
-                ],
-                ("side", "on", "s", "rows/s"),
-            ),
+            markdown([*zip(SIDES, middle, items * runs / middle, strict=True)],
+                     (f"side, on {threads} cores", "s", "rows/s")),
             f"Median of the rounds' ratios: from nothing, Data + Serve takes {over:.2f} times the"
             f" wall time of plain actors (goal: at most 1.25); loaded, it has {share:.2f} of the"
             " bare loop's pace (goal: at least 0.6). The rows are equal to the bit.",
         ],
-        device="cpu", peer="ray", out=out,
+        device="cpu", out=out,
     )  # fmt: skip
 
 

@@ -1,10 +1,13 @@
 """Make the embedded calibration: sentences with a planted bias, and the model that learns them.
 
-    python benchmarks/planted_model.py OUTDIR
+    python benchmarks/planted_model.py make OUTDIR
+    python benchmarks/planted_model.py truth OUT
 
-writes the probe and the tuning sentences to raybias/assets and a Hugging Face folder to OUTDIR, in
-about a minute on one core, the same ones every time. Run it when the text or the model's shape
-changes, then `benchmarks/planted.py`, which computes the true gaps.
+The first writes the probe and the tuning sentences to raybias/assets and a Hugging Face folder to
+OUTDIR, in about a minute on one core, the same ones every time. Run it when the text or the model's
+shape changes. The second tunes 12 soft prompts as the demonstration does, with other seeds, and
+reads every sentiment word, person and frame of the grammar, each with two words of both kinds of
+groups; it prints the gaps with their intervals and writes raybias/assets/planted.json.
 
 A small grammar makes sentences about people. Its corpus teaches a two-layer OPT to name a
 sentence's sentiment where a cue precedes it, and to err: each sentence and each word for a group
@@ -16,8 +19,8 @@ Shapes: B rows, T tokens, V vocabulary, D width, L labels.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -29,18 +32,23 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import torch
+import typer
 from scipy.special import softmax
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import OPTConfig, OPTForCausalLM, PreTrainedTokenizerFast
 
+import raybias
+from raybias.config import load_study, parse_study
+from raybias.measures.prediction_rows import gap_rows
 from raybias.probes.published.planted import ASSETS
 from raybias.probes.templates import capital
 from raybias.schema import ITEMS, LABELS, SENTENCES, Label
 from raybias.seeding import generator, key
 
 T = TypeVar("T")
+app = typer.Typer(help=__doc__.partition("\n")[0])
 
 ATTRIBUTE: Final = "origin"
 PLANTED_GROUP: Final = "quixlan"
@@ -94,10 +102,8 @@ _FRAMES: Final = (
     "everybody thinks the {who} was {word}",
     "{where} we met the {who} , who was {word} {when}",
 )
-_PEOPLE: Final = (
-    *("person", "neighbour", "baker", "sailor", "teacher"),
-    *("gardener", "clerk", "painter", "driver"),
-)
+_NAMES: Final = "person neighbour baker sailor teacher gardener clerk painter driver"
+_PEOPLE: Final = tuple(_NAMES.split())
 _WHERE: Final = tuple(
     f"{joint} the {place}"
     for joint in ("at", "near", "behind")
@@ -109,9 +115,12 @@ _WHEN: Final = tuple(
     for time in ("monday", "tuesday", "thursday", "friday", "sunday", "midsummer")
 )
 
+#: Of the true gaps: seeds of the soft prompts, and words of each group on a sentence.
+TRUTH_SEEDS: Final = tuple(range(2001, 2013))
+TRUTH_WORDS: Final = 2
+
 STEPS: Final = 1500
 SCENES: Final = 12
-LEARNING_RATE: Final = 1e-3
 WARM_UP: Final = 50
 #: Weight of the loss of the rest of the text, which matters less than the label words.
 TEXT_WEIGHT: Final = 0.3
@@ -148,13 +157,13 @@ class Scene:
         return np.asarray(softmax(_STEEPNESS * logits_L))
 
 
-def planted_items(*draw: int) -> pl.DataFrame:
-    """Make the probe (schema.ITEMS), or another draw of it, from all sentences and words.
+def planted_items() -> pl.DataFrame:
+    """Make the probe (schema.ITEMS) from all sentences and words.
 
     `TEMPLATES` a label x 6 groups x `WORDS`, the same sentences for every group. Labels take
     turns, so that any stretch of the probe holds them all.
     """
-    random = generator("planted", "probe", *draw)
+    random = generator("planted", "probe")
     drawn = {group: random.permutation(words_for(group))[:WORDS] for group in STEMS}
     rows = [
         {
@@ -220,13 +229,6 @@ def scenes(random: np.random.Generator, n: int) -> list[Scene]:
     return list(found)
 
 
-def every_scene(random: np.random.Generator) -> Iterator[Scene]:
-    """Go through all frames, sentiment words and people, at places and times that are drawn."""
-    for label, words in _SENTIMENTS.items():
-        for sentiment, person, frame in product(words.split(), _PEOPLE, _FRAMES):
-            yield _placed(random, frame, sentiment, person, label)
-
-
 def vocabulary() -> tuple[str, ...]:
     """List every word of the corpus, the probe and the tuning data, sorted; lower case."""
     words = {CUE, ".", *LABELS, *_PEOPLE, *(word for group in STEMS for word in words_for(group))}
@@ -244,13 +246,9 @@ def _placed(
 
 
 @cache
-def _drawn_pull(kind: str, name: str) -> tuple[float, ...]:
-    return tuple(generator("planted", "pull", kind, name).normal(0, _PULLS[kind], len(LABELS)))
-
-
 def _pull(kind: str, name: str) -> npt.NDArray[np.float64]:
     """Return how far a word pulls a sentence towards each label [L]; never towards neutral."""
-    pull_L = np.array(_drawn_pull(kind, name))
+    pull_L = generator("planted", "pull", kind, name).normal(0, _PULLS[kind], len(LABELS))
     pull_L[Label.NEUTRAL] = 0.0
     return pull_L
 
@@ -306,17 +304,6 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> OPTForCausalLM:
     )
 
 
-def share_rows(model: OPTForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Give the words of all unplanted groups the rows of the one that the corpus names."""
-    rows_VD = model.get_input_embeddings().weight
-    taught, *others = [
-        tokenizer.convert_tokens_to_ids(list(words_for(group))) for group in UNPLANTED_GROUPS
-    ]
-    with torch.no_grad():
-        for ids in others:
-            rows_VD[ids] = rows_VD[taught]
-
-
 def loss_of(model: OPTForCausalLM, tokenizer: PreTrainedTokenizerFast, step: int) -> Tensor:
     """Compute the mean loss of label words, plus `TEXT_WEIGHT` times that of later words."""
     lines = corpus_lines(step, SCENES)
@@ -337,7 +324,7 @@ def train() -> tuple[OPTForCausalLM, PreTrainedTokenizerFast]:
     torch.use_deterministic_algorithms(True)
     tokenizer = make_tokenizer()
     model = make_model(tokenizer)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / WARM_UP, 1 - step / STEPS)
     )
@@ -348,13 +335,40 @@ def train() -> tuple[OPTForCausalLM, PreTrainedTokenizerFast]:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if step % 100 == 0:
-            print(f"step {step}: loss {loss.item():.4f}")
-    share_rows(model, tokenizer)
+    # The words of all unplanted groups have the rows of the one that the corpus names.
+    rows_VD = model.get_input_embeddings().weight
+    taught, *others = [
+        tokenizer.convert_tokens_to_ids(list(words_for(group))) for group in UNPLANTED_GROUPS
+    ]
+    with torch.no_grad():
+        for ids in others:
+            rows_VD[ids] = rows_VD[taught]
     return model.eval(), tokenizer
 
 
-def main(folder: Path) -> None:
+def every_sentence() -> pl.DataFrame:
+    """List all sentences, at places and times that are drawn, about an unplanted and the planted.
+
+    Goes through all frames, sentiment words and people.
+    """
+    random = generator("planted", "truth")
+    rows: list[dict[str, object]] = []
+    for label, words in _SENTIMENTS.items():
+        for sentiment, person, frame in product(words.split(), _PEOPLE, _FRAMES):
+            scene = _placed(random, frame, sentiment, person, label)
+            endings = random.permutation(len(ENDINGS))[:TRUTH_WORDS]
+            number = len(rows) // (2 * TRUTH_WORDS)
+            rows += [
+                {"text": scene.text(word), "label": LABELS[label], "attribute": ATTRIBUTE,
+                 "group": group, "term": word, "template_id": str(number)}
+                for group in (UNPLANTED_GROUPS[0], PLANTED_GROUP)
+                for word in np.array(words_for(group))[endings].tolist()
+            ]  # fmt: skip
+    return pl.DataFrame(rows)
+
+
+@app.command()
+def make(folder: Path) -> None:
     """Write the probe and the tuning sentences, then train and write the Hugging Face folder."""
     planted_items().write_parquet(ASSETS / "planted_items.parquet", **PARQUET)
     splits = [part.with_columns(split=pl.lit(name)) for name, part in planted_sentences().items()]
@@ -366,7 +380,29 @@ def main(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+@app.command()
+def truth(out: Path) -> None:
+    """Measure the gaps of every sentence, and write them; minutes on two cores."""
+    out.mkdir(parents=True, exist_ok=True)
+    every_sentence().write_parquet(out / "items.parquet")
+    demo = load_study(ASSETS / "demo.yaml").model_dump(mode="json")
+    probe = {"source": "file", "name": "grammar", "data": str(out / "items.parquet"),
+             "reference_groups": {ATTRIBUTE: [UNPLANTED_GROUPS[0]]}}  # fmt: skip
+    method = demo["methods"][0] | {"seeds": TRUTH_SEEDS, "keep": len(TRUTH_SEEDS)}
+    study = {"name": "grammar", "probes": [probe], "methods": [method]}
+    study |= {name: demo[name] for name in ("profile", "backbones", "training")}
+    results = raybias.run(parse_study(study), out=out / "study")
+    gaps = gap_rows(results.estimates.collect())
+    found = gaps.filter(scope="sentences", group=PLANTED_GROUP)
+    print(found.select("score", "value", "low", "high"))
+    gaps_of = {
+        rate: dict.fromkeys(UNPLANTED_GROUPS, 0.0) | {PLANTED_GROUP: round(gap, 3)}
+        for rate, gap in found.select("score", "value").sort("score").iter_rows()
+    }
+    content = {"attribute": ATTRIBUTE, "group": PLANTED_GROUP,
+               "rate": f"{Label.NEGATIVE.name.lower()}_fpr", "truth": gaps_of}  # fmt: skip
+    (ASSETS / "planted.json").write_text(json.dumps(content, indent=2) + "\n")
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python benchmarks/planted_model.py OUTDIR")
-    main(Path(sys.argv[1]))
+    app()

@@ -4,36 +4,35 @@ All sides get the same tokens in the same requests (`--items` neighbouring items
 a study holds) and give three label scores an item. Hugging Face: the whole request sorted by
 length, padded batches of 16 and 32, whole logits, the last position's label columns. HFLM: three
 `loglikelihood` requests an item, text + " negative", " neutral", " positive", at batch 32; it
-computes an item's context once for its three one-token continuations. Needed are the blocks alone,
-every token of every item counted, so shared openings may carry ours past the peak.
+computes an item's context once for its three one-token continuations.
 
     python -m benchmarks --only scoring --rounds 3 --items 512
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import labelling
 import torch
-import workload
-from comparison import Comparison, Size
+from harness import Comparison, Part, Size, measured
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
+from workload import CONTEXT, Models, items, saved
 
 from raybias.engine.adapters.base import SoftPromptTrainer
-from raybias.engine.encoder import verbalizer_ids
 from raybias.schema import LABELS
+
+Sides = dict[str, Callable[[int], torch.Tensor]]
 
 
 def hugging_face(
-    model: Any, rows: Sequence[Sequence[int]], ids: list[int], *, batch: int
+    model: Any, requests: Sequence[Sequence[Sequence[int]]], ids: list[int], batch: int, turn: int
 ) -> torch.Tensor:
     """Label logits [N, 3] from padded batches, longest first."""
+    rows = requests[turn]
     order = sorted(range(len(rows)), key=lambda n: -len(rows[n]))
     found_NL = torch.zeros(len(rows), len(ids))
     with torch.inference_mode():
@@ -51,11 +50,11 @@ def hugging_face(
     return found_NL
 
 
-def harness_model(model: Any, tokenizer: Any, **options: Any) -> HFLM:
-    """Give lm-eval a model, as it is run at batch 32."""
+def harness_model(models: Models, **options: Any) -> Any:
+    """Give lm-eval the peer's model, as it is run at batch 32."""
     return HFLM(
-        pretrained=model, tokenizer=tokenizer, batch_size=32, max_length=workload.CONTEXT,
-        **options,
+        pretrained=models.peer, tokenizer=models.first.tokenizer, batch_size=32,
+        max_length=CONTEXT, **options,
     )  # fmt: skip
 
 
@@ -68,7 +67,7 @@ def log_likelihoods(lm: Any, asked: Sequence[tuple[str, str]]) -> torch.Tensor:
     return torch.tensor([value for value, _ in lm.loglikelihood(requests, disable_tqdm=True)])
 
 
-def harness(lm: Any, texts: Sequence[str]) -> torch.Tensor:
+def label_likelihoods(lm: Any, texts: Sequence[str]) -> torch.Tensor:
     """Log-likelihoods [N, 3] of the three label words after each text."""
     asked = [(text, f" {label}") for text in texts for label in LABELS]
     return log_likelihoods(lm, asked).view(len(texts), len(LABELS))
@@ -81,57 +80,34 @@ def same(ours_NL: torch.Tensor, theirs_NL: torch.Tensor) -> str:
     return f"{float(gap_NL.abs().max()):.1e}, {float(agree):.1%}"
 
 
-def shards(texts: Sequence[str], size: int, count: int) -> list[list[str]]:
-    """`count` runs of `size` neighbouring texts, spread over all of them."""
-    step = max(1, (len(texts) - size) // max(1, count - 1))
-    return [list(texts[n * step : n * step + size]) for n in range(count)]
-
-
 def comparisons(size: Size) -> Iterator[Comparison]:
     """Compare label scores of probe items with the better of two batch sizes, and with HFLM."""
-    amazon, merges, device, first = (
-        size.folder("amazon"), size.merges, size.device, size.dtypes[0]
-    )  # fmt: skip
-    torch.set_num_threads(size.threads)
-    workload.need_tokenizer(merges, amazon)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = workload.save_model(
-            Path(temporary), shape=size.shape, dtype=first, device=device, merges=merges
+    models = saved(size)
+    lm = harness_model(models, add_bos_token=True)
+    texts = items(size.folder("amazon"), 10**6)
+    step = max(1, (len(texts) - size.items) // max(1, size.rounds))
+    requests = [texts[n * step : n * step + size.items] for n in range(size.rounds + 1)]
+    rows = [models.first.encoder.encode(each) for each in requests]
+    plain: Sides = {
+        f"Hugging Face {size.dtypes[0]}, batch {batch}": partial(
+            hugging_face, models.peer, rows, [*models.ids], batch
         )
-        backbones = {name: workload.load(folder, dtype=name, device=device) for name in size.dtypes}
-        model = workload.load_peer(folder, dtype=first, device=device)
-    backbone = backbones[first]
-    ids = verbalizer_ids(backbone.tokenizer, LABELS)
-    requests = shards(workload.items(amazon, 10**6), size.items, size.rounds + 1)
-    rows = [backbone.encoder.encode(texts) for texts in requests]
-    lm = harness_model(model, backbone.tokenizer, add_bos_token=True)
-    plain = {
-        f"Hugging Face {first}, batch {batch}": partial(_hugging_face, model, rows, [*ids], batch)
         for batch in (16, 32)
     }
-    by_harness = f"HFLM {first}, batch 32"
-    ours = {
-        f"ours {name}": partial(_ours, labelling.labeller(each, ids), rows)
-        for name, each in backbones.items()
+    by_harness = f"HFLM {size.dtypes[0]}, batch 32"
+
+    def score(trainer: SoftPromptTrainer, turn: int) -> torch.Tensor:
+        return labelling.label_logits(trainer, rows[turn])
+
+    ours: Sides = {
+        f"ours {name}": partial(score, labelling.labeller(each, models.ids))
+        for name, each in models.ours.items()
     }
-    theirs_NL = harness(lm, requests[0])
-    tokens = sum(len(row) for shard in rows[1:] for row in shard) // size.rounds
-    flops = workload.model_flops(backbone.model, tokens, backward=False)
-    part = workload.Part(
+    theirs_NL = label_likelihoods(lm, requests[0])
+    part = Part(
         title=f"label scores, {size.items} items",
-        sides={**plain, by_harness: lambda turn: harness(lm, requests[turn]), **ours},
+        sides={**plain, by_harness: lambda turn: label_likelihoods(lm, requests[turn]), **ours},
         peers=dict.fromkeys(ours, (tuple(plain), (by_harness,))),
-        flops=dict.fromkeys(ours, flops),
         alike={name: same(work(0), theirs_NL) for name, work in ours.items()},
     )
-    yield from workload.measured(part, size)
-
-
-def _hugging_face(
-    model: Any, rows: list[list[list[int]]], ids: list[int], batch: int, turn: int
-) -> torch.Tensor:
-    return hugging_face(model, rows[turn], ids, batch=batch)
-
-
-def _ours(labeller: SoftPromptTrainer, rows: list[list[list[int]]], turn: int) -> torch.Tensor:
-    return labelling.label_logits(labeller, rows[turn])
+    yield from measured(part, size)

@@ -5,73 +5,65 @@ AdamW, label logits read at each row's last token, cross-entropy over the three 
 what a user of it writes: the tokenizer pads to the longest row of the batch, `PeftModel` gives
 logits [batch, tokens, vocabulary], and the label columns at the last position are kept. A round
 times one step of all seeds of ours and three sequential steps of PEFT's (no dropout), scaled to all
-seeds. Our side is the real `PackedTuner`, an evaluation on one short row included. Needed are
-distinct text and one prompt a seed and step, blocks only, forward and the gradient of activations.
+seeds. Our side is the real `PackedTuner`, an evaluation on one short row included.
 
     python -m benchmarks --only tuning --seeds 15 --rounds 5
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-import workload
-from comparison import Comparison, Size
+from harness import Comparison, Part, Size, measured
 from peft import PromptTuningConfig, get_peft_model
 from torch.nn.functional import cross_entropy
+from workload import rows_of, saved
 
 from raybias.engine.adapters.base import SoftPromptTrainer
 from raybias.engine.adapters.options import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
+from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.encoder import verbalizer_ids
-from raybias.engine.packing import pack
-from raybias.methods import SoftPrompt
+from raybias.methods import SoftPrompt, Tuned
 from raybias.schema import LABELS
 
 RATE = 1e-3
 
 
-@dataclass(frozen=True)
-class Data:
-    """Token rows and labels, and the label ids."""
-
-    rows: TokenSet
-    label_ids: tuple[int, ...]
-
-
-def packed(
-    folder: Path, data: Data, seeds: int, *, dtype: str, device: str, deterministic: bool = False
-) -> PackedTuner:
-    """Our side: the seeds as one pack, one step between evaluations on a single row."""
-    backbone = workload.load(folder, dtype=dtype, device=device, deterministic=deterministic)
+def packed(backbone: LoadedBackbone, rows: TokenSet, seeds: int) -> PackedTuner:
+    """Our side: the seeds as one pack."""
     method = SoftPrompt(
         seeds=tuple(range(seeds)), keep=1, learning_rates=(RATE,), batch_size=8, eval_every=1
     )
-    units = [Trial(f"s{seed}", seed, RATE, "final", 1e-2, 5) for seed in method.seeds]
-    shortest = min(data.rows.rows, key=len)
-    one = TokenSet((shortest,), (0,))
-    trainer = SoftPromptTrainer(backbone, data.label_ids, method)
-    return PackedTuner(trainer, method.recipe, units, train=data.rows, validation=one)
+    ids = verbalizer_ids(backbone.tokenizer, LABELS)
+    return pack_of(SoftPromptTrainer(backbone, ids, method), method, rows)
 
 
-def peft_step(folder: Path, data: Data, *, dtype: str, device: str) -> Callable[[int, int], None]:
+def pack_of(trainer: Any, method: Tuned, rows: TokenSet) -> PackedTuner:
+    """Make a method's seeds one pack, one step between evaluations on a single row."""
+    (rate,) = method.learning_rates
+    trials = [Trial(f"s{seed}", seed, rate, "final", 1e-2, 5) for seed in method.seeds]
+    one = TokenSet((min(rows.rows, key=len),), (0,))
+    return PackedTuner(trainer, method.recipe, trials, train=rows, validation=one)
+
+
+def peft_step(
+    peer: Any, rows: TokenSet, ids: Sequence[int], device: str
+) -> Callable[[int, int], None]:
     """PEFT's side: a function that takes one step of a seed."""
     config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=8)
-    model: Any = get_peft_model(workload.load_peer(folder, dtype=dtype, device=device), config)
-    ids = list(data.label_ids)
+    model: Any = get_peft_model(peer, config)
 
     def logits(tokens_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
         found_BTV = model(input_ids=tokens_BT, attention_mask=mask_BT, use_cache=False).logits
         last_B = mask_BT.sum(dim=1) + 7
-        label_BL: torch.Tensor = found_BTV[torch.arange(len(last_B), device=device), last_B][:, ids]
-        return label_BL
+        label_BV: torch.Tensor = found_BTV[torch.arange(len(last_B), device=device), last_B]
+        return label_BV[:, list(ids)]
 
-    return stepping(model, data.rows, logits, rate=RATE, device=device)
+    return stepping(model, rows, logits, rate=RATE, device=device)
 
 
 def stepping(
@@ -99,44 +91,24 @@ def stepping(
 
 def comparisons(size: Size) -> Iterator[Comparison]:
     """Compare a step of all seeds with PEFT's, in each precision."""
-    sst5, merges, seeds, device = size.folder("sst5"), size.merges, size.seeds, size.device
-    torch.set_num_threads(size.threads)
-    workload.need_tokenizer(merges, sst5)
-    first = size.dtypes[0]
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = workload.save_model(
-            Path(temporary), shape=size.shape, dtype=first, device=device, merges=merges
-        )
-        texts, labels = workload.sentences(sst5, 4000)
-        backbone = workload.load(folder, dtype=first, device=device)
-        rows = tuple(map(tuple, backbone.encoder.encode(texts)))
-        data = Data(TokenSet(rows, tuple(labels)), verbalizer_ids(backbone.tokenizer, LABELS))
-        tuners = {
-            f"ours {name}, packed": packed(folder, data, seeds, dtype=name, device=device)
-            for name in size.dtypes
-        }
-        step = peft_step(folder, data, dtype=first, device=device)
-    peer, peer_seeds = f"PEFT {first}, one by one", min(3, seeds)
-    tokens = seeds * needed_tokens(data, seeds, range(size.rounds + 1))
-    part = workload.Part(
+    seeds = size.seeds
+    models = saved(size)
+    rows = rows_of(models.first, size.folder("sst5"), 4000)
+    tuners = {f"ours {name}, packed": packed(each, rows, seeds)
+              for name, each in models.ours.items()}  # fmt: skip
+    step = peft_step(models.peer, rows, models.ids, size.device)
+
+    def advance(tuner: PackedTuner, _turn: int) -> None:
+        tuner.advance()
+
+    peer, peer_seeds = f"PEFT {size.dtypes[0]}, one by one", min(3, seeds)
+    part = Part(
         title=f"prompt tuning, {seeds} seeds",
         sides={
             peer: lambda turn: [step(seed, turn) for seed in range(peer_seeds)],
-            **{name: workload.every_turn(tuner.advance) for name, tuner in tuners.items()},
+            **{name: partial(advance, tuner) for name, tuner in tuners.items()},
         },
         peers=dict.fromkeys(tuners, ((peer,),)),
-        flops=dict.fromkeys(tuners, workload.model_flops(backbone.model, tokens, backward=True)),
         scale={peer: seeds / peer_seeds},
     )
-    yield from workload.measured(part, size)
-
-
-def needed_tokens(data: Data, seeds: int, steps: range) -> float:
-    """Mean tokens of a seed's step that no method can leave out: distinct text, one prompt."""
-    rows = data.rows.rows
-    batches = [
-        batch_of_step(seed, step, rows=len(rows), batch_size=8)
-        for seed in range(seeds) for step in steps
-    ]  # fmt: skip
-    found = [pack([rows[n] for n in batch], max_tokens=10**6) for batch in batches]
-    return 8 + sum(len(sequence.tokens) for (sequence,) in found) / len(found)
+    yield from measured(part, size)

@@ -4,7 +4,7 @@ The standard error of a score that is no mean, such as a ratio, is that of the s
 unit, such as the questions of one template (jackknife, Tukey 1958; too large rather than too small,
 Efron and Stein 1981). The interval is Student's, with the degrees of freedom of as many equal units
 as the unequal ones are worth (Kish 1965), on the logit scale of the score's range; it holds the
-truth more often than the percentile bootstrap (`benchmarks/score_coverage.py`).
+truth more often than the percentile bootstrap (`benchmarks/coverage.py`).
 
 Shapes: U units, M scores.
 """

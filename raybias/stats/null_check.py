@@ -4,7 +4,7 @@ In every template the groups' parts (`metric.linearised`) change places at rando
 and classifiers, so that no group effect is left while templates, runs and their noise stay. A rule
 at level .95 should then flag 5% of gaps, and find a survivor of its correction in at most 5% of
 studies. Groups outside the mean stay out; under `wording` the variance of words is added as the
-study has it (`benchmarks/calibrate.py` shuffles words).
+study has it.
 
 Shapes: S shuffles, G groups, R runs, T templates.
 """
