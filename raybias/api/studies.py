@@ -187,7 +187,8 @@ def audit(
     probe: attribute of the Amazon templates: race, age, gender, religion, nationality, disability
         or sexuality.
     method: kind of method, such as zero_shot or lora; None chooses by the pilot and the budget.
-    data: local folder of the public data sets; what it lacks is fetched there.
+    data: local folder that holds the public data sets as amazon/ and sst5/; what it lacks is
+        fetched there.
     budget: time on this machine or cluster: 90s, 10m or 2h; starting Ray is not counted.
     out: folder or URI of the results; by default out/audit-MODEL-PROBE, with the method if given.
     address: as for `run`.

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from raybias import schema
@@ -14,6 +15,7 @@ from raybias.config import Statistics
 from raybias.schema import ALL, TABLE
 from raybias.stats.bootstrap import Resampled
 from raybias.stats.breakdown import leave_one_out
+from raybias.stats.components import Doubles, MeanEstimate, satterthwaite
 from raybias.stats.counts import Counts, without_extras
 from raybias.stats.foreign import BLOCK
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, GapRules, by_family
@@ -118,6 +120,7 @@ def _ratios(found: GapAnalysis) -> pl.DataFrame:
             tables.append(replace(
                 named, values_GRT=parts_GRT[kept] - parts_GRT[best] + logs_G[:, None, None],
                 groups=tuple(table.groups[g] for g in kept), in_mean_G=table.in_mean_G[kept],
+                apart=table.apart and _of_logs(table.apart, kept, best, logs_G),
             ))  # fmt: skip
         for g in np.setdiff1d(np.arange(len(known)), kept):
             value = 1.0 if g == best else 0.0 if known[best] else None
@@ -128,6 +131,16 @@ def _ratios(found: GapAnalysis) -> pl.DataFrame:
     )  # fmt: skip
     whole = pl.concat([judged, from_rows(rows)], how="diagonal")
     return whole.with_columns(statistic=pl.lit("ratio"))
+
+
+def _of_logs(
+    rates: MeanEstimate, kept: npt.NDArray[np.int64], best: int, logs_G: Doubles
+) -> MeanEstimate:
+    """Estimate logarithms of the rates of independent groups by that of the best, linearised."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        variance = rates.variance / rates.mean**2
+    terms = [(variance[each], rates.freedom[each]) for each in (kept, best)]
+    return MeanEstimate(logs_G, *satterthwaite(terms))
 
 
 def net_significance(gaps: pl.DataFrame) -> pl.DataFrame:

@@ -293,10 +293,11 @@ def choose(question: Question, budget: float, estimate: Callable[[Study], float]
         dearer.append((study, takes))
     last = _SURE * dearer[-1][1]
     raise PlanError(
-        f"the smallest design may take {duration(last)} here, and {duration(budget)} are left of"
-        " the budget",
+        f"the smallest design may take {duration(last)} here, and {duration(max(0.0, budget))} are"
+        " left of the budget",
         where=question.model,
-        cure="give a larger --budget, a smaller model, or a machine with a GPU",
+        cure="give the same command again, which keeps the pilot, or a larger --budget, a smaller"
+        " model, or a machine with a GPU",
     )
 
 

@@ -135,7 +135,7 @@ def table_of(
         wide = wide.join(again, on=keys, how="left", nulls_equal=True, maintain_order="left")
         columns["significant if redrawn"] = lambda row: ", ".join(row["again"] or ())
     elif kind.redrawn and estimates["scope"].n_unique() > 1:
-        columns["redrawn"] = lambda row: str(test(row)["scope"] or "")
+        columns["interval over"] = lambda row: str(test(row)["scope"] or "")
     for name, header in (("n", kind.called.get("n", "n")), ("units", kind.units)):
         known = wide[name].drop_nulls()
         if known.len() and (name == "n" or not wide["units"].equals(wide["n"])):

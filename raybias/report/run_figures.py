@@ -12,7 +12,7 @@ from raybias.config import MethodFields
 from raybias.methods import Tuned, tuned_methods
 from raybias.planning.inventory import duration
 from raybias.report.rendering import Drawn, rendered, round_values, slug
-from raybias.schema import SCHEDULE_FILE
+from raybias.schema import SCHEDULE, SCHEDULE_FILE
 from raybias.storage import Store
 
 #: Most points of one line; a longer one is drawn as means of equal stretches.
@@ -129,7 +129,7 @@ def devices_used(store: Store) -> str:
     """
     if not store.exists(SCHEDULE_FILE):
         return ""
-    held = pl.DataFrame(store.read_table(SCHEDULE_FILE))
+    held = pl.DataFrame(store.read_table(SCHEDULE_FILE, schema=SCHEDULE))
     if not held.height or held["devices"][0] < 2:
         return ""
     seconds = float(held["end"].to_numpy().max())

@@ -145,13 +145,17 @@ def verdict(gaps: pl.DataFrame) -> str:
         more = len(parts) - 1
         others = wording.counted(more, "other difference was", "other differences were")
         return " ".join([*unable, _sentence(gaps, parts[0]), *([f"{others} found."] * (more > 0))])
-    rate = judged["score"][0]
-    far = judged.filter(score=rate).select(pl.max_horizontal(pl.col("low", "high").abs()).max())
     said = [*unable, "No group was shown to be treated unlike the others."]
-    if far.item() is not None:
-        reach = _size(rate, far.item())
+    far = pl.max_horizontal(pl.col("low", "high").abs()).max()
+    ends = judged.group_by("score", maintain_order=True).agg(far.alias("far")).drop_nulls()
+    if ends.height:
+        reach = [_size(rate, end) for rate, end in ends.iter_rows()]
+        if len(reach) > 1:
+            names = (wording.metric(rate).title for rate in ends["score"])
+            reach = [f"{size} ({name})" for size, name in zip(reach, names, strict=True)]
         said.append(
-            f"Nor was it shown that all are treated alike: the intervals reach up to {reach}."
+            "Nor was it shown that all are treated alike: the intervals reach up to "
+            f"{wording.listed(reach)}."
         )
     return " ".join(said)
 
@@ -230,7 +234,9 @@ def by_scope(gaps: pl.DataFrame, components: pl.DataFrame) -> str:
         part = judged.filter(scope=scope)
         begin = "if" if parts else "Significant if"
         total = str(part.height) if parts else wording.counted(part.height, "gap")
-        redrawn = "only seeds are redrawn" if scope == "runs" else f"{ADDED[scope]} are too"
+        redrawn = f"{ADDED[scope]} are too" if parts else REDRAWN[scope]
+        if scope == "runs":
+            redrawn = "only seeds are redrawn"
         said = f"{begin} {redrawn}: {part['significant'].sum() or 'none'} of {total}"
         if corrected:
             many = "" if parts else " for many tests"

@@ -19,17 +19,18 @@ from raybias.measures.prediction_rows import BY, KIND, gap_rows, under
 from raybias.report import wording
 from raybias.report.estimates import parts_of
 from raybias.report.rendering import Cell, TextTable, rendered, table, worded
-from raybias.report.sentences import once, refusals, verdict
+from raybias.report.sentences import findings, once, refusals, verdict
 from raybias.schema import ALL, TABLE
+from raybias.stats.conclusive import refused
 from raybias.stats.scopes import SCOPES
 from raybias.storage import Store
 
 #: By scope, what NIST AI 800-3 calls it, and the question that its intervals answer.
 _ASKED: Final = {
-    "runs": ("benchmark accuracy", "would other seeds say so, on these very sentences?"),
-    "sentences": ("generalized accuracy", "would other sentences like these?"),
-    "items": ("generalized accuracy", "would other items like these?"),
-    "wording": ("one level further", "would other words for the groups, too?"),
+    "runs": ("benchmark accuracy", "Would other seeds give this result on these sentences?"),
+    "sentences": ("generalized accuracy", "Would it hold for other sentences of this kind?"),
+    "items": ("generalized accuracy", "Would it hold for other items of this kind?"),
+    "wording": ("one level further", "Would it hold for other words for the groups too?"),
 }
 #: The rate that is asked for, where it is measured.
 _SELECTED: Final = "selection_rate"
@@ -56,7 +57,7 @@ def write_statement(
     gaps = gap_rows(estimates, scope)
     others = estimates.filter(pl.col("kind") != KIND)
     parts = parts_of(others, level=level, scope=scope)
-    said = [verdict(gaps)] if gaps.height else []
+    said = findings(gaps) or [verdict(gaps)] if gaps.height else []
     said += [text for part in parts for text in (*part["unable"], *part["said"])]
     tables = [*_group_tables(estimates, scope)]
     selected = [shown for score, shown in tables if score == _SELECTED]
@@ -120,7 +121,10 @@ def _scopes(estimates: pl.DataFrame) -> TextTable:
 
 
 def _group_tables(estimates: pl.DataFrame, scope: str) -> Iterator[tuple[str, TextTable]]:
-    """Yield each rate, and its table of a classifier's impact ratios on an attribute."""
+    """Yield each rate, and its table of a classifier's impact ratios on an attribute.
+
+    Classifiers that cannot do their task have none.
+    """
     one = estimates.filter(
         pl.col("kind") == KIND, pl.col("group") != ALL, pl.col("model") != ALL,
         pl.col("condition").str.contains(f"^($|{BY})"),
@@ -132,6 +136,9 @@ def _group_tables(estimates: pl.DataFrame, scope: str) -> Iterator[tuple[str, Te
     both = rates.join(
         ratios.select(*keys, ratio=pl.struct("value", "low", "high", "reason")),
         on=keys, how="left", nulls_equal=True, maintain_order="left",
+    ).join(
+        gap_rows(estimates).filter(refused("reason")).select(TABLE).unique(),
+        on=TABLE, how="anti", nulls_equal=True, maintain_order="left",
     ).with_columns(share=pl.col("n") / pl.col("n").sum().over(*TABLE, "score"))  # fmt: skip
     names = wording.naming_keys(both, ("method", "dataset", "probe", "style"))
     for _, part in both.group_by(*TABLE, "score", maintain_order=True):

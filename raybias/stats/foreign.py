@@ -149,7 +149,7 @@ def _numbered(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame
     else:
         codes = {**_SENTIMENT, **_SAID, **{each.title(): code for each, code in _SAID.items()}}
     cure = _CURE
-    if not numbers and len(words) <= _NAMED:
+    if words.cast(pl.Float64, strict=False).null_count() == len(words) <= _NAMED:
         cure = f"say which of {', '.join(words)} is the class: --positive {words[-1]}"
     coded = []
     for name, text in texts.items():

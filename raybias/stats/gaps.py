@@ -308,7 +308,7 @@ def _per_run(rates: pl.DataFrame, inside: pl.DataFrame) -> pl.DataFrame:
     for row in undefined.sort(GAP_KEYS).iter_rows(named=True):
         warn(
             f"{row['score']} of {row['attribute']} {row['group']} is undefined in {row['len']} "
-            f"run(s) of {row['model']} (FP + TN = 0); the group leaves their mean"
+            f"run(s) of {row['model']} (none of its items counts); the group leaves their mean"
         )
     mean = pl.col("value").filter("in_mean").mean().over(*RUN_KEYS, "attribute", "score")
     return table.with_columns(

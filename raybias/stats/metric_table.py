@@ -23,6 +23,7 @@ from raybias.schema import ALL, TABLE
 from raybias.stats.bootstrap import Weights, percentile_interval
 from raybias.stats.components import Doubles
 from raybias.stats.contrasts import Laid, lay_out, ratio
+from raybias.stats.foreign import BLOCK
 from raybias.stats.metric import Contrast, CountArrays, Metric, linearised, metrics
 from raybias.stats.scopes import GapTable, rate_table
 
@@ -113,7 +114,7 @@ class _Drawing:
         against = self.against or DEFAULT_BACKGROUND
         parts = Contrast(outcomes=(entry.name,), against=against, distance=lambda b, g: g - b)
         each, whole = self._drawn(parts, against)
-        table = difference_table(self.laid, entry.name, against)
+        table = difference_table(self.laid, entry.name, against, BLOCK * (self.wide == "items"))
         found = self._crossed(table, "not every run has examples of each group that count")
         values = zip(self.laid.groups, each[0], strict=True)
         rows = [self.row(entry, g, value, against, **found[g]) for g, value in values]
@@ -244,8 +245,11 @@ class _Drawing:
                 "group": group, "condition": against, "value": float(value), **found}  # fmt: skip
 
 
-def difference_table(laid: Laid, name: str, against: str) -> GapTable | None:
-    """Lay a share less the background's out by run and unit; None where a run lacks a group."""
+def difference_table(laid: Laid, name: str, against: str, unit: str = "") -> GapTable | None:
+    """Lay a share less the background's out by run and unit; None where a run lacks a group.
+
+    `unit` begins the names of units.
+    """
     shape = (laid.units, laid.runs, len(laid.groups))
     items, hits = (
         laid.counts(f"{part} {name}").reshape(shape).transpose(2, 1, 0)
@@ -254,7 +258,8 @@ def difference_table(laid: Laid, name: str, against: str) -> GapTable | None:
     if "pooled" not in against:
         reference = against.removeprefix("reference:")
         inside = laid.in_mean_G if reference == against else np.array(laid.groups) == reference
-        counts = CountArrays(laid.keys, (name,), laid.groups, tuple(map(str, range(laid.units))),
+        counts = CountArrays(laid.keys, (name,), laid.groups,
+                             tuple(f"{unit}{number}" for number in range(laid.units)),
                              items[None], hits[None])  # fmt: skip
         rates = rate_table(counts, 0, dict(zip(laid.groups, inside.tolist(), strict=True)))
         return None if rates is None else rates.less_mean()

@@ -24,7 +24,7 @@ from raybias import schema
 from raybias.config import Statistics
 from raybias.schema import ALL
 from raybias.seeding import generator
-from raybias.stats.components import Doubles
+from raybias.stats.components import Doubles, MeanEstimate
 from raybias.stats.intervals import from_rows
 from raybias.stats.scopes import SCOPES, GapTable, Scope, WordVariance
 
@@ -80,13 +80,18 @@ def _shuffled(table: GapTable) -> Iterator[GapTable]:
     groups = tuple(table.groups[g] for g in np.flatnonzero(inside))
     probe, attribute = table.keys[schema.KEYS.index("probe")], table.keys[-1]
     random = generator(0, "null check", probe, attribute)
+    apart = table.apart and MeanEstimate(
+        *(each[inside] for each in (table.apart.mean, table.apart.variance, table.apart.freedom))
+    )
     step = max(1, _ENTRIES // values_GRT.size)
     for start in range(0, SHUFFLES, step):
         draws = min(step, SHUFFLES - start)
         order_STG = random.random((draws, n_templates, n_groups)).argsort(axis=2)
         order_SG1T = order_STG.swapaxes(1, 2)[:, :, None]
         shuffled = np.take_along_axis(values_GRT[None], order_SG1T, axis=1)
-        yield replace(table, groups=groups, in_mean_G=inside[inside], values_GRT=shuffled)
+        yield replace(
+            table, groups=groups, in_mean_G=inside[inside], values_GRT=shuffled, apart=apart
+        )
 
 
 def _p_values(table: GapTable, words: WordVariance | None, interval: str) -> dict[Scope, Doubles]:

@@ -27,6 +27,7 @@ from raybias.stats.components import (
     mean_squares,
     satterthwaite,
 )
+from raybias.stats.foreign import BLOCK
 from raybias.stats.intervals import ROUNDING, columns_of, parametric
 from raybias.stats.metric import (
     DEFAULT,
@@ -49,6 +50,8 @@ REDRAWN: Final[Mapping[str, str]] = {
     "wording": "seeds, sentences and words for the groups are redrawn",
 }
 
+#: Outcomes of either kind, below which a rate's own variance is not relied on.
+_FEW: Final = 5
 _GROUP: Final = (*TABLE, "group")
 #: What names a mean over runs.
 PLACE: Final = (*_GROUP, "score", "condition")
@@ -76,6 +79,8 @@ class GapTable:
     templates: tuple[str, ...] = ()
     condition: str = ""
     """As in schema.ESTIMATES."""
+    apart: MeanEstimate | None = None
+    """Of items that no template pairs: the means [G], of independent groups (Welch 1947)."""
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -97,7 +102,13 @@ class GapTable:
         if self.values_GRT.shape[-1] > 1:
             over_runs = self.values_GRT.mean(axis=-2)
             squares = self.squares if varies else mean_squares(over_runs, ("template",))
-            found["sentences"] = squares.estimate()
+            found["sentences"] = crossed = squares.estimate()
+            if self.apart is not None:
+                found["sentences"] = replace(
+                    crossed,
+                    variance=np.maximum(crossed.variance, self.apart.variance),
+                    freedom=np.minimum(crossed.freedom, self.apart.freedom),
+                )
             if words is not None:
                 found["wording"] = words.added_to(found["sentences"], self)
         return found
@@ -105,7 +116,15 @@ class GapTable:
     def less_mean(self) -> GapTable:
         """Make gaps of rates: less the mean of the groups in it."""
         mean_RT = self.values_GRT[self.in_mean_G].mean(axis=0)
-        return replace(self, values_GRT=self.values_GRT - mean_RT)
+        apart = self.apart
+        if apart is not None:
+            weights_GG = np.eye(len(self.groups)) - self.in_mean_G / self.in_mean_G.sum()
+            terms_GG = weights_GG**2 * apart.variance
+            apart = MeanEstimate(
+                weights_GG @ apart.mean,
+                *satterthwaite([*zip(terms_GG.T, apart.freedom, strict=True)]),
+            )
+        return replace(self, values_GRT=self.values_GRT - mean_RT, apart=apart)
 
     @cached_property
     def squares(self) -> MeanSquares:
@@ -230,9 +249,27 @@ def rate_table(counts: CountArrays, k: int, member: Mapping[str, bool]) -> GapTa
     if not (runs_R.any() and in_mean_G.any()):
         return None
     kept = np.ix_(whole_G, runs_R, templates_T)
-    parts_GRT = linearised(counts.items_KGRT[k][kept], counts.hits_KGRT[k][kept])
+    items_GRT, hits_GRT = counts.items_KGRT[k][kept], counts.hits_KGRT[k][kept]
+    parts_GRT = linearised(items_GRT, hits_GRT)
     templates = tuple(np.array(counts.templates)[templates_T].tolist())
-    return GapTable(counts.keys, counts.scores[k], groups, in_mean_G, parts_GRT, templates)
+    unpaired = len(templates) > 1 and all(each.startswith(BLOCK) for each in templates)
+    apart = _apart(items_GRT, hits_GRT, parts_GRT) if unpaired else None
+    return GapTable(counts.keys, counts.scores[k], groups, in_mean_G, parts_GRT, templates,
+                    apart=apart)  # fmt: skip
+
+
+def _apart(items_GRT: Doubles, hits_GRT: Doubles, parts_GRT: Doubles) -> MeanEstimate:
+    """Estimate the rates of independent groups.
+
+    Outcomes that are nearly all alike can vary too little by chance: with fewer than five of
+    either kind, the variance is at least that of a rate with one more of each (Laplace).
+    """
+    items_G, hits_G = (each_GRT.sum(axis=2).mean(axis=1) for each_GRT in (items_GRT, hits_GRT))
+    own = mean_squares(parts_GRT.mean(axis=1), ("template",)).estimate()
+    share_G = (hits_G + 1) / (items_G + 2)
+    few_G = np.minimum(hits_G, items_G - hits_G) < _FEW
+    least_G = np.where(few_G, share_G * (1 - share_G) / items_G, 0.0)
+    return MeanEstimate(own.mean, np.maximum(own.variance, least_G), np.maximum(items_G - 1, 1.0))
 
 
 def word_variances(

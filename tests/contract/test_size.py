@@ -11,22 +11,22 @@ from support.documents import ROOT
 #: Lines and files. `raybias` is the whole package, `raybias/*.py` its modules beside the rooms.
 BUDGET = {
     "benchmarks": (4_000, 21),
-    "raybias": (40_753, 185),
+    "raybias": (40_828, 185),
     "raybias/*.py": (1_813, 13),
-    "raybias/api": (610, 3),
+    "raybias/api": (611, 3),
     "raybias/cli": (1_232, 5),
     "raybias/config": (1_685, 6),
     "raybias/engine": (5_675, 22),
     "raybias/formats": (478, 4),
-    "raybias/measures": (3_606, 17),
+    "raybias/measures": (3_619, 17),
     "raybias/methods": (3_211, 11),
-    "raybias/planning": (3_206, 12),
+    "raybias/planning": (3_207, 12),
     "raybias/probes": (3_406, 20),
     "raybias/providers": (1_027, 5),
-    "raybias/report": (4_211, 20),
+    "raybias/report": (4_224, 20),
     "raybias/runtime": (5_085, 24),
-    "raybias/stats": (5_508, 23),
-    "tests": (26_431, 180),
+    "raybias/stats": (5_555, 23),
+    "tests": (26_467, 180),
 }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from scipy import stats
 
 import raybias
 from raybias.errors import ConfigError, DataError
@@ -120,6 +121,41 @@ def test_decisions_about_a_rare_class_are_judged() -> None:
     found = raybias.measure({"label": label, "pred": pred, "group": group})
     gaps = found.filter(~PART, statistic="gap", score="selection_rate")
     assert gaps["survives"].all()
+
+
+def test_gaps_of_independent_items_have_welchs_interval() -> None:
+    table = loans(600)
+    found = raybias.measure(table, by=("sex",), label_column="paid", pred_column="decided",
+                            positive="approved", metric=["selection_rate"])  # fmt: skip
+    row = found.filter(statistic="gap", group="male", score="selection_rate").row(0, named=True)
+    male, female = (
+        (table.filter(sex=each)["decided"] == "approved").to_numpy().astype(float)
+        for each in ("male", "female")
+    )
+    # A gap is half of the difference of two groups.
+    expected = stats.ttest_ind(male, female, equal_var=False).confidence_interval()
+    assert 2 * row["low"] == pytest.approx(expected.low, rel=0.02)
+    assert 2 * row["high"] == pytest.approx(expected.high, rel=0.02)
+
+
+@pytest.mark.filterwarnings("ignore:.*is undefined in")
+def test_a_few_items_that_are_all_alike_show_nothing() -> None:
+    """Of 30 tables without any difference, few have a survivor; a lone item never is one."""
+    random, survivors = np.random.default_rng(7), 0
+    for _ in range(30):
+        n = 60
+        label = random.integers(0, 2, n)
+        table = pl.DataFrame({
+            "label": label,
+            "pred": np.where(random.random(n) < 0.75, label, 1 - label),
+            "sex": random.choice(["f", "m"], n),
+            "race": [*random.choice(["a", "b", "w", "w"], n - 1), "alone"],
+        })  # fmt: skip
+        found = raybias.measure(table, by=("sex", "race")).filter(statistic="gap")
+        judged = found.filter(pl.col("survives").fill_null(value=False))
+        survivors += judged.height > 0
+        assert not judged.filter(pl.col("group").str.contains("alone")).height
+    assert survivors <= 4
 
 
 def test_frames_arrays_and_standard_input_are_read_alike(

@@ -214,7 +214,7 @@ def test_results_are_written_in_the_schema_of_every_eval_ever(
 def test_the_statement_has_the_answer_and_each_groups_rate(written: Store) -> None:
     words = "".join(Page(written.read_text("statement.html")).text.split())
     results = raybias.open(written.uri)
-    assert "".join(sentences.verdict(results.gaps.collect()).split()) in words
+    assert "".join(sentences.findings(results.gaps.collect())[0].split()) in words
     assert "runsbenchmarkaccuracy" in words
     own = results.by_group.filter(group="quixlan", score="negative_fpr").collect()
     rate = own["value"].item()
