@@ -143,7 +143,7 @@ def leftovers(out: Path) -> list[str]:
         live = ray._private.state.actors(actor_state_name="ALIVE").values()
         names = {str(actor["ActorClassName"]) for actor in live}
         found += [f"actor {n}" for n in names if HELD not in n and not any(k in n for k in KEPT)]
-        apps = [name for name in ray_serve.status().applications if name != HELD]
+        apps = [name for name in ray_serve.status().applications if not name.startswith(HELD)]
         found += [f"application {name}" for name in apps]
         if not found:
             break

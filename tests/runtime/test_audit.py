@@ -171,7 +171,7 @@ def test_a_typo_is_one_line_and_nothing_is_written(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert exit_code("audit", causal, "--data", shared / "data", *options) == 2
-    (said,) = capsys.readouterr().err.splitlines()
+    *_, said = capsys.readouterr().err.splitlines()
     assert message in said
     assert list(tmp_path.iterdir()) == []
 

@@ -71,7 +71,7 @@ def record_of(model: Path) -> Record:
 def test_other_files_under_the_same_name_are_another_study(model: Path) -> None:
     store = Store(model.parent / "out")
     begin(store, record_of(model))
-    assert read_record(store) == record_of(model)
+    assert replace(read_record(store), begun="") == record_of(model)
     (model / "README.md").write_text("changed")
     assert resumed(store, record_of(model)).hash == read_record(store).hash
     for name in ("model.safetensors", "tokenizer.json", "chat_template.jinja"):

@@ -119,6 +119,8 @@ def test_bounds_are_the_longest_path_or_the_work_and_grahams_above_it() -> None:
 
 def test_a_schedule_says_how_busy_its_devices_were(tmp_path: Path) -> None:
     held = {"held": [1, 3, 2], "start": [0.0, 0.0, 2.0], "end": [5.0, 2.0, 6.0]}
-    table = pl.DataFrame(held).with_columns(devices=pl.lit(4))
+    table = pl.DataFrame(held).with_columns(
+        devices=pl.lit(4), **dict.fromkeys(("task", "kind", "backbone", "method"), pl.lit("tune"))
+    )
     Store(tmp_path).write_table(SCHEDULE_FILE, table.to_arrow())
     assert devices_used(Store(tmp_path)).startswith("6.0 s, devices busy 79% of it, ")
