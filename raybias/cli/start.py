@@ -342,6 +342,8 @@ def doctor(
         broken = False
         for finding in studies.doctor(address, out=out, hub=hub):
             broken = broken or finding.state == "fail"
+            if finding.state != "ok" and "RAYBIAS_QUIET" in os.environ:
+                print(finding, file=sys.stderr)
             yield finding
         if broken:
             print(

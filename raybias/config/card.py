@@ -230,7 +230,7 @@ class Card(Section):
             for name in getattr(self, field):
                 if name not in known:
                     raise ValueError(
-                        f"{field} names {name!r}, which a probe of kind {self.kind} has not; it has"
+                        f"{field} names {name!r}, which the kind {self.kind} does not have; it has"
                         f" {', '.join(known)}"
                     )
         if both := self.columns.keys() & self.values.keys():

@@ -27,7 +27,7 @@ _KINDS: Final = {
 }
 _CHARACTERS: Final = 1 << 20
 _DEPTH: Final = 32
-#: Values of a document, those that an alias repeats counted again.
+#: Most values of a document, with aliases expanded.
 _VALUES: Final = 100_000
 _DIGITS: Final = 70
 #: Whole numbers have 64 bits.
@@ -82,7 +82,7 @@ def _check_size(text: str) -> None:
         name = getattr(event, "anchor", None)
         if isinstance(event, AliasEvent):
             if name in [outer for outer, _ in around]:
-                raise _Refused(f"*{name} stands inside of what it names", event)
+                raise _Refused(f"*{name} refers to itself", event)
             values += sizes.get(name, 0)
         elif isinstance(event, ScalarEvent):
             values += 1

@@ -379,7 +379,7 @@ def study_schema() -> dict[str, Any]:
 
 
 class _FileSchema(GenerateJsonSchema):
-    """What pydantic generates, with the shorthands of a study file."""
+    """Generates the JSON Schema, with the shorthands of a study file."""
 
     def tuple_schema(self, schema: core_schema.TupleSchema) -> JsonSchemaValue:
         """Allow a single value beside a list of any number of them."""

@@ -263,7 +263,7 @@ class ModelShape:
         return -(-self.weight_bytes // self.parameters)
 
     def part(self, devices: int) -> ModelShape:
-        """Return the largest part of one of `devices` that split the layers."""
+        """Return the shape of the largest part where `devices` split the layers."""
         inside = -(-self.block_parameters // devices)
         left_out = self.block_parameters - inside
         return replace(

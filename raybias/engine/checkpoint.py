@@ -273,7 +273,7 @@ def downloaded(spec: Backbone, files: tuple[str, ...], without: tuple[str, ...])
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
-    """Compute, or recall, each deciding file's sha256 by relative path; ModelError: unreadable."""
+    """Return each deciding file's sha256 by relative path, cached; ModelError: unreadable."""
     from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
 
     cache, known = Store(user_cache_path("raybias")), dict[str, dict[str, Any]]()
@@ -355,7 +355,7 @@ def read_config(spec: Backbone) -> PretrainedConfig:
     with reading_model(spec, CONFIG):
         if folder is not None and not (folder / CONFIG).is_file():
             raise ModelError(f"the folder has no {CONFIG}", where=spec.id, cure=MODEL_CURE)
-        # Before transformers makes a million layers.
+        # Sizes are checked first: transformers would build whatever config.json says.
         _check_sizes(PretrainedConfig.get_config_dict(source_of(spec), **place)[0])
         config: PretrainedConfig = AutoConfig.from_pretrained(
             source_of(spec), trust_remote_code=False, **place

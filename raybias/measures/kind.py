@@ -177,7 +177,7 @@ def kind(made: Kind) -> Kind:
     return made
 
 
-#: What can have a reason that nothing is concluded of it.
+#: Columns that name what can be refused a verdict.
 _JUDGED: Final = ("model", "probe", "method")
 
 

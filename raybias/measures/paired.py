@@ -96,7 +96,7 @@ def _scores(laid: Layout, rules: Rules) -> pl.DataFrame:
     p = _p(laid, np.where(binary[..., None], preferred, values), found.mean, found.square, found.n)
     # Of a preference the mean of squared distances from no bias is that of 0 and 1: a quarter.
     square = np.where(binary, 0.25, found.square) * found.design_effect
-    # Values that do not vary say nothing of others.
+    # Without variance there is no interval.
     flat = ~(found.high - found.low > ROUNDING)
     # A preference is a share, and coreference a difference of shares.
     least_M1 = np.where(laid.neutral_M1 > 0, 0.0, -1.0)
@@ -231,7 +231,7 @@ def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
                 units, place_N = np.unique(unit_N[own_N], return_inverse=True)
                 if min(len(units), values_NS.shape[1]) < 2:
                     continue
-                # Each unit has its part in the means over pairs: the mean of the parts is theirs.
+                # Sums of units are scaled so that their mean is the mean over pairs.
                 mean_S, parts_US = values_NS.mean(axis=0), np.zeros((len(units), styles.sum()))
                 np.add.at(parts_US, place_N, values_NS - mean_S)
                 table_US = mean_S + len(units) * parts_US / len(values_NS)

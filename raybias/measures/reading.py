@@ -20,7 +20,7 @@ from raybias.table_files import columns_of, need_columns, read_frame, refuse, un
 
 _MEND: Final = "mend the row or leave it out"
 SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
-#: Of Kohankhaki2024's predictions.
+#: Endings of Kohankhaki2024's predictions.
 _TSV: Final = (".tsv", ".tsv.gz")
 #: What a file of our own may leave out.
 _DEFAULTS: Final = {"probe": "", "score": "", "answer": None, "contains": None, "cluster": None,
@@ -36,7 +36,7 @@ _ALLOWED: Final[Mapping[str, Collection[str]]] = {
 }  # fmt: skip
 #: Anything that answers are read from.
 Given = str | Path | pl.DataFrame
-#: Of tables of predictions; too many rows to be held at once, they are read by `stats.counts`.
+#: Columns that mark a table of predictions, which `stats.counts` reads piece by piece.
 _PREDICTED: Final = ("label", "group", "pred")
 PREDICTIONS: Final = "predictions"
 #: What a table in memory is called in a message.

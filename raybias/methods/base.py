@@ -120,7 +120,7 @@ class Answered(NamedTuple):
     tokens: int
 
 
-#: What computes answers, when it is called, for which the host has prepared all.
+#: Computes the answers of a prepared shard on the device.
 Compute = Callable[[], Answered]
 
 
@@ -272,7 +272,7 @@ class Method(MethodFields):
 
 def check_models(store: Store, record: Record, names: Sequence[str]) -> None:
     """Refuse local models whose files are not those that an OUT was made with, if it names any."""
-    # Its classes know every method.
+    # Imported here: its classes import every method.
     from raybias.study_record import refuse_other
 
     for name in names:

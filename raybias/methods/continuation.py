@@ -153,7 +153,7 @@ class Judge(Checkpoint):
 
 
 def _judging(read: Judging, *, fits: Callable[[str], bool]) -> Judging:
-    """Have texts that fit read; others, and empty ones, have no verdict."""
+    """Judge the texts that fit the context; others, and empty ones, get no verdict."""
 
     def judge(ids: Sequence[str], texts: Sequence[str]) -> list[Verdict]:
         fit = [n for n, text in enumerate(texts) if text.strip() and fits(text)]
@@ -183,7 +183,7 @@ class _StudyRun:
     """A finished run of a study, which judges; OutputError where the study has none such."""
 
     def __init__(self, judge: Judge) -> None:
-        # Its classes know every method, this module's too.
+        # Imported here: its classes import every method, this module's too.
         from raybias.study_record import read_record, read_runs
 
         self.run_id, self.store = judge.run, Store(judge.model)

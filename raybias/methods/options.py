@@ -49,7 +49,7 @@ _ASKED: Final = "{text}\n\nQuestion: {question}\n{options}\nAnswer with one lett
 #: A letter by itself, or before a period, colon or bracket: `B`, `(B)`, `Answer: B. The man`.
 _LETTER: Final = re.compile(r"\W*(?:(?:the )?answer(?: is)?\W+)?([A-Z])(?:[.:,)\]*]|\W*(?:\n|$))",
                             re.IGNORECASE)  # fmt: skip
-#: What an answer repeats of its question.
+#: Columns of an item that are copied to its answer.
 _CARRIED: Final = (
     "category", "template_id", "item_id", "context", "polarity", "label", "unknown", "target",
 )  # fmt: skip

@@ -136,7 +136,7 @@ class Prompted(AskingMethod):
 
     @property
     def run_seeds(self) -> tuple[int, ...]:
-        """The seeds of its runs: the first alone where nothing is drawn."""
+        """The seeds of its runs: the first alone where answers are deterministic."""
         return self.seeds if self.draws else self.seeds[:1]
 
     @property
@@ -201,7 +201,7 @@ class Prompted(AskingMethod):
         if not backbone.is_checkpoint:
             return {"temperature": self.temperature}
         config = read_config(backbone)
-        # As transformers' models have it, which take a while to build.
+        # As transformers would derive it, without building the model.
         own = read_generation(backbone) or GenerationConfig.from_model_config(config)
         said = SimpleNamespace(config=config, generation_config=own)
         return asdict(Sampling.of(said, temperature=self.temperature))

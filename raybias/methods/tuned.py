@@ -166,7 +166,7 @@ class Tuned(Method):
     def reader(self, context: ModelContext, store: Store) -> AdapterReader:
         trainer = self.trainer(context)
 
-        # Not of the reader, which would keep itself, and with it the backbone, from being freed.
+        # A cache on the reader would refer to it, and so keep the backbone in memory.
         @lru_cache(maxsize=_KEPT)
         def pack(texts: tuple[str, ...]) -> tuple[Sequence[PackedSequence], int]:
             rows = self.encode(trainer.encoder, texts)

@@ -40,7 +40,7 @@ from raybias.study_record import recorded_dtypes
 
 # Tokens of the shortest sentence, with its instruction, that rewriting reckons with.
 _SHORTEST_REWRITTEN: Final = 8
-# Copies of the logits that a draw holds.
+# Copies of the logits that are in memory while a token is drawn.
 _DRAWN_FROM: Final = 6
 # The fewest tokens of sentences that are worth rewriting at once.
 _FEWEST_TOKENS: Final = 64

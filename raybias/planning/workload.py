@@ -17,7 +17,7 @@ from raybias.methods.work import Rows, Tuning, Work
 from raybias.planning.machine import Layout, Speed
 from raybias.schema import PAIRS, REWRITTEN_PAIRS, OutputSpec
 
-#: Most items of a shard, and the seconds that one takes on a replica, from least to most.
+#: Most items of a shard, and the least and most seconds that one takes on a replica.
 ROWS: Final = 8_192
 SECONDS: Final = (0.5, 5.0)
 #: Pairs of one chunk. It names files, so it is no resource that a study may change.
@@ -31,7 +31,7 @@ REWRITING: Final = "rewriting"
 _UNBOUNDED: Final = 20
 #: Passes of a step with gradients in units of a forward one, for launches: both directions.
 _BOTH_WAYS: Final = 2.2
-#: Shards for each replica, where there is little to read.
+#: Shards for each replica where inputs are small.
 _PARTS: Final = 4
 #: Batches in a shard of answers, where there is much to read.
 _BATCHES: Final = 4
@@ -275,7 +275,7 @@ def shards_of(
 
 
 def rows_in(seconds: float, each: float) -> int:
-    """Return the power of two of items, up to `ROWS`, that take so long if one takes `each`."""
+    """Return the largest power of two of items, up to `ROWS`, within the seconds of a shard."""
     if each * ROWS <= seconds:
         return ROWS
     return int(2 ** max(0, math.floor(math.log2(seconds / each))))

@@ -142,7 +142,7 @@ def _checked(
 
 
 def as_table(frame: pl.DataFrame, schema: pa.Schema, *, where: str) -> pl.DataFrame:
-    """Select the columns of a schema with its types; `DataError` for one that is not so."""
+    """Select the columns of a schema with its types; `DataError`: missing or another type."""
     for name in schema.names:
         column(frame, name, where=where)
     try:

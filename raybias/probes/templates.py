@@ -42,7 +42,7 @@ _INSIDE: Final = frozenset(
     ("analytics", "awards", "disorders", "effects", "relations", "resources", "services")
 )
 _JOINED: Final = ("tool and die maker", "meeting and convention planner")
-#: Nouns after which nothing belongs to the phrase.
+#: Nouns that end the noun phrase.
 _LAST: Final = frozenset(("person", "people"))
 _NEXT_WORD: Final = re.compile(r"\s+([\w'\u2019/-]+)")
 

@@ -38,7 +38,7 @@ def parts_of(
                 "said": [*sentences.of(kind, part)],
                 "tables": [*tables_of(kind, part, scope, folded=False)],
                 "folded": [*tables_of(kind, part, scope, folded=True)],
-                # Drawn when they are asked for: text shows none.
+                # A generator: the text of a terminal needs no figures.
                 "drawn": _figures(kind, part),
                 "cover": _cover(kind, part, level),
                 "definitions": _definitions(kind, part),

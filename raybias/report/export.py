@@ -31,7 +31,7 @@ from raybias.storage import Store
 from raybias.study_record import Record, read_record
 from raybias.table_files import read_frame
 
-#: Of results.json and of a sample; raised where a key changes its meaning.
+#: Versions of results.json and of a sample; raise one when a key changes its meaning.
 SCHEMA_VERSION: Final = 3
 SAMPLE_VERSION: Final = 1
 _PLACES: Final = range(3)
@@ -186,7 +186,7 @@ def _of_pairs(out: Store) -> Iterator[Sample]:
     for probe in scores["probe"].unique(maintain_order=True):
         table = pl.DataFrame(out.read_table(f"items/{probe}.parquet"))
         texts = table.select("pair_id", "style", "sent_more", "sent_less")
-        # Pairs that are not there would be of another OUT.
+        # Scores without their pair in this OUT are dropped.
         joined = scores.filter(probe=probe).join(texts, on=["pair_id", "style"], how="inner")
         for row in joined.iter_rows(named=True):
             document = {

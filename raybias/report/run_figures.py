@@ -49,7 +49,7 @@ def run_figures(runs: pl.DataFrame, methods: Sequence[MethodFields]) -> list[Dra
 
 
 def thinned(losses: Sequence[float], steps: Sequence[int]) -> tuple[list[float], list[float], int]:
-    """Reduce a line to some hundred points: steps, losses, and how many each is the mean of."""
+    """Average a line down to some hundred points: steps, losses, and how many each averages."""
     size = -(-len(losses) // _POINTS)
     if size <= 1:
         return list(map(float, steps)), list(losses), 1

@@ -25,7 +25,7 @@ _TURNS: Final = ("changes sign", "loses its sign", "gains a sign")
 _ROUNDING: Final = 1e-9
 _KEYS: Final = ("model", "probe", "method", "style", "condition", "attribute", "score", "group")
 _GAP: Final = (*schema.KEYS, "attribute", "group", "score")
-#: So many findings, models or classifiers are named one by one.
+#: Most findings, models or classifiers that are named one by one.
 _MOST: Final = 4
 _NAMED: Final = 3
 #: Why no gap at all has a verdict, where the reason needs more words than in a table.

@@ -1,4 +1,4 @@
-"""Write an audit statement: a page for who must file one, in the words of who asks for it.
+"""Write an audit statement: a short page to file, in the terms of regulators.
 
 Rates and impact ratios stand as in the rules on New York City's Local Law 144 (6 RCNY 5-300 to
 5-304): how many of a group there are, how many have the outcome, that rate, and the rate by that of
@@ -32,7 +32,7 @@ _ASKED: Final = {
     "items": ("generalized accuracy", "Would it hold for other items of this kind?"),
     "wording": ("one level further", "Would it hold for other words for the groups too?"),
 }
-#: The rate that is asked for, where it is measured.
+#: The rate of Local Law 144, shown alone where it is measured.
 _SELECTED: Final = "selection_rate"
 #: Groups of a smaller share may be left out of the table that Local Law 144 asks for.
 _FEW: Final = 0.02

@@ -19,7 +19,7 @@ from typing import Final
 
 import psutil
 
-#: Seconds for all that must be undone, and for each part of it where another took them.
+#: Seconds for all cleanups together, and the least for each where others took them.
 _UNDOING_S: Final = 3.0
 _LEAST_S: Final = 0.3
 _KILLING_S: Final = 1.0

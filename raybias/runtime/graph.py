@@ -36,7 +36,7 @@ class Stopped(WorkFailed):
 class Grant:
     """The workers of a running task.
 
-    slots: how many it has now; a task that can use more than its least looks now and then.
+    slots: how many it has now; a task that can use more than its least polls it.
     enough: how many it can still use.
     nodes: workers by the name of the node that is planned to hold them, or that does.
     avoid: names of nodes that are reserved for tasks before it.

@@ -32,7 +32,7 @@ from raybias.runtime.worker_group import Zero3, within_memory
 from raybias.storage import Store
 
 RECORD: Final = "raybias.json"
-#: Large states are kept again after so many times the seconds that keeping them took.
+#: Large states are saved again after so many times the seconds that saving them took.
 _KEPT_EVERY: Final = 20
 
 
@@ -90,7 +90,7 @@ class PackWorker:
         self.leaving = leaving or self._node_leaves
         self._looked, self._leaves = time.monotonic(), False
         self.trainer: AdapterTrainer | None = None
-        #: Trials of the pack that go on, and those of them that are to be given up.
+        #: Trials of the pack that go on, and those to hand to another worker.
         self.active: list[str] = []
         self.asked: tuple[str, ...] = ()
 

@@ -117,7 +117,7 @@ class Reporter:
             BarColumn(bar_width=12),
             TextColumn("{task.fields[over]}/{task.total:g}", markup=False),
             TimeElapsedColumn(table_column=Column(no_wrap=True)),
-            # The one that gives way on a narrow terminal.
+            # This column is shortened on a narrow terminal.
             TextColumn(
                 "{task.fields[note]}",
                 markup=False,

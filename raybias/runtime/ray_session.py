@@ -217,7 +217,7 @@ def _quiet() -> None:
             handler.setLevel(logging.CRITICAL + 1)
     for name in ("ray.serve", "ray.train", "ray.tune"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    # What Serve's handle leaves of its question to a replica that was lost meanwhile.
+    # Serve logs a handle's call to a replica that was lost meanwhile.
     logging.getLogger("asyncio").addFilter(
         lambda record: "RunningReplica.get_queue_len" not in record.getMessage()
     )

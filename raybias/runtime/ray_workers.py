@@ -224,7 +224,7 @@ class RayWorkers(Workers):
         replicas.read(reading, grant, add, max_failures=self.resources.max_failures)
 
     def halve(self, fits: Callable[[Task], object]) -> None:
-        """Ask large packs for half of their trials, for which `fits` takes a free place.
+        """Ask large packs to hand over half of their trials, where `fits` takes a free place.
 
         Not before they have run for as long as a worker takes to start.
         """

@@ -24,7 +24,7 @@ from raybias.stats.intervals import ROUNDING, from_rows, judged, over_runs, para
 from raybias.stats.metric import DEFAULT, CountArrays, count_arrays, counted_by
 from raybias.stats.scopes import PLACE, GapTable, by_group, every_scope, members_of, one_scope
 
-#: Begins the condition of the gap of a word, and of a gap without a template or a word.
+#: Prefixes of `condition`: the gap of a word, and a gap without a template or a word.
 WORD: Final = "word: "
 WITHOUT: Final = "without "
 #: Begins the reason of a gap without one of them that carries it.
@@ -137,7 +137,7 @@ def leave_one_out(
                 without["template"] = table.templates, left_T
             if (*table.place, group) in by_word:
                 terms, change_W = by_word[*table.place, group]
-                # A group of the mean moves the mean too, by its share of it.
+                # Without a word of a group in the mean, the mean moves too, by 1 / members.
                 share = 1 - 1 / members if table.in_mean_G[g] else 1.0
                 without["word"] = terms, gap_G[g] + share * change_W
             for unit, (names, left) in without.items():

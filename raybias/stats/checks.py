@@ -67,7 +67,7 @@ def fingerprints(predictions: pl.DataFrame, by: Sequence[str] = RUN_KEYS) -> pl.
         prompted |= pl.col("answer").is_not_null()
     each = predictions.select(*by, prompted=prompted).with_columns(
         items=item,
-        # Products keep two items that change places apart from what they were.
+        # A product of hashes changes where two items change places.
         facts=item * (facts.hash_rows().to_numpy() | 1),
         preds=item * (label.hash().to_numpy() | 1),
     )

@@ -235,7 +235,7 @@ class GapAnalysis:
             unread = known.filter(pl.col("pred").is_null())["n"].sum()
             warn(
                 f"{unread} of {known['n'].sum()} answers hold no label; they count as wrong, and "
-                "as false positives of no class"
+                "and never as a false positive"
             )
         return known
 

@@ -192,7 +192,7 @@ def false_discovery(p_value: pl.Series) -> pl.Series:
 
 
 def without_each(counts_U: Doubles) -> Doubles:
-    """Add counts [U, ...] over all units but one: [U, ...]."""
+    """Sum counts [U, ...] over all units but one, for each one left out: [U, ...]."""
     return np.asarray(counts_U.sum(axis=0) - counts_U)
 
 

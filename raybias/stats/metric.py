@@ -92,7 +92,7 @@ class Contrast:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """What groups are compared by; see `metric` and `contrast`."""
+    """A fairness metric: its words, formula and computation; see `metric` and `contrast`."""
 
     name: str
     title: str

@@ -32,7 +32,7 @@ _REPEATED: Final = (
 #: Of a piece: categories spare the work of a million equal strings.
 _PIECE_TYPES: Final = pl.Schema({**_TYPES, **EXTRA, **dict.fromkeys(_REPEATED, pl.Categorical())})
 
-#: What is read besides where a file holds the answers of a prompted classifier.
+#: Columns that are also read where a file holds the answers of a prompted classifier.
 ANSWERED: Final = ("parsed", "unread", "answer", "scores")
 
 #: What a file of our own may leave out.

@@ -204,7 +204,7 @@ class WordVariance:
             ],
             least=words_G,
         )
-        # Words can tie in every group where their means hold all the noise there is.
+        # Noise can explain all of the variance between words, which is then 0.
         left_G = variance_G > ROUNDING * estimate.variance
         known_G = np.where(left_G, variance_G, estimate.variance)
         least_G = np.minimum(estimate.freedom, self.freedom)

@@ -120,7 +120,7 @@ def test_a_single_value_is_a_list_of_one(tmp_path: Path) -> None:
         ("limit: !!set {1}\n", "line 1: !!set is no type that a study has"),
         ("limit: !!int many\n", "line 1: 'many' is no int"),
         (f"limit: {'9' * 5000}\n", "line 1: a number of 5,000 digits"),
-        ("a: &a [*a]\n", "line 1: *a stands inside of what it names"),
+        ("a: &a [*a]\n", "line 1: *a refers to itself"),
         (f"a: &a [{'x, ' * 999}]\nb: [{'*a, ' * 999}]\n", "line 2: more than 100,000 values"),
         ("[" * 3000, "line 1: nested deeper than 32 levels"),
         ("name: [a\n", "not YAML ("),

@@ -11,10 +11,10 @@ from support.documents import ROOT
 #: Lines and files. `raybias` is the whole package, `raybias/*.py` its modules beside the rooms.
 BUDGET = {
     "benchmarks": (4_000, 21),
-    "raybias": (40_828, 185),
+    "raybias": (40_830, 185),
     "raybias/*.py": (1_813, 13),
     "raybias/api": (611, 3),
-    "raybias/cli": (1_232, 5),
+    "raybias/cli": (1_234, 5),
     "raybias/config": (1_685, 6),
     "raybias/engine": (5_675, 22),
     "raybias/formats": (478, 4),

@@ -174,7 +174,7 @@ def test_check_says_what_a_design_cannot_show(tmp_path: Path) -> None:
         ({"file": None, "hub": "a/b"}, "`hub` needs a `revision`"),
         ({"revision": "c"}, "`revision` and `subset` are of a `hub` data set"),
         ({"file": "none.csv"}, "no such file"),
-        ({"columns": {"texts": "sentence"}}, "columns names 'texts', which a probe of kind label"),
+        ({"columns": {"texts": "sentence"}}, "columns names 'texts', which the kind"),
         ({"columns": {"text": ["a", "b"]}}, "columns.text names 2 columns; give one"),
         ({"columns": {"text": "sentense"}}, "no column 'sentense'; rename 'sentence'"),
         ({"values": {"group": "x", "attribute": "age"}}, "group is in both `columns` and `values`"),

@@ -132,7 +132,7 @@ class Recipe:
         """The first step at which the early-stop rule can end a run."""
         rule, every = self.early_stop, self.eval_every
         stored, after = max(rule.window, rule.stored), rule.after_step
-        # Losses seen before `after_step` may not count, and the newest is compared with `stored`.
+        # Losses before `after_step` count only where asked; the newest is compared with `stored`.
         counted = 0 if rule.count_early else after // every
         return every * max(after // every + 1, counted + stored + 1)
 

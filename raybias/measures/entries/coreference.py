@@ -127,7 +127,7 @@ def _numbers(
         ends = wilson(point_PC[0] / 100, np.full(len(CONDITIONS), float(n)), normal)
     else:
         ends = percentiles(drawn_PCB.mean(axis=0) / 100, n, level)
-    # Answers that are all alike say nothing of others.
+    # Without variance there is no interval.
     flat_C = ends[1] - ends[0] < ROUNDING
     sides = (100 * np.where(flat_C, np.nan, end) for end in ends)
     pro, anti = point_PC.mean(axis=0)

@@ -70,5 +70,5 @@ SENTENCES: Final = kind(
     weight="pairs",
 )
 def likelihood_bias(sums: Sums) -> Doubles:
-    """Compute the share of pairs of descriptors that a Mann-Whitney test (of ranks) tells apart."""
+    """Compute the share of pairs of descriptors that differ by a Mann-Whitney test of ranks."""
     return ratio(sums.different, sums.pairs)

@@ -233,7 +233,7 @@ def _names(store: Store) -> pl.DataFrame:
             for template_id, its_label, pattern in patterns
             if its_label == label and (match := pattern.fullmatch(text))
         ]
-        # A short template can match inside a longer one's text; the shortest name is the name.
+        # Several templates can match; the shortest captured name is right.
         term, template_id = min(hits, key=lambda hit: len(hit[0]), default=("", ""))
         if not template_id:
             raise DataError(f"no people template reads {text!r}", where=where)

@@ -117,7 +117,7 @@ class _Text:
         return [self.text[start:end].lower() for start, end in self.spans]
 
     def cut(self, first: int, last: int) -> slice:
-        """Return the characters of the words from `first` until before `last`."""
+        """Return the characters of words[first:last]."""
         return slice(self.spans[first][0], self.spans[last - 1][1])
 
 

@@ -79,7 +79,7 @@ def shard_rows(
 
 
 class Replicas:
-    """A Serve application with one model, up while readings use it and a moment longer."""
+    """A Serve application with one model, deployed while tasks use it and a moment longer."""
 
     def __init__(self, name: str, reading: Reading) -> None:
         self.name, self.first = name, reading
@@ -91,7 +91,7 @@ class Replicas:
     def read(
         self, reading: Reading, grant: Grant, add: Callable[[Done], None], *, max_failures: int
     ) -> None:
-        """Compute shards, after other readings; each may lose its replica `max_failures` times."""
+        """Compute shards, one task at a time; each may lose its replica `max_failures` times."""
         grant.enough = len(reading.todo)
         with self.held(grant) as handle, self._turn:
             asyncio.run(self._send_all(handle, reading, grant, add, max_failures))
