@@ -22,7 +22,7 @@ from raybias.methods import ZeroShot
 from raybias.methods.base import Run, Shard, shard_of
 from raybias.methods.label_prompts import PromptedReader
 from raybias.providers.openai import OpenAI
-from raybias.schema import LABELS, PREDICTIONS
+from raybias.schema import ITEMS, LABELS, PREDICTIONS
 from raybias.storage import Store
 
 AT_ONCE = 32
@@ -76,9 +76,9 @@ async def bare(spec: OpenAI, prompts: list[str]) -> None:
 
 def shard(reader: PromptedReader, texts: list[str]) -> None:
     """Ask as a replica does for one shard, rows of predictions included."""
-    columns = dict.fromkeys(("attribute", "group", "template_id", "term"), ["a"] * len(texts))
+    columns = dict.fromkeys(ITEMS.names, ["a"] * len(texts))
     names = [str(number) for number in range(len(texts))]
-    items = pa.table({"item_id": names, "text": texts, "label": [1] * len(texts), **columns})
+    items = pa.table(columns | {"item_id": names, "text": texts, "label": [1] * len(texts)})
     work = shard_of(reader, Run("run", seed=1), _SHARD, items, PREDICTIONS)
     if work().table.num_rows != len(texts):
         raise RuntimeError("rows are missing")
