@@ -11,7 +11,7 @@ from support.documents import ROOT
 #: Lines and files. `raybias` is the whole package, `raybias/*.py` its modules beside the rooms.
 BUDGET = {
     "benchmarks": (4_000, 21),
-    "raybias": (40_830, 185),
+    "raybias": (40_834, 185),
     "raybias/*.py": (1_813, 13),
     "raybias/api": (611, 3),
     "raybias/cli": (1_234, 5),
@@ -24,7 +24,7 @@ BUDGET = {
     "raybias/probes": (3_406, 20),
     "raybias/providers": (1_027, 5),
     "raybias/report": (4_224, 20),
-    "raybias/runtime": (5_085, 24),
+    "raybias/runtime": (5_089, 24),
     "raybias/stats": (5_555, 23),
     "tests": (26_473, 180),
 }

@@ -12,6 +12,7 @@ import asyncio
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from threading import Event, Lock, Timer
 from typing import Any, Final
 
@@ -78,6 +79,10 @@ def shard_rows(
         rest = [table]
 
 
+#: Numbers the applications of this process.
+_STARTED: Final = count(1)
+
+
 class Replicas:
     """A Serve application with one model, deployed while tasks use it and a moment longer."""
 
@@ -85,7 +90,6 @@ class Replicas:
         self.name, self.first = name, reading
         self._grants: list[Grant] = []
         self._up: tuple[ExitStack, DeploymentHandle] | None = None
-        self._started = 0
         self._changing, self._turn = Lock(), Lock()
 
     def read(
@@ -102,9 +106,9 @@ class Replicas:
         with self._changing:
             self._grants.append(grant)
             if self._up is None:
-                # A new name each time: Serve tells the handle of a deleted one that it is gone.
-                stack, self._started = ExitStack(), self._started + 1
-                name = f"{self.name}-{self._started}"
+                # A new name each time, also of a study that is resumed in this process: Serve tells
+                # the handle of a deleted one that it is gone.
+                stack, name = ExitStack(), f"{self.name}-{next(_STARTED)}"
                 with CONFIGS:
                     app = self._app(grant)
                 self._up = stack, stack.enter_context(deployed(app, name))
