@@ -33,7 +33,7 @@ _PARAMETER: Final = re.compile(r"^([\w, ]+): (.*(?:\n    .*)*)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Output:
-    """What a command prints: text for people, or rows for programs; each is made when printed."""
+    """The output of a command: text for people, rows for programs; each is made when printed."""
 
     text: Iterable[object]
     rows: pl.DataFrame | Iterable[Mapping[str, Any]]

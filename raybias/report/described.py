@@ -77,7 +77,7 @@ def _backbones(store: Store, study: Study, runs: pl.DataFrame, record: Record) -
         size = record.parameters.get(backbone.name)
         row = {
             "model": backbone.name,
-            "id": _without_folder(backbone.id),
+            "id": without_folder(backbone.id),
             "commit or sha256": _version(backbone, record.models.get(backbone.name, {})),
             "parameters": "" if size is None else f"{size:,}",
             "dtype": backbone.dtype,
@@ -313,10 +313,10 @@ def _shown(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, list | dict):
         return ", ".join(_shown(part) for part in value) or "default"
-    return _without_folder(str(value))
+    return without_folder(str(value))
 
 
-def _without_folder(text: str) -> str:
+def without_folder(text: str) -> str:
     """Cut the folder off an absolute path: where files lie on this machine is nobody's business."""
     return Path(text).name if Path(text).is_absolute() else text
 
@@ -374,7 +374,7 @@ def made_from(paths: Sequence[str], *, command: str = "") -> TextTable:
         store, name = split_uri(path) if Store(path).is_file() else (Store(path), "")
         names = [name] if name else store.files(recursive=True)
         for name in names:
-            shown = _without_folder(path) + (f"/{name}" if len(names) > 1 else "")
+            shown = without_folder(path) + (f"/{name}" if len(names) > 1 else "")
             rows.append((shown, digest(store.read_bytes(name))))
     title = "Command, date, version, and sha256 of the files"
     return TextTable(title, ("what", "value"), tuple(rows))

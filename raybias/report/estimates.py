@@ -33,6 +33,7 @@ def parts_of(
         judged = part.filter(pl.col("score") != WITHHELD) if name != KIND else gap_rows(part)
         found.append(
             {
+                "kind": kind.name,
                 "unable": sentences.refusals(judged),
                 "title": kind.title,
                 "said": [*sentences.of(kind, part)],

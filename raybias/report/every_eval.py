@@ -1,6 +1,6 @@
 """Write estimates in the schema of Every Eval Ever (evaleval.org), a file a model.
 
-Its fields for what raybias cannot know say so: who evaluates, and how that is related to the model.
+raybias does not know who evaluates, nor how they are related to the model: those fields say so.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from raybias.measures.kind import kinds
 from raybias.measures.prediction_rows import KIND
 from raybias.probes import sources
 from raybias.providers.base import Provider
+from raybias.report.described import without_folder
 from raybias.report.export import file_name, one_scope_each
 from raybias.stats.metric import metrics
 from raybias.storage import Store
@@ -75,9 +76,7 @@ def _log(
         },
         "model_info": {
             "name": backbone.name,
-            "id": backbone.id.rstrip("/").rpartition("/")[2]
-            if backbone.id.startswith("/")
-            else backbone.id,
+            "id": without_folder(backbone.id),
             "additional_details": {
                 "deployment_type": "externally_managed" if served else "self_deployed",
                 "model_availability": "unknown" if served else "open_weights",

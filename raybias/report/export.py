@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
 
 from raybias import schema
-from raybias.config import Statistics, Study
+from raybias.config import Study
 from raybias.errors import DataError
 from raybias.measures.prediction_rows import KIND, gap_rows, under
 from raybias.measures.reading import read
@@ -222,14 +222,18 @@ def file_name(*parts: str) -> str:
 
 
 def summary_tables(
-    estimates: pl.DataFrame, composition: pl.DataFrame | None, statistics: Statistics
+    estimates: pl.DataFrame,
+    parts: Sequence[Mapping[str, Any]],
+    composition: pl.DataFrame | None,
+    scope: str,
 ) -> list[TextTable]:
-    """Make the tables of a study's answer; `composition` is that of its probes, if it has any."""
-    others = estimates.filter(pl.col("kind") != KIND)
-    shown = [one for part in parts_of(others, level=statistics.level) for one in part["tables"]]
+    """Make the tables of a study's answer.
+
+    `parts` are `estimates.parts_of` its pairs and questions, `composition` is that of its probes.
+    """
+    shown = [one for part in parts for one in part["tables"]]
     if composition is not None:
-        shown.append(accuracies(estimates, composition))
-        shown.append(gaps_table(estimates, statistics.scope))
+        shown += [accuracies(estimates, composition), gaps_table(estimates, scope)]
     return shown
 
 
@@ -238,8 +242,9 @@ def write_latex(out: Store, target: Store) -> list[str]:
     study = as_reported(out, read_record(out).study)
     estimates = read_frame(out, "tables/estimates.parquet")
     composition = read_frame(out, "tables/composition.parquet") if study.probes else None
+    parts = parts_of(estimates.filter(pl.col("kind") != KIND), level=study.statistics.level)
     written = []
-    tables = summary_tables(estimates, composition, study.statistics)
+    tables = summary_tables(estimates, parts, composition, study.statistics.scope)
     for number, each in enumerate(tables, start=1):
         written.append(f"summary_{number}.tex")
         target.write_text(written[-1], each.latex())

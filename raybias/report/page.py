@@ -93,11 +93,11 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
     }
     _write_page(store, context)
     write_statement(
-        store, found, name=study.name, cautions=warned, scope=statistics.scope,
+        store, found, answers, name=study.name, cautions=warned, scope=statistics.scope,
         level=statistics.level, population=[context["measured"]] if tables else [],
         provenance=[*context["cards"], context["provenance"], *context["measured_on"][:1]],
     )  # fmt: skip
-    shown = summary_tables(found, tables.get("composition"), statistics)
+    shown = summary_tables(found, answers, tables.get("composition"), statistics.scope)
     answer = [text for part in context["asked"] for text in part["unable"]]
     if tables:
         answer = [*context["unable"], context["verdict"], *answer]
@@ -135,17 +135,18 @@ def write_estimate_page(
     names = named.unique(maintain_order=True).to_list()
     name = wording.listed(names) if len(names) < 4 else f"{len(names)} models"
     made = described.made_from(paths, command=command)
+    parts = _drawn(store, parts_of(found, level=level, scope=scope))
     context = {
         "name": name,
         "profile": "strict" if strict else "paper",
-        "asked": _drawn(store, parts_of(found, level=level, scope=scope)),
+        "asked": parts,
         "made": made,
     }
     write_frame(store, "estimates", found, text=False)
     store.write_text("estimates.csv", csv_text(found))
     _write_page(store, context)
     write_statement(
-        store, found, name=name, cautions=[], scope=scope, level=level, population=[],
+        store, found, parts, name=name, cautions=[], scope=scope, level=level, population=[],
         provenance=[made],
     )  # fmt: skip
 

@@ -3,8 +3,8 @@
 Rates and impact ratios stand as in the rules on New York City's Local Law 144 (6 RCNY 5-300 to
 5-304): how many of a group there are, how many have the outcome, that rate, and the rate by that of
 the most favoured group; intersections of attributes are groups too. What an interval draws anew is
-named as in NIST AI 800-3: benchmark accuracy is that of these very items, generalized accuracy
-that of the items which they stand for.
+named as in NIST AI 800-3: benchmark accuracy of these very items, or generalized accuracy over all
+items that they stand for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import polars as pl
 from raybias.measures.kind import kinds
 from raybias.measures.prediction_rows import BY, KIND, gap_rows, under
 from raybias.report import wording
-from raybias.report.estimates import parts_of
 from raybias.report.rendering import Cell, TextTable, rendered, table, worded
 from raybias.report.sentences import findings, once, refusals, verdict
 from raybias.schema import ALL, TABLE
@@ -41,6 +40,7 @@ _FEW: Final = 0.02
 def write_statement(
     store: Store,
     estimates: pl.DataFrame,
+    parts: Sequence[Mapping[str, Any]],
     *,
     name: str,
     population: Sequence[str],
@@ -49,14 +49,13 @@ def write_statement(
     scope: str,
     level: float,
 ) -> None:
-    """Write statement.html of schema.ESTIMATES.
+    """Write statement.html of schema.ESTIMATES, whose `parts` are those of `estimates.parts_of`.
 
     `population` says what was read, if more is known than how many answers, and `provenance` by
     what; `scope` is that of intervals, where a kind has several, and `level` theirs.
     """
     gaps = gap_rows(estimates, scope)
-    others = estimates.filter(pl.col("kind") != KIND)
-    parts = parts_of(others, level=level, scope=scope)
+    parts = [part for part in parts if part["kind"] != KIND]
     said = findings(gaps) or [verdict(gaps)] if gaps.height else []
     said += [text for part in parts for text in (*part["unable"], *part["said"])]
     tables = [*_group_tables(estimates, scope)]

@@ -42,7 +42,7 @@ from raybias.stats.metric import (
 Scope = Literal["runs", "sentences", "wording"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
-#: What an interval of each scope draws anew beyond those of narrower scopes, and in all.
+#: Facets that an interval of each scope draws anew: beyond the narrower scopes, and in all.
 ADDED: Final[Mapping[Scope, str]] = {"runs": "seeds", "sentences": "sentences", "wording": "words"}
 REDRAWN: Final[Mapping[str, str]] = {
     "runs": "seeds are redrawn, on these very sentences",

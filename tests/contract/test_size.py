@@ -11,7 +11,7 @@ from support.documents import ROOT
 #: Lines and files. `raybias` is the whole package, `raybias/*.py` its modules beside the rooms.
 BUDGET = {
     "benchmarks": (4_000, 21),
-    "raybias": (40_834, 185),
+    "raybias": (40_839, 185),
     "raybias/*.py": (1_813, 13),
     "raybias/api": (611, 3),
     "raybias/cli": (1_234, 5),
@@ -23,7 +23,7 @@ BUDGET = {
     "raybias/planning": (3_207, 12),
     "raybias/probes": (3_406, 20),
     "raybias/providers": (1_027, 5),
-    "raybias/report": (4_224, 20),
+    "raybias/report": (4_229, 20),
     "raybias/runtime": (5_089, 24),
     "raybias/stats": (5_555, 23),
     "tests": (26_473, 180),

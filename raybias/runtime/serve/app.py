@@ -10,7 +10,7 @@ KubeRay take `app`, a Serve application with the ingress as a deployment:
         args: {out: s3://bucket/study, token_file: /etc/raybias/token}
 
 There, with RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S=1 on every node, as in the image of cluster/, a
-lost proxy is replaced within seconds. Serve answers what was lost with the ingress by 500.
+lost proxy is replaced within seconds. Serve answers 500 to requests lost with the ingress.
 """
 
 from __future__ import annotations
