@@ -1,12 +1,12 @@
-"""The engine on one GPU, part by part: time, FLOP/s against the peak, memory against the plan.
+"""The engine on one GPU: packs against PEFT run by run, scoring against HFLM, and its own limits.
 
 Each part is a process of its own with a limit, so that a part that fails or hangs leaves the others
-their time; all of it ends after --seconds. Parts: machine, zero (ZeRO-3 on one GPU and on all),
-tune, lora, shard, repeat (the price of bits that repeat). Prompts are compared by
-`python -m benchmarks --only prompting --device cuda`.
+their time; all of it ends after --seconds. Parts: race (fifteen runs of prompts and of LoRA),
+curves (their losses beside PEFT's, in float32), score, repeat (the price of bits that repeat).
+`benchmarks/speed.py --device cuda` has the constants of the cost curve.
 
     python benchmarks/gpu.py --out gpu.md
-    python benchmarks/gpu.py --part lora --shape 1.3b
+    python benchmarks/gpu.py --part race --shape 1.3b
     python benchmarks/gpu.py --device cpu --tiny       # whether the script itself runs
 """
 
@@ -15,13 +15,13 @@ from __future__ import annotations
 import gc
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,42 +29,47 @@ from typing import Annotated, Any
 import harness
 import labelling
 import lora
+import polars as pl
 import torch
-import torch.distributed as dist
 import tuning
 import typer
 import workload
 from harness import DTYPES, DeviceOption, OutOption, ShapeOption, timed
-from torch.multiprocessing.spawn import spawn
-from torch.profiler import ProfilerActivity, profile
+from torch import Tensor
 
-from raybias.config import Backbone
-from raybias.engine.adapters.tuning import TokenSet
-from raybias.engine.backbone import LoadedBackbone, ModelContext, empty_model, shape_of
+from raybias.engine.adapters.base import TrainingBatch
+from raybias.engine.adapters.tuning import PackedTuner, TokenSet
+from raybias.engine.backbone import LoadedBackbone, empty_model, shape_of
 from raybias.engine.context import Execution
 from raybias.engine.encoder import load_tokenizer, verbalizer_ids
-from raybias.engine.keyed_draws import kept, keys
 from raybias.engine.memory import total
 from raybias.methods import Lora, SoftPrompt
 from raybias.methods.base import Inputs
 from raybias.methods.work import TokenCounts
+from raybias.planning.machine import CPU, GPUS, Layout
+from raybias.planning.workload import Passes, TuningWork
 from raybias.schema import LABELS
 
-#: A part, its shape, and its share of the seconds.
+#: A part, its shape, and its share of the seconds; what matters most comes first.
 PLAN = (
-    ("machine", "125m", 1), ("zero", "125m", 2), ("tune", "125m", 2), ("lora", "125m", 2),
-    ("shard", "1.3b", 2), ("repeat", "1.3b", 3), ("tune", "1.3b", 3), ("lora", "1.3b", 3),
-    ("shard", "7b_grouped", 3), ("tune", "13b", 4), ("lora", "13b", 4),
+    ("race", "1.3b", 4), ("race", "6.7b", 6), ("curves", "1.3b", 3), ("score", "1.3b", 3),
+    ("score", "6.7b", 4), ("repeat", "1.3b", 3), ("race", "13b", 6),
 )  # fmt: skip
+#: Runs of a pack, those of them that PEFT takes a step of in a round, and rounds.
+RUNS, ALONE, ROUNDS = 15, 3, 5
+#: Tokens of a pass.
+BUDGET = Execution().tokens_per_batch
+#: Seconds over which NVML is asked how busy the GPU is.
+WATCHED = 2.0
 Fact = dict[str, Any]
 
 
 class Bench:
     """One part on one shape."""
 
-    def __init__(self, shape: str, device: str, folder: Path) -> None:
+    def __init__(self, shape: str, device: str, folder: Path, *, exact: bool = False) -> None:
         self.device, self.cuda = device, device.startswith("cuda")
-        self.dtype = "bfloat16" if self.cuda else "float32"
+        self.dtype = "bfloat16" if self.cuda and not exact else "float32"
         self.small = shape == "tiny"
         self.folder = workload.save_model(folder, shape, dtype=self.dtype, device=device)
         self.how: dict[str, Any] = {"dtype": self.dtype, "device": device}
@@ -72,36 +77,44 @@ class Bench:
         self.peak = peak_tflops(self.dtype, device)
 
     def measured(self, what: str, work: Callable[[], object], flops: float = 0.0) -> Fact:
-        """Time a call: median seconds, reached FLOP/s, share of time with the GPU busy, memory."""
+        """Time a call: median seconds, FLOP/s, memory, and how busy NVML says the GPU is."""
         work()
         if self.cuda:
             gc.collect()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        spent = sorted(timed(work, self.device) for _ in range(3))[1]
+        spent = sorted(timed(work, self.device) for _ in range(ROUNDS))[ROUNDS // 2]
         fact: Fact = {"what": what, "ms": 1e3 * spent}
         if flops:
-            reached = flops / spent / 1e12
-            fact |= {"TFLOP/s": reached, "of peak": reached / self.peak}
+            fact |= self.reached(flops, spent)
         if self.cuda:
             fact["GiB"] = torch.cuda.max_memory_allocated() / 2**30
-            with profile(activities=[ProfilerActivity.CUDA]) as record:
-                seen = timed(work, self.device)
-            busy = sum(event.self_device_time_total for event in record.key_averages())
-            fact["GPU busy"] = busy / 1e6 / seen
+            fact["busy"] = busy(work)
         return fact
 
-    def planned(self, method: Any, pack: int) -> Fact:
-        """Return the GiB that a plan reckons with."""
-        nothing = Inputs(
+    def reached(self, flops: float, seconds: float) -> Fact:
+        """Return FLOP/s, and their share of a large matrix product's."""
+        rate = flops / seconds / 1e12
+        return {"TFLOP/s": rate, "of peak": rate / self.peak}
+
+    def planned(self, method: Any, rows: TokenSet) -> Fact:
+        """Return the milliseconds of a step and the GiB that a plan reckons with."""
+        texts = workload.sentences(None, len(rows.rows))[0]
+        frame = pl.DataFrame({"text": texts})
+        inputs = Inputs(
             backbone=self.spec, tokens=TokenCounts(load_tokenizer(self.spec)), words=LABELS,
-            items={}, sentences={},
+            items={}, sentences={"sst5": {"train": frame, "validation": frame}},
         )  # fmt: skip
-        terms = method.work(nothing).tuning_memory(
-            shape_of(empty_model(self.spec), self.spec), pack=pack, tokens=4096,
-            device="gpu" if self.cuda else "cpu",
-        )  # fmt: skip
-        return {"planned GiB": total(terms) / 2**30}
+        shape, work = shape_of(empty_model(self.spec), self.spec), method.work(inputs)
+        terms = work.tuning_memory(
+            shape, pack=RUNS, tokens=BUDGET, device="gpu" if self.cuda else "cpu"
+        )
+        passes = Passes(shape, work.weight_bytes(shape), shape.block_parameters)
+        kind = torch.cuda.get_device_name() if self.cuda else ""
+        speed = next((speed for name, speed in GPUS.items() if name in kind), CPU)
+        tuning_work = TuningWork(**vars(work.tuning["sst5"]), passes=passes)
+        step = tuning_work.step_seconds(speed, Layout(BUDGET), RUNS)
+        return {"planned ms": 1e3 * step, "planned GiB": total(terms) / 2**30}
 
     def loaded(self) -> tuple[LoadedBackbone, TokenSet, tuple[int, ...]]:
         """Load ours; the sentences to tune on, and the label words' tokens."""
@@ -109,68 +122,81 @@ class Bench:
         rows = workload.rows_of(backbone, None, 256 if self.small else 2000)
         return backbone, rows, verbalizer_ids(backbone.tokenizer, LABELS)
 
-    def machine(self) -> Iterator[Fact]:
-        """Peaks by precision, a launch, and a layer's dropout masks."""
-        for dtype in DTYPES if self.cuda else (self.dtype,):
-            reached = peak_tflops(dtype, self.device)
-            yield {"what": f"matrix product, {dtype}", "TFLOP/s": reached}
-        one = torch.zeros(8, device=self.device)
-        yield self.measured("1,000 launches", lambda: [one.add_(1) for _ in range(1000)])
-        count = 120 if self.cuda else 4
-        keys_N2 = keys(list(range(count)), torch.device(self.device))
-        masks = partial(kept, keys_N2, (32, 5120), 0.1)
-        yield self.measured(f"dropout masks, {count} x 32 x 5,120", masks)
-
-    def zero(self) -> Iterator[Fact]:
-        """Take a step of soft prompts on a backbone that one rank shards, and that several share.
-
-        On a CPU two processes are the several.
-        """
-        several = torch.cuda.device_count() if self.cuda else 2
-        for world in sorted({1, several}):
-            with tempfile.NamedTemporaryFile("r", suffix=".json") as said, socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = int(free.getsockname()[1])
-                free.close()
-                given = (world, port, str(self.folder), self.dtype, self.device, said.name)
-                spawn(zero_rank, args=given, nprocs=world)  # type: ignore[no-untyped-call]
-                yield {"what": f"ZeRO-3, {world} ranks, 4 seeds", **json.load(said)}
-
-    def tune(self) -> Iterator[Fact]:
-        """Take a step of soft prompts of 1, 4 and 15 seeds, and PEFT's of one."""
+    def race(self) -> Iterator[Fact]:
+        """Take a step of fifteen runs of prompts and of LoRA, and PEFT's of as many, in turn."""
         backbone, rows, ids = self.loaded()
-        for seeds in (1, 4, 15):
-            tuner = tuning.packed(backbone, rows, seeds)
-            # Forward and the gradient of activations, of eight rows and prompts a seed.
-            tokens = 8 * seeds * (statistics.mean(map(len, rows.rows)) + 8)
-            flops = 4 * weights(backbone.model) * tokens
-            fact = self.measured(f"soft prompts, {seeds} seeds", tuner.advance, flops)
-            yield {**fact, **self.planned(SoftPrompt(), seeds)}
+        # Forward and the gradient of activations, of eight rows a run.
+        flops = 4 * weights(backbone.model) * 8 * RUNS * statistics.mean(map(len, rows.rows))
+        tuner = tuning.packed(backbone, rows, RUNS)
+        fact = self.measured(f"soft prompts, {RUNS} runs", tuner.advance)
+        step = tuning.peft_step(workload.load_peer(self.folder, **self.how), rows, ids, self.device)
+        yield fact | self.raced(SoftPrompt(), tuner, step, flops)
+        # Two models of this size at a time are enough.
+        del backbone, tuner, step
+        for dropout in (0.1, 0.0):
+            gc.collect()
+            tuner = lora.packed(self.folder, rows, RUNS, **self.how, dropout=dropout)
+            fact = self.measured(f"LoRA, dropout {dropout}, {RUNS} runs", tuner.advance)
+            step = lora.peft_step(self.folder, rows, tuner, **self.how)
+            yield fact | self.raced(Lora(dropout=dropout), tuner, step, flops)
+            del tuner, step
+
+    def raced(
+        self, method: Any, tuner: PackedTuner, step: Callable[[int, int], Tensor], flops: float
+    ) -> Fact:
+        """Time a pack's step, and in turn with it a peer's steps of its runs, one by one."""
+        sides = {
+            "ours": lambda _: tuner.advance(),
+            "PEFT": lambda turn: [step(seed, turn) for seed in range(ALONE)],
+        }
+        spent = harness.interleave(sides, rounds=ROUNDS, device=self.device)
+        ours, theirs = (statistics.median(spent[name]) for name in sides)
+        return {
+            "ms": 1e3 * ours, "PEFT ms": 1e3 * theirs * RUNS / ALONE,
+            "ratio": theirs * RUNS / ALONE / ours,
+            **self.reached(flops, ours), **self.planned(method, tuner.train),
+        }  # fmt: skip
+
+    def curves(self) -> Iterator[Fact]:
+        """Compare training losses of ten steps in float32: a pack's runs, and PEFT's from there."""
+        backbone, rows, ids = self.loaded()
         peer = workload.load_peer(self.folder, **self.how)
-        step = tuning.peft_step(peer, rows, ids, self.device)
-        yield self.measured("PEFT, 1 seed", lambda: step(0, 1))
+        prompts = tuning.packed(backbone, rows, RUNS)
+        trainer: Any = prompts.trainer
 
-    def lora(self) -> Iterator[Fact]:
-        """Take a step of LoRA with and without dropout, and PEFT's of one seed."""
-        _, rows, _ = self.loaded()
-        for dropout, seeds in ((0.1, 1), (0.1, 5), (0.0, 1), (0.0, 5)):
-            tuner = lora.packed(self.folder, rows, seeds, **self.how, dropout=dropout)
-            fact = self.measured(f"LoRA, {seeds} seeds, dropout {dropout}", tuner.advance)
-            yield {**fact, **self.planned(Lora(dropout=dropout), seeds)}
-        step = lora.peft_step(self.folder, rows, tuner, **self.how)
-        yield self.measured("PEFT, 1 seed, dropout 0.1", lambda: step(0, 1))
+        def prompt_step(seed: int) -> Callable[[int, int], Tensor]:
+            start_PD = trainer.prompt(trainer.init_weights(seed))
+            return tuning.peft_step(peer, rows, ids, self.device, start_PD)
 
-    def scored(self, backbone: LoadedBackbone, how: str = "") -> Fact:
-        """Read the label logits of 2,048 items."""
+        yield curve("soft prompts", prompts, prompt_step)
+        tuner = lora.packed(self.folder, rows, RUNS, **self.how, dropout=0.0)
+        yield curve("LoRA", tuner, lambda seed: lora.peft_step(
+            self.folder, rows, tuner, **self.how, start=tuner.trainer.init_weights(seed)
+        ))  # fmt: skip
+
+    def score(self) -> Iterator[Fact]:
+        """Read the label logits of 2,048 items; HFLM's log-likelihoods of the three labels."""
+        backbone = workload.load(self.folder, **self.how)
+        rows, fact = self.scored(backbone)
+        yield {**fact, "tokens/s": 1e3 * rows / fact["ms"]}
+        import scoring
+
+        peer = workload.load_peer(self.folder, **self.how)
+        lm = scoring.harness_model(peer, backbone.tokenizer, add_bos_token=True)
+        texts = workload.items(None, 64 if self.small else 2048)
+        fact = self.measured("HFLM, batch 32", lambda: scoring.label_likelihoods(lm, texts))
+        yield {**fact, "tokens/s": 1e3 * rows / fact["ms"]}
+
+    def scored(self, backbone: LoadedBackbone, how: str = "") -> tuple[int, Fact]:
+        """Read the label logits of 2,048 items; their tokens, and what it took."""
         rows = backbone.encoder.encode(workload.items(None, 64 if self.small else 2048))
         labeller = labelling.labeller(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
-        flops = 2 * weights(backbone.model) * sum(map(len, rows))
+        tokens = sum(map(len, rows))
         score = partial(labelling.label_logits, labeller, rows)
-        return self.measured(f"{len(rows)} rows scored{how}", score, flops)
-
-    def shard(self) -> Iterator[Fact]:
-        """Label logits of 2,048 items."""
-        yield self.scored(workload.load(self.folder, **self.how))
+        fact = self.measured(
+            f"{len(rows)} rows scored{how}", score, 2 * weights(backbone.model) * tokens
+        )
+        return tokens, fact
 
     def repeat(self) -> Iterator[Fact]:
         """Take steps of 4 seeds and read 2,048 items, with and without `deterministic`.
@@ -189,7 +215,54 @@ class Bench:
                 ("LoRA, dropout 0.1", lora.packed(self.folder, rows, 4, **given)),
             ):
                 yield self.measured(f"{name}, 4 seeds{how}", tuner.advance)
-            yield self.scored(backbone, how)
+            yield self.scored(backbone, how)[1]
+
+
+def busy(work: Callable[[], object]) -> float:
+    """Repeat a call for some seconds; the mean share of the time that NVML says kernels ran."""
+    seen: list[int] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.1):
+            seen.append(torch.cuda.utilization())
+
+    watcher = threading.Thread(target=watch)
+    begun = time.monotonic()
+    watcher.start()
+    while time.monotonic() < begun + WATCHED:
+        work()
+        torch.cuda.synchronize()
+    done.set()
+    watcher.join()
+    # The first half of a second is of what was before.
+    return statistics.mean(seen[5:]) / 100
+
+
+def curve(
+    what: str, tuner: PackedTuner, peer: Callable[[int], Callable[[int, int], Tensor]]
+) -> Fact:
+    """Take ten steps of a pack, and of two of its runs alone with PEFT; how far losses differ."""
+    trainer, losses = tuner.trainer, list[list[float]]()
+    gradients = trainer.gradients
+
+    def recorded(batches: Sequence[TrainingBatch]) -> Any:
+        found = gradients(batches)
+        losses.append(found[1].tolist())
+        return found
+
+    trainer.gradients = recorded  # type: ignore[method-assign]
+    for _ in range(10):
+        tuner.advance()
+    gaps = []
+    for seed in (0, RUNS - 1):
+        step = peer(seed)
+        gaps += [abs(float(step(seed, n)) - losses[n][seed]) for n in range(10)]
+    moved = statistics.mean(
+        abs(each - first) for each, first in zip(losses[-1], losses[0], strict=True)
+    )
+    return {"what": f"{what}: losses of 10 steps differ by at most {max(gaps):.1e},"
+            f" and moved by {moved:.1e}"}  # fmt: skip
 
 
 def peak_tflops(dtype: str, device: str) -> float:
@@ -203,37 +276,6 @@ def weights(model: Any) -> int:
     """Count the weights of the blocks, each of which takes two operations a token and pass."""
     linear = (each for each in model.base_model.modules() if isinstance(each, torch.nn.Linear))
     return sum(each.weight.numel() for each in linear)
-
-
-def zero_rank(
-    rank: int, world: int, port: int, folder: str, dtype: str, kind: str, out: str
-) -> None:
-    """Tune on one rank of a group that shards a backbone; the first writes down what it took."""
-    device = torch.device("cpu") if kind == "cpu" else torch.device("cuda", rank)
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world),
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-    )  # fmt: skip
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    dist.init_process_group("gloo" if kind == "cpu" else "nccl", rank=rank, world_size=world)
-    from raybias.runtime.worker_group import Zero3
-
-    execution = Execution(device=device, sharding=Zero3(dtype, device))
-    method = SoftPrompt(seeds=(0, 1, 2, 3), keep=1, eval_every=1, learning_rates=(1e-3,))
-    spec = Backbone.model_validate({"id": folder, "dtype": dtype})
-    trainer = method.trainer(ModelContext(spec, LABELS, execution))
-    texts, labels = workload.sentences(None, 64)
-    rows = TokenSet(tuple(map(tuple, method.encode(trainer.encoder, texts))), tuple(labels))
-    tuner = tuning.pack_of(trainer, method, rows)
-    tuner.advance()
-    fact: Fact = {"ms": 1e3 * sorted(timed(tuner.advance, kind) for _ in range(3))[1]}
-    if device.type == "cuda":
-        fact["GiB"] = torch.cuda.max_memory_allocated() / 2**30
-    if rank == 0:
-        Path(out).write_text(json.dumps(fact))
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def facts(part: str, shape: str, device: str, seconds: float) -> list[Fact]:
@@ -262,7 +304,8 @@ def main(
     """Run the parts and publish a page."""
     if part is not None:
         with tempfile.TemporaryDirectory() as folder:
-            for fact in getattr(Bench(shape, device, Path(folder)), part)():
+            bench = Bench(shape, device, Path(folder), exact=part == "curves")
+            for fact in getattr(bench, part)():
                 print(json.dumps({"part": part, "shape": shape, **fact}), flush=True)
         return
     plan = [*dict.fromkeys((name, "tiny", 1) for name, *_ in PLAN)] if tiny else PLAN
@@ -274,7 +317,8 @@ def main(
             rows += facts(name, own, device, min(left, max(30.0, 2 * seconds * share / shares)))
             print(rows[-1] if rows else name, file=sys.stderr, flush=True)
     headers = (
-        "part", "shape", "what", "ms", "TFLOP/s", "of peak", "GPU busy", "GiB", "planned GiB",
+        "part", "shape", "what", "ms", "PEFT ms", "ratio", "planned ms", "tokens/s", "TFLOP/s",
+        "of peak", "busy", "GiB", "planned GiB",
     )  # fmt: skip
     table = [tuple(row.get(name, "") for name in headers) for row in rows]
     harness.publish(

@@ -35,7 +35,7 @@ CLOCK = "wall time"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 PACKAGES = ("torch", "transformers", "peft", "lm_eval", "minicons", "openai", "ray", "numpy")
 
-ShapeOption = Annotated[str, typer.Option(help="small, 125m, 1.3b, 13b or 7b_grouped.")]
+ShapeOption = Annotated[str, typer.Option(help="small, 125m, 1.3b, 6.7b or 13b.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu or cuda.")]
 OutOption = Annotated[Path | None, typer.Option(help="Also write the report to this file.")]
 

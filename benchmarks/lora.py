@@ -9,13 +9,15 @@ run, batches padded to their longest row, the model in train mode.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from harness import DTYPES, Comparison, Part, Size, measured
 from peft import LoraConfig, get_peft_model
+from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 from tuning import pack_of, stepping
 from workload import rows_of, saved, spec_of
@@ -44,11 +46,12 @@ def packed(
 
 
 def peft_step(
-    folder: Path, rows: TokenSet, tuner: PackedTuner, *, dtype: str, device: str
-) -> Callable[[int, int], None]:
-    """PEFT's side: a function that takes one step of a seed."""
-    method = Lora(keep=1)
+    folder: Path, rows: TokenSet, tuner: PackedTuner, *, dtype: str, device: str,
+    start: Mapping[str, Tensor] = MappingProxyType({}),
+) -> Callable[[int, int], Tensor]:  # fmt: skip
+    """PEFT's side: a function that takes one step of a seed and gives its loss."""
     trainer: Any = tuner.trainer
+    method = trainer.lora
     base = AutoModelForSequenceClassification.from_pretrained(
         folder, num_labels=3, dtype=DTYPES[dtype], pad_token_id=1
     )
@@ -56,7 +59,14 @@ def peft_step(
         task_type="SEQ_CLS", r=method.rank, lora_alpha=int(method.alpha),
         lora_dropout=method.dropout, target_modules=list(trainer.widths),
     )  # fmt: skip
-    model: Any = get_peft_model(base.to(device), config).train()
+    # As users train it; a comparison of losses has no dropout, which the backbone has too.
+    model: Any = get_peft_model(base.to(device), config).train(not start)
+    for name, weight in model.named_parameters():
+        if start and weight.requires_grad:
+            plain = name.removeprefix("base_model.model.").replace(".default", "")
+            plain = plain.replace(".modules_to_save", "")
+            plain = plain if plain in start else plain.removesuffix(".weight")
+            weight.data.copy_(start[plain])
 
     def logits(tokens_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = model(input_ids=tokens_BT, attention_mask=mask_BT).logits

@@ -58,7 +58,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
         raise MissingError("needs bbq in --data (`raybias data download bbq`)")
     items = max(1, size.items // 8)
     models = saved(size)
-    lm = harness_model(models, add_bos_token=True)
+    lm = harness_model(models.peer, models.first.tokenizer, add_bos_token=True)
     scorer = TokenScorer(models.first)
 
     def theirs(asked: Sequence[Requests], turn: int) -> torch.Tensor:

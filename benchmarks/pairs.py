@@ -170,7 +170,7 @@ def masked_part(folder: Path, pairs: Sequence[Pair], size: Size) -> Part:
 def causal_part(pairs: Sequence[Pair], size: Size) -> Part:
     """Log-likelihoods of all styles."""
     models = workload.saved(size)
-    lm = harness_model(models)
+    lm = harness_model(models.peer, models.first.tokenizer)
     asked = [("", text) for pair in pairs for text in pair]
     peer = f"HFLM {size.dtypes[0]}, batch 32"
 

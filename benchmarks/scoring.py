@@ -20,7 +20,7 @@ import torch
 from harness import Comparison, Part, Size, measured
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
-from workload import CONTEXT, Models, items, saved
+from workload import CONTEXT, items, saved
 
 from raybias.engine.adapters.base import SoftPromptTrainer
 from raybias.schema import LABELS
@@ -50,12 +50,9 @@ def hugging_face(
     return found_NL
 
 
-def harness_model(models: Models, **options: Any) -> Any:
+def harness_model(peer: Any, tokenizer: Any, **options: Any) -> Any:
     """Give lm-eval the peer's model, as it is run at batch 32."""
-    return HFLM(
-        pretrained=models.peer, tokenizer=models.first.tokenizer, batch_size=32,
-        max_length=CONTEXT, **options,
-    )  # fmt: skip
+    return HFLM(pretrained=peer, tokenizer=tokenizer, batch_size=32, max_length=CONTEXT, **options)
 
 
 def log_likelihoods(lm: Any, asked: Sequence[tuple[str, str]]) -> torch.Tensor:
@@ -83,7 +80,7 @@ def same(ours_NL: torch.Tensor, theirs_NL: torch.Tensor) -> str:
 def comparisons(size: Size) -> Iterator[Comparison]:
     """Compare label scores of probe items with the better of two batch sizes, and with HFLM."""
     models = saved(size)
-    lm = harness_model(models, add_bos_token=True)
+    lm = harness_model(models.peer, models.first.tokenizer, add_bos_token=True)
     texts = items(size.folder("amazon"), 10**6)
     step = max(1, (len(texts) - size.items) // max(1, size.rounds))
     requests = [texts[n * step : n * step + size.items] for n in range(size.rounds + 1)]

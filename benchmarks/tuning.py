@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from harness import Comparison, Part, Size, measured
 from peft import PromptTuningConfig, get_peft_model
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from workload import rows_of, saved
 
@@ -51,11 +52,13 @@ def pack_of(trainer: Any, method: Tuned, rows: TokenSet) -> PackedTuner:
 
 
 def peft_step(
-    peer: Any, rows: TokenSet, ids: Sequence[int], device: str
-) -> Callable[[int, int], None]:
-    """PEFT's side: a function that takes one step of a seed."""
+    peer: Any, rows: TokenSet, ids: Sequence[int], device: str, start_PD: Tensor | None = None
+) -> Callable[[int, int], Tensor]:
+    """PEFT's side: a function that takes one step of a seed and gives its loss."""
     config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=8)
     model: Any = get_peft_model(peer, config)
+    if start_PD is not None:
+        model.prompt_encoder.default.embedding.weight.data = start_PD.clone()
 
     def logits(tokens_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
         found_BTV = model(input_ids=tokens_BT, attention_mask=mask_BT, use_cache=False).logits
@@ -69,11 +72,11 @@ def peft_step(
 def stepping(
     model: Any, rows: TokenSet, logits: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], *,
     rate: float, device: str,
-) -> Callable[[int, int], None]:  # fmt: skip
+) -> Callable[[int, int], Tensor]:  # fmt: skip
     """Return what takes a step of a seed on a padded batch; `logits` is given tokens and mask."""
     optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=rate)
 
-    def step(seed: int, number: int) -> None:
+    def step(seed: int, number: int) -> Tensor:
         batch = batch_of_step(seed, number, rows=len(rows.rows), batch_size=8)
         tokens = [torch.tensor(rows.rows[n]) for n in batch]
         tokens_BT = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=1)
@@ -85,6 +88,7 @@ def stepping(
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        return loss.detach()  # type: ignore[no-any-return]
 
     return step
 

@@ -30,10 +30,8 @@ from raybias.schema import LABELS
 #: Hidden width, layers, heads; feed-forward is four times as wide (OPT's published shapes).
 SHAPES = {
     "tiny": (64, 2, 4), "small": (256, 6, 4), "125m": (768, 12, 12), "1.3b": (2048, 24, 32),
-    "13b": (5120, 40, 40), "7b_grouped": (4096, 32, 32),
+    "6.7b": (4096, 32, 32), "13b": (5120, 40, 40),
 }  # fmt: skip
-#: Query heads to each head of keys and values, where the shape is a Llama's.
-GROUPS = {"7b_grouped": 4}
 VOCABULARY = 50272
 CONTEXT = 2048
 
@@ -48,14 +46,7 @@ def save_model(
         "vocab_size": VOCABULARY, "hidden_size": hidden, "num_hidden_layers": layers,
         "num_attention_heads": heads, "max_position_embeddings": CONTEXT,
     }  # fmt: skip
-    config: transformers.PreTrainedConfig = transformers.OPTConfig(
-        **sizes, word_embed_proj_dim=hidden, ffn_dim=4 * hidden
-    )
-    if shape in GROUPS:
-        config = transformers.LlamaConfig(
-            **sizes, num_key_value_heads=heads // GROUPS[str(shape)], intermediate_size=11008,
-            pad_token_id=1, bos_token_id=2, eos_token_id=2,
-        )  # fmt: skip
+    config = transformers.OPTConfig(**sizes, word_embed_proj_dim=hidden, ffn_dim=4 * hidden)
     torch.manual_seed(0)
     with torch.device(device):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype])

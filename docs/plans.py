@@ -148,7 +148,7 @@ def summary(made: Plan, costs: Costs) -> str:
                 stage.backbone,
                 stage.method,
                 f"{workers} x {stage.gpus}" + (" sharing it" if stage.sharded else ""),
-                f"{stage.tokens_per_batch:,}",
+                f"{stage.layout.tokens:,}",
                 f"{size(total(stage.memory))} of {size(stage.device_memory)}",
                 f"{cost.flops / 1e15:,.3g}",
                 f"{cost.hours:,.2f}",

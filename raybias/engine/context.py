@@ -47,6 +47,8 @@ Result = TypeVar("Result")
 #: What torch's allocator reads before a process first uses a GPU, under its two names.
 _ALLOCATOR: Final = "PYTORCH_ALLOC_CONF"
 _OLD_ALLOCATOR: Final = "PYTORCH_CUDA_ALLOC_CONF"
+#: On a GPU sequences of several adapters share a batch down to this share of its width.
+_PADDED: Final = 0.5
 
 
 class Way(NamedTuple):
@@ -248,8 +250,9 @@ class Batcher:
     ) -> Iterator[tuple[Batch, Result]]:
         """Do `work` on each batch of several adapters' sequences, as `each` does.
 
-        Part and width of an adapter in a batch do not depend on the others, so it keeps its bits on
-        a CPU (`AdapterTrainer.shares_passes`); on a GPU batches must be `apart`.
+        On a CPU part and width of an adapter in a batch do not depend on the others, so it keeps
+        its bits (`AdapterTrainer.shares_passes`). A GPU keeps them only where batches are `apart`;
+        there padding costs less than another pass, which launches each layer's kernels again.
         """
 
         def width(each: Placed) -> int:
@@ -263,9 +266,10 @@ class Batcher:
             waiting = [each for each in in_order if adapter in (None, each.adapter)]
 
             def cut(waiting: Sequence[Placed]) -> tuple[Batch, int]:
-                # Of one width, it ends between two adapters unless one alone fills it.
+                # Of like width, it ends between two adapters unless one alone fills it.
                 widest = width(waiting[0])
-                same = sum(1 for _ in takewhile(lambda other: width(other) == widest, waiting))
+                least = widest * (1.0 if self.device.type == "cpu" else _PADDED)
+                same = sum(1 for _ in takewhile(lambda other: width(other) >= least, waiting))
                 count = min(same, max(1, self.tokens_per_batch // widest))
                 whole = [
                     n for n in range(1, count + 1)

@@ -55,9 +55,14 @@ def joined(one: Tensor, other: Tensor | int) -> Tensor:
     return _mixed(_mixed(one.clone()) ^ other)
 
 
-def words(keys_N2: Tensor, count: int) -> Tensor:
-    """Return the first `count` random int32 of each key [N, C]."""
-    counter_C = _mixed(torch.arange(count, dtype=torch.int32, device=keys_N2.device))
+def counter(count: int, device: torch.device) -> Tensor:
+    """Return what the first `count` words of any key are made of, int32 [C]."""
+    return _mixed(torch.arange(count, dtype=torch.int32, device=device))
+
+
+def words(keys_N2: Tensor, count: int, counter_C: Tensor | None = None) -> Tensor:
+    """Return the first `count` random int32 of each key [N, C]; `counter_C` is `counter`'s."""
+    counter_C = counter(count, keys_N2.device) if counter_C is None else counter_C
     words_NC = counter_C ^ keys_N2[:, :1]
     words_NC *= keys_N2[:, 1:] | 1
     words_NC = _folded(words_NC, 16)
@@ -73,14 +78,17 @@ def uniforms(keys_N2: Tensor, count: int) -> Tensor:
     return whole_NC.double() / 2**53
 
 
-def kept(keys_N2: Tensor, shape: Sequence[int], dropped: float) -> Tensor:
+def kept(
+    keys_N2: Tensor, shape: Sequence[int], dropped: float, counter_C: Tensor | None = None
+) -> Tensor:
     """Return a dropout mask of values [N, *shape], True where a value is kept.
 
     `dropped` is rounded to a multiple of 2^-16. A mask of more rows, in the last dimension, begins
-    with that of fewer.
+    with that of fewer. `counter_C` is what all masks of a shape share, where it is at hand: the
+    counter of half as many words as the mask has places.
     """
     *rows, width = shape
-    words_NC = words(keys_N2, torch.Size(rows).numel() * ((width + 1) // 2))
+    words_NC = words(keys_N2, torch.Size(rows).numel() * ((width + 1) // 2), counter_C)
     halves = words_NC.view(torch.int16).view(len(keys_N2), *rows, -1)[..., :width]
     return halves >= min(round(dropped * 2**16), 2**16 - 1) - 2**15
 

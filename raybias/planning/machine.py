@@ -42,11 +42,11 @@ class Speed:
     bandwidth: float
     reached: float
     streamed: float = 0.5
-    launch: float = 0.25e-3
+    launch: float = 0.7e-3
     token: float = 0.0
     score: float = 0.0
-    step: float = 5e-3
-    run: float = 0.8e-3
+    step: float = 1.4e-3
+    run: float = 4e-3
     shard: float = 8.7e-3
     evaluation: float = 50e-3
     link: float = 12e9
@@ -60,6 +60,11 @@ class Speed:
             f" {self.reached:.0%}, {self.bandwidth / 1e12:,.3g} TB/s ({self.source})"
         )
 
+    @property
+    def merges(self) -> bool:
+        """Whether a step's sequences of several widths share a pass (`Batcher.each_adapter`)."""
+        return self.kind != "CPU"
+
     def work(self, flops: float, read: float) -> float:
         """Return the seconds of FLOPs and of bytes read from the device's memory."""
         return flops / (self.peak * self.reached) + read / (self.bandwidth * self.streamed)
@@ -69,11 +74,11 @@ class Speed:
         return self.start + weight_bytes / self.loading
 
 
-#: By kind as Ray names it, from the makers' data sheets.
+#: By kind as Ray names it, from the makers' data sheets; docs/results/gpu.md has what was measured.
 GPUS: Final = {
     kind: Speed(
         kind=kind,
-        source="data sheet; share reached, launches and host assumed",
+        source="data sheet; launches and host as measured on an H100, share reached assumed",
         peak=tflops * 1e12,
         bandwidth=terabytes * 1e12,
         reached=0.55,

@@ -144,7 +144,7 @@ class TuningWork(Tuning):
             length=rows.length,
             factor=factor,
             launches=ways * (shared + own * runs),
-            least=rows.widths.batches(number),
+            least=1.0 if speed.merges else rows.widths.batches(number),
         )
 
     def host(self, speed: Speed, runs: int) -> float:

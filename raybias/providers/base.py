@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 #: Tokens that prices are of.
 _PRICED: Final = 1e6
 
-providers: Final[Registry[type[Backbone]]] = Registry("api", "raybias.providers")
+#: `asking` is no entry: it imports openai, which only a study of an endpoint needs.
+providers: Final[Registry[type[Backbone]]] = Registry(
+    "api", "raybias.providers.openai", "raybias.providers.vllm"
+)
 _AnyProvider = TypeVar("_AnyProvider", bound=Backbone)
 
 

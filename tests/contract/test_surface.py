@@ -7,9 +7,12 @@ import json
 import os
 import re
 import runpy
+import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -205,3 +208,27 @@ def test_the_package_is_a_command_too_and_help_is_wrapped_by_the_terminal(
     with pytest.raises(SystemExit, match="0"):
         runpy.run_module("raybias", run_name="__main__")
     assert "The study stands in OUT/study.yaml, and the same command" in capsys.readouterr().out
+
+
+def test_a_plain_install_plans_a_study(tmp_path: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extra = {re.split(r"[>=<~\[]", line)[0].replace("-", "_")
+             for name, lines in project["optional-dependencies"].items() for line in lines
+             if name not in ("dev", "docs", "bench")}  # fmt: skip
+    hidden = sorted(extra - {"transformers"})
+    assert "openai" in hidden
+    # As a process that does not have them: whoever looks for one finds nothing.
+    (tmp_path / "sitecustomize.py").write_text(
+        "from importlib.machinery import PathFinder\n"
+        "found = PathFinder.find_spec\n"
+        "def find(cls, name, path=None, target=None):\n"
+        f"    return None if name.partition('.')[0] in {hidden} else found(name, path, target)\n"
+        "PathFinder.find_spec = classmethod(find)\n"
+    )
+    command = [sys.executable, "-m", "raybias", "plan", "jobs/demo.yaml"]
+    path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

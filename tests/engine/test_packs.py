@@ -120,6 +120,35 @@ def test_a_width_stays_within_the_context_and_runs_are_cut_where_they_end() -> N
     assert {batch.tokens_RT.shape[1] for batch in batches} == {20}
 
 
+@pytest.mark.parametrize(("name", "kind"), FEW)
+def test_on_a_gpu_like_widths_share_a_pass_with_the_same_gradients(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(name, kind)
+    rows = [tuple(row) for row in backbones.token_rows(30, seed=2)]
+    batches = [
+        TrainingBatch(trainer.init_weights(s), rows[10 * s :][:10], [0] * 10, s, 0, True)
+        for s in range(3)
+    ]
+    passes: list[tuple[int, ...]] = []
+    forward = trainer.forward
+
+    def counted(batch: Any, *given: Any) -> Any:
+        passes.append(tuple(batch.tokens_RT.shape))
+        return forward(batch, *given)
+
+    monkeypatch.setattr(trainer, "forward", counted)
+    (expected, loss_S), apart = trainer.gradients(batches), len(passes)
+    monkeypatch.setattr(trainer.batcher, "device", torch.device("cuda"))
+    found, found_S = trainer.gradients(batches)
+    assert len(passes) - apart < apart
+    assert all(count * width <= 400 for count, width in passes)
+    torch.testing.assert_close(found_S, loss_S, atol=1e-6, rtol=1e-5)
+    for one, other in zip(found, expected, strict=True):
+        for part, gradient in other.items():
+            torch.testing.assert_close(one[part], gradient, atol=1e-6, rtol=1e-4)
+
+
 SHORT_ROWS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=8), min_size=1, max_size=20)
 
 

@@ -39,7 +39,7 @@ from raybias.engine.attention import attention_window, fastest, read_samples
 from raybias.engine.backbone import is_encoder
 from raybias.engine.classifier import Classifier, initial_head
 from raybias.engine.devices import to_device
-from raybias.engine.keyed_draws import joined, kept, keys
+from raybias.engine.keyed_draws import counter, joined, kept, keys
 from raybias.engine.packing import Batch, PackedSequence, pack, token_rows
 from raybias.errors import ModelError
 from raybias.seeding import generator, key
@@ -344,14 +344,18 @@ class LoraTrainer(PackedLayerTrainer):
         rows_RT2 = joined(runs_R12, to_device(token_rows(batch).int()[..., None], self.device))
         places_RT1 = to_device(batch.depths_RT.int()[..., None], self.device)
         tokens_N2 = joined(rows_RT2, places_RT1).flatten(0, 1)
-        layer_keys = keys([key(path) for path in self.widths], self.device)
-        layers = dict(zip(self.widths, layer_keys, strict=True))
+        # All layers at once: on a GPU these small products are many launches.
+        paths_P12 = keys([key(path) for path in self.widths], self.device)[:, None]
+        layers = dict(zip(self.widths, joined(tokens_N2, paths_P12), strict=True))
+        counters: dict[tuple[int, torch.device], Tensor] = {}
 
         def mask(path: str, rows_RTI: Tensor) -> Tensor:
             # A layer may be on another device than the first.
-            device = rows_RTI.device
-            keys_N2 = joined(tokens_N2.to(device), layers[path].to(device))
-            return kept(keys_N2, rows_RTI.shape[-1:], lost).view(rows_RTI.shape)
+            device, width = rows_RTI.device, rows_RTI.shape[-1]
+            if (width, device) not in counters:
+                counters[width, device] = counter((width + 1) // 2, device)
+            keys_N2, counter_C = layers[path].to(device), counters[width, device]
+            return kept(keys_N2, (width,), lost, counter_C).view(rows_RTI.shape)
 
         return mask
 
