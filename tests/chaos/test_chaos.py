@@ -1,13 +1,16 @@
-"""A few kills in one run of a small study; `long.py` makes a hundred."""
+"""A few kills in a small study (`long.py` makes a hundred), and nodes that come and go."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from arena import PATIENCE_S, Arena, until
-from bout import EVERY, Run, fight
+from arena import PATIENCE_S, Arena, arena, until
+from bout import EVERY, Run, fight, undisturbed, write_study
+from fake_cloud import fake_cloud, workers
 from verdict import faults
 
 pytestmark = pytest.mark.chaos
@@ -15,34 +18,63 @@ KILLS = [
     *[("tuning", "worker"), ("tuning", "driver")],
     *[("scoring", "replica"), ("scoring", "node"), ("scoring", "driver")],
 ]
-
+#: Signals, and the loss of Serve's own processes.
 ENDS = [
-    ("tuning", "interrupted"),
-    ("scoring", "proxy"),
-    ("scoring", "controller"),
-    ("scoring", "terminated"),
+    *[("tuning", "interrupted"), ("scoring", "proxy")],
+    *[("scoring", "controller"), ("scoring", "terminated")],
 ]
 
 
+@pytest.fixture(scope="module")
+def place() -> Iterator[Arena]:
+    with arena() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_study(tmp_path_factory.mktemp("study"), limit=120, arms=1)
+
+
+@pytest.fixture(scope="module")
+def calm(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The OUT of an undisturbed run."""
+    out = tmp_path_factory.mktemp("calm") / "out"
+    undisturbed(study, out)
+    return out
+
+
+# Before there is an arena, which is a cluster too.
+def test_nodes_come_under_load_and_go_when_idle(study: Path, calm: Path, tmp_path: Path) -> None:
+    outs = [tmp_path / name for name in ("one", "two")]
+    with fake_cloud(fewest=1, most=3) as address:
+        until(lambda: workers(address) == 1, "a node is there", patience_s=PATIENCE_S)
+        # Each study is planned for the one node that is there; together they need another.
+        runs = [Run(address, study, out) for out in outs]
+        most = 0
+        while any(run.driver.poll() is None for run in runs):
+            most = max(most, workers(address))
+            time.sleep(0.5)
+        for run in runs:
+            run.end()
+        assert most > 1, "no node was added under load"
+        until(lambda: workers(address) == 1, "one node is left", patience_s=PATIENCE_S)
+    for out in outs:
+        assert faults(out, calm) == []
+
+
+@pytest.mark.parametrize("kills", [KILLS, ENDS], ids=["kills", "ends"])
 def test_what_is_killed_loses_and_changes_nothing(
-    place: Arena, study: Path, calm: Path, tmp_path: Path
+    place: Arena, study: Path, calm: Path, tmp_path: Path, kills: list[tuple[str, str]]
 ) -> None:
-    bout = fight(place, study, tmp_path / "out", calm, number=1, seed=1, kills=KILLS)
+    if ("scoring", "proxy") in kills:
+        place.open_proxies()
+    bout = fight(place, study, tmp_path / "out", calm, number=len(kills), seed=1, kills=kills)
     assert bout.faults == []
     assert bout.beyond() == []
     assert bout.kills, "the study ended before anything was killed"
-    assert place.left() == []
-
-
-@pytest.mark.chaos
-def test_signals_and_the_loss_of_serves_own_processes_change_nothing(
-    place: Arena, study: Path, calm: Path, tmp_path: Path
-) -> None:
-    place.open_proxies()
-    bout = fight(place, study, tmp_path / "out", calm, number=2, seed=1, kills=ENDS)
-    assert bout.faults == []
-    assert bout.beyond() == []
-    assert {kill.kind for kill in bout.kills} == {kind for _, kind in ENDS}
+    if kills is ENDS:
+        assert {kill.kind for kill in bout.kills} == {kind for _, kind in ENDS}
     assert place.left() == []
 
 

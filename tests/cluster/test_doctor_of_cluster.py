@@ -14,15 +14,11 @@ from raybias.runtime import ray_internals
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
 
 
-def test_replicas_of_a_driver_that_has_ended_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_is_measured_and_its_weaknesses_only_warn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = "raybias-0123456789abcdef-ffffffff-tiny-soft_prompt"
     monkeypatch.setattr(ray_internals, "applications", lambda: ["raybias", app])
-    result = CliRunner().invoke(cli, ["doctor", "--no-hub"])
-    (line,) = (each for each in result.stdout.splitlines() if "left behind" in each)
-    assert line.startswith(f"warn  left behind: {app}, whose driver has ended: job ffffffff; ")
-
-
-def test_a_cluster_is_measured_and_its_weaknesses_only_warn(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["doctor", "--no-hub", "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.stdout
     assert ray.is_initialized(), "a cluster that others use stays up"
@@ -31,6 +27,8 @@ def test_a_cluster_is_measured_and_its_weaknesses_only_warn(tmp_path: Path) -> N
     (there,) = (line for line in lines if " ray: " in line)
     assert there.startswith("ok    ray: 1 node, 4 CPUs, ")
     assert there.endswith("(the connected Ray cluster)")
+    ended = f"warn  left behind: {app}, whose driver has ended: job ffffffff; "
+    assert [line for line in lines if "left behind" in line and line.startswith(ended)]
     (chosen,) = (line for line in lines if "dtype auto" in line)
     assert any(name in chosen for name in ("float32: ", "bfloat16: "))
     assert any(line.startswith(("ok    Ray's token", "warn  Ray's token")) for line in lines)

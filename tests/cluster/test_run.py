@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
+import threading
+import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
+import psutil
 import pytest
+import ray
+import torch
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 from safetensors.torch import load, save
+from typer.testing import CliRunner
 
+import raybias
+from raybias.cli import app
+from raybias.config import load_study
 from raybias.errors import OutputError, RaybiasError
+from raybias.planning.machine import Speed
+from raybias.runtime.predict import replica, stream
+from raybias.runtime.predict.shards import Reading
+from raybias.runtime.predict.stream import Replicas
+from raybias.runtime.progress import Done
 from raybias.runtime.serve.app import Serving
 from raybias.runtime.serve.app import app as application
 from raybias.schema import RUNS
@@ -25,20 +41,81 @@ from support.studies import NO_RAY, run
 pytestmark = pytest.mark.cluster
 
 
+#: Seeds of a method that is tuned.
+FIVE = {"learning_rates": [0.01], "seeds": [1, 2, 3, 4, 5], "keep": 2, "batch_size": 4,
+        "eval_every": 10, "max_steps": 120}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def method_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The study file of a prompted method and of adapters."""
-    return studies.save(tmp_path_factory.mktemp("methods"), "few_shot", "lora")
+    """The study file of a prompted method and of five seeds of a soft prompt."""
+    path = studies.save(tmp_path_factory.mktemp("methods"), "few_shot", "soft_prompt")
+    sentences = path.parent / "sentences"
+    shutil.copyfile(sentences / "validation.csv", sentences / "test.csv")
+    content = yaml.safe_load(path.read_text())
+    content["resources"] |= {"replicas_max": 2, "rows_per_shard": 3}
+    content["methods"][1] |= FIVE
+    path.write_text(yaml.safe_dump(content))
+    return path
 
 
 @pytest.fixture(scope="module")
 def method_out(
     method_file: Path, tmp_path_factory: pytest.TempPathFactory, ray_cluster: None
 ) -> Path:
-    """The OUT of an undisturbed run of these methods; beside it, what the command printed."""
+    """The OUT of a run that halved a pack and lost a replica; beside it, what it said."""
     out = tmp_path_factory.mktemp("cold") / "out"
-    (out.parent / "printed").write_text(studies.run(method_file, out))
+    read, killed, retried = Replicas.read, list[psutil.Process](), list[int]()
+
+    def disturbed(
+        self: Replicas, reading: Reading, grant: Any, add: Any, *, max_failures: int
+    ) -> None:
+        def kill_one(done: Done) -> None:
+            add(done)
+            retried.append(done.retries)
+            if not killed:
+                # The one that works, held first, so that requests are at it when it dies.
+                killed.append(max(replicas_of(self.name), key=lambda p: p.cpu_times().user))
+                killed[0].suspend()
+                threading.Timer(0.5, killed[0].kill).start()
+
+        read(self, reading, grant, kill_one, max_failures=max_failures)
+        for name in ("rows_total", "tokens_total", "busy_seconds_total"):
+            await_metric(f"ray_raybias_{name}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Replicas, "read", disturbed)
+        patch.setattr(stream, "_LINGERS_S", 10.0)
+        # After so many seconds a pack may be halved.
+        patch.setattr(Speed, "load", lambda self, size: 0.1)
+        result = CliRunner().invoke(app, ["run", str(method_file), "--out", str(out)])
+    assert result.exit_code == 0, result.stderr
+    (out.parent / "printed").write_text(result.stdout)
+    (out.parent / "said").write_text(result.stderr)
+    assert killed
+    assert sum(retried) <= replica.REQUESTS_PER_REPLICA
     return out
+
+
+def replicas_of(app: str) -> list[psutil.Process]:
+    title = f"ray::ServeReplica:{app}-"
+    every = psutil.process_iter(["cmdline"])
+    return [each for each in every if title in " ".join(each.info["cmdline"] or ())]
+
+
+def await_metric(name: str) -> None:
+    """Wait until Ray's agent exports a metric of this study's replicas."""
+    tags = {"study": "methods", "stage": "score", "model": "tiny"}
+    (node,) = ray.nodes()
+    place = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    for _ in range(60):
+        with urllib.request.urlopen(place) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+        samples = [each for family in families for each in family.samples if each.value]
+        if any(each.name == name and tags.items() <= each.labels.items() for each in samples):
+            return
+        time.sleep(0.5)
+    raise AssertionError(f"{name} is not exported")
 
 
 def test_a_run_leaves_tables_report_and_runs(method_out: Path) -> None:
@@ -50,8 +127,30 @@ def test_a_run_leaves_tables_report_and_runs(method_out: Path) -> None:
     assert columns[:5] == ["kind", "model", "method", "dataset", "probe"]
     runs = Store(method_out).read_table("runs.parquet")
     assert runs.schema == RUNS
-    assert sum(runs["selected"].to_pylist()) == 3
+    assert sum(runs["selected"].to_pylist()) == 4
     assert yaml.safe_load((method_out / "study.yaml").read_text())["study"]["name"] == "methods"
+
+
+def test_an_idle_worker_takes_half_of_a_pack_and_no_step_is_done_twice(method_out: Path) -> None:
+    runs = pl.read_parquet(method_out / "runs.parquet").filter(method="soft_prompt")
+    rows = runs.sort("seed").to_dicts()
+    assert [row["seed"] for row in rows] == [1, 2, 3, 4, 5]
+    assert {row["steps"] for row in rows} == {120}
+    assert sorted(row["rank"] for row in rows) == [1, 2, 3, 4, 5]
+    assert all(len(row["eval_losses"]) == 1 + 12 for row in rows)
+    assert all(row["untuned_accuracy"] == row["eval_accuracies"][0] for row in rows)
+    assert all(0 <= row["test_accuracy"] <= 1 for row in rows)
+    assert not list(method_out.glob("train/*"))
+    # Some went on elsewhere, one after another where halves were halved.
+    resumed, again = repeated_steps((method_out.parent / "said").read_text())
+    assert resumed >= 2
+    assert again == 0
+
+
+def repeated_steps(said: str) -> tuple[int, int]:
+    """How many runs went on from their state, and the steps that these did twice."""
+    (found,) = re.findall(r"(\d+) runs resumed, (\d+) steps done twice", said)
+    return int(found[0]), int(found[1])
 
 
 def test_other_weights_under_the_same_name_are_refused(method_file: Path, method_out: Path) -> None:
@@ -73,13 +172,14 @@ def test_other_weights_under_the_same_name_are_refused(method_file: Path, method
     application(Serving(out=str(method_out), anyone=True))
 
 
+@pytest.mark.slow
 def test_failed_work_is_one_line_and_exit_code_1(
     method_file: Path, method_out: Path, tmp_path: Path
 ) -> None:
     """An adapter that another program broke; the replica's error reaches the user."""
     out = tmp_path / "out"
     shutil.copytree(method_out, out)
-    (read,) = (out / "predictions").rglob("*lora*.parquet")
+    read = next((out / "predictions").rglob("*soft_prompt*.parquet"))
     read.unlink()
     adapter = read.stem
     (out / "adapters" / adapter / "adapter_model.safetensors").write_bytes(b"broken")
@@ -92,13 +192,12 @@ def test_failed_work_is_one_line_and_exit_code_1(
 def test_without_ray_every_file_is_the_same_to_the_bit(
     method_file: Path, method_out: Path, tmp_path: Path
 ) -> None:
-    """The runs' seconds aside, and the schedule.
-
-    Also where Ray's workers were to repeat their bits, which CPUs do anyway.
-    """
+    """The runs' seconds aside, and the schedule, whatever replicas were lost."""
     out = tmp_path / "out"
     printed = run(method_file, out, *NO_RAY, "--set", "resources.deterministic=false")
-    assert printed == (method_out.parent / "printed").read_text().replace(str(method_out), str(out))
+    # Ray says before it that a worker was lost.
+    there = (method_out.parent / "printed").read_text()
+    assert there.replace(str(method_out), str(out)).endswith(printed)
     for folder in ("predictions", "prompts", "items"):
         assert contents(out / folder) == contents(method_out / folder)
     here, there = records(out), records(method_out)
@@ -116,7 +215,7 @@ def records(out: Path) -> dict[str, dict[str, Any]]:
     """What was written down of each reader and each tuned run, and of the torch they had."""
     readers = {f.name: json.loads(f.read_text()) for f in (out / "readers").glob("*.json")}
     tuned = {
-        f.parent.name: json.loads(f.read_text())["computed"]
+        f.parent.name: json.loads(f.read_text())["computed"] | {"pack": "may be halved"}
         for f in (out / "adapters").glob("*/raybias.json")
     }
     assert readers
@@ -136,32 +235,49 @@ def contents(folder: Path, pattern: str = "**/*.*") -> dict[str, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_the_same_answers_of_every_method_however_spread_and_after_a_resume(tmp_path: Path) -> None:
-    study, alone, out = studies.save(tmp_path), tmp_path / "alone", tmp_path / "out"
-    run(study, alone, *NO_RAY)
-    content = yaml.safe_load(study.read_text())
-    content["resources"] = {
-        "rows_per_shard": 7, "tokens_per_batch": 128, "replicas_max": 2, "train_workers": 2,
-    }  # fmt: skip
-    spread = study.with_name("spread.yaml")
-    spread.write_text(yaml.safe_dump(content))
-    run(spread, out)
-    assert_same(alone, out)
-    lost, *kept = sorted((out / "predictions").rglob("*few_shot*.parquet"))
-    lost.unlink()
-    written = [file.stat().st_mtime_ns for file in kept]
-    run(spread, out)
-    assert_same(alone, out)
-    assert [file.stat().st_mtime_ns for file in kept] == written
+@pytest.mark.parametrize("method", ["soft_prompt", "lora"])
+def test_a_killed_rank_of_a_sharded_backbone_changes_no_bit(
+    tmp_path: Path, method: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = studies.save(tmp_path, method)
+    content = yaml.safe_load(path.read_text())
+    content["methods"][0] |= FIVE
+    content["resources"] |= {"shard": "zero3", "train_workers": 2, "tokens_per_batch": 256}
+    path.write_text(yaml.safe_dump(content))
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    run(path, whole)
+    if method == "soft_prompt":
+        changes = ("--set", "resources.shard=never", "--set", "resources.train_workers=1")
+        run(path, tmp_path / "alone", *NO_RAY, *changes)
+        for name, prompt in weights_of(tmp_path / "alone").items():
+            torch.testing.assert_close(weights_of(whole)[name], prompt, atol=1e-4, rtol=0)
+
+    def kill() -> None:
+        """Kill a rank once there is a state to go on from."""
+        ended = time.monotonic() + 240
+        while not any(cut.glob("train/*/*.safetensors")) and time.monotonic() < ended:
+            time.sleep(0.02)
+        ranks = [p for p in psutil.Process().children(recursive=True)
+                 if "RayTrainWorker" in p.cmdline()[0]]  # fmt: skip
+        ranks[0].kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    capfd.readouterr()
+    raybias.run(load_study(path), out=cut)
+    killer.join()
+    resumed, again = repeated_steps(capfd.readouterr().err)
+    assert resumed == 5
+    assert again <= 2 * 10 * 5
+    for folder, pattern in (("adapters", "*/adapter_model.safetensors"), ("predictions", "**/*.*")):
+        assert contents(cut / folder, pattern) == contents(whole / folder, pattern)
+    one, other = (pl.read_parquet(each / "runs.parquet").drop("seconds") for each in (cut, whole))
+    assert one.equals(other)
 
 
-def assert_same(one: Path, other: Path) -> None:
-    first, second = (
-        pl.concat(map(pl.read_parquet, sorted((out / "predictions").rglob("*.parquet")))).sort(
-            "run_id", "item_id"
-        )
-        for out in (one, other)
-    )
-    assert first.drop("scores").equals(second.drop("scores"))
-    scores = (np.array(each["scores"].to_list()) for each in (first, second))
-    np.testing.assert_allclose(*scores, atol=1e-4)
+def weights_of(out: Path) -> dict[str, torch.Tensor]:
+    return {
+        f"{path.parent.name} {name}": tensor
+        for path in sorted(out.glob("adapters/*/adapter_model.safetensors"))
+        for name, tensor in load(path.read_bytes()).items()
+    }

@@ -21,9 +21,8 @@ from raybias.engine.context import Execution
 from raybias.errors import ModelError
 from raybias.methods import Lora, SoftPrompt
 from raybias.schema import LABELS
-from support import prompting, question_data, studies
+from support import backbones, prompting, question_data, studies
 from support.commands import free_port
-from support.tiny import save_model
 
 pytestmark = pytest.mark.cluster
 
@@ -33,7 +32,7 @@ STEPS = 6
 
 @pytest.fixture(scope="module")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("tiny"))
+    return backbones.save("opt", tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +43,8 @@ def ranks(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     held = load_file(half / "model.safetensors")
     kept = {name: tensor for name, tensor in held.items() if ".layers.1." not in name}
     save_file(kept, half / "model.safetensors", metadata={"format": "pt"})
-    _spawn(_rank, str(tiny_model), str(half), str(folder))
+    arguments = (free_port(), str(tiny_model), str(half), str(folder))
+    multiprocessing.spawn(_rank, args=arguments, nprocs=2)
     return folder
 
 
@@ -53,7 +53,6 @@ def test_gathered_weight_bytes_per_seed_step_fall_as_the_pack_grows(ranks: Path)
     whole = counted["weight_bytes"]
     assert counted["held"] <= 0.51 * whole  # each rank keeps its half
     per_seed_step = [counted[size] / (size * STEPS) for size in PACKS]
-    print({size: round(b / whole, 3) for size, b in zip(PACKS, per_seed_step, strict=True)})
     assert per_seed_step[0] == pytest.approx(2 * whole, rel=0.6)  # forward and backward
     for size, bytes_each in zip(PACKS, per_seed_step, strict=True):
         assert bytes_each * size == pytest.approx(per_seed_step[0], rel=0.02)
@@ -121,14 +120,13 @@ def _tuner(method: Any, trainer: Any, seeds: int) -> Any:
     return PackedTuner(trainer, method.recipe, units, train=tokens, validation=tokens)
 
 
-def _spawn(work: Callable[..., None], *arguments: Any) -> None:
-    """Do `work` in two processes that can join each other."""
-    multiprocessing.spawn(work, args=(free_port(), *arguments), nprocs=2)
-
-
 def _rank(rank: int, port: int, model: str, half: str, out: str) -> None:
     """Do on a sharded backbone all that the tests of two ranks look at."""
-    _join(rank, port)
+    # Make this process a rank of two.
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
     from raybias.runtime.worker_group import Zero3
 
     sharding = Zero3("float32", torch.device("cpu"))
@@ -163,19 +161,6 @@ def _gathered(model: str, sharding: Any) -> dict[Any, float]:
         tuner.advance()
         counted[size] = counter() - before
     return counted
-
-
-def _join(rank: int, port: int) -> None:
-    """Make this process a rank of two."""
-    os.environ |= {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": "2",
-    }
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
 
 
 def _count_gathers() -> Callable[[], int]:

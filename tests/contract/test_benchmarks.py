@@ -38,14 +38,6 @@ def test_a_table_has_ratios_with_intervals_and_what_could_not_run(gathered: Modu
     assert re.search(r"not run +\|.*needs minicons +\| `pairs.py`", page)
 
 
-def test_every_module_that_is_run_has_a_peer(gathered: ModuleType) -> None:
-    compared = {
-        path.stem for path in (ROOT / "benchmarks").glob("*.py")
-        if re.search(r"^def comparisons\(size: Size\)", path.read_text("utf-8"), flags=re.M)
-    }  # fmt: skip
-    assert compared == set(gathered.MODULES)
-
-
 def test_what_is_not_there_is_a_reason(gathered: ModuleType) -> None:
     found, reason = gathered.compare("no_such_peer", gathered.SIZES["small"])
     assert found == ()

@@ -42,8 +42,6 @@ def test_ray_accepts_the_launcher_file(name: str) -> None:
         assert 0 < types[worker]["max_workers"] <= prepared["max_workers"]
     assert types["gpu-spot"]["priority"] > types["gpu-on-demand"].get("priority", 0)
     assert 0 < prepared["idle_timeout_minutes"] <= 15
-    with pytest.raises(Exception, match="idle_timeout_minute"):
-        validate_config(prepare_config(launcher(name) | {"idle_timeout_minute": 1}))
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
@@ -64,7 +62,13 @@ def test_the_dashboard_is_on_loopback_and_nodes_have_the_token_and_watch_for_the
     assert re.fullmatch(program, watch)
 
 
-def test_aws_nodes_have_the_closed_group_and_their_own_role() -> None:
+def test_nodes_are_on_a_closed_network_and_have_their_own_role() -> None:
+    for name, each in launcher("gcp.yaml")["available_node_types"].items():
+        node = each["node_config"]
+        (interface,) = node["networkInterfaces"]
+        assert interface["subnetwork"].endswith("/subnetworks/raybias")
+        spot = node.get("scheduling", {}).get("provisioningModel") == "SPOT"
+        assert spot == (name == "gpu-spot")
     for name, each in launcher("aws.yaml")["available_node_types"].items():
         node = each["node_config"]
         # Without it the launcher would make a group that lets SSH in from everywhere.
@@ -74,33 +78,10 @@ def test_aws_nodes_have_the_closed_group_and_their_own_role() -> None:
         assert node["IamInstanceProfile"] == {"Name": role}
         spot = node.get("InstanceMarketOptions") == {"MarketType": "spot"}
         assert spot == (name == "gpu-spot")
-
-
-def test_the_stack_has_what_the_launcher_file_names() -> None:
-    text = (CLUSTER / "aws_setup.yaml").read_text()
-    stack = yaml.load(text, _CloudFormation)
-    assert stack["Outputs"].keys() == {"Bucket", "Registry", "SecurityGroup"}
-    made = stack["Resources"].values()
-    profiles = {
-        each["Properties"]["InstanceProfileName"]
-        for each in made
-        if each["Type"] == "AWS::IAM::InstanceProfile"
-    }
-    types = launcher("aws.yaml")["available_node_types"]
-    assert profiles == {
-        each["node_config"]["IamInstanceProfile"]["Name"] for each in types.values()
-    }
-    assert types["gpu-spot"]["node_config"]["InstanceType"] in text
-    assert "0.0.0.0/0" not in text
-
-
-def test_gcp_nodes_are_on_the_closed_network() -> None:
-    for name, each in launcher("gcp.yaml")["available_node_types"].items():
-        node = each["node_config"]
-        (interface,) = node["networkInterfaces"]
-        assert interface["subnetwork"].endswith("/subnetworks/raybias")
-        spot = node.get("scheduling", {}).get("provisioningModel") == "SPOT"
-        assert spot == (name == "gpu-spot")
+    stack = (CLUSTER / "aws_setup.yaml").read_text()
+    made = re.findall(r"InstanceProfileName: (\S+)", stack)
+    assert {*made} == {"raybias-head", "raybias-worker"}
+    assert "0.0.0.0/0" not in stack
 
 
 def test_the_study_that_the_readme_runs_is_one() -> None:
@@ -154,12 +135,6 @@ def test_the_image_is_what_the_constraints_say_and_no_more() -> None:
     assert own.items() <= mine.items(), "`make hashes`"
     needed = {re.split(r"[=<>\[]", name)[0] for name in PROJECT["dependencies"]}
     assert needed | {"boto3", "google-api-python-client"} <= listed.keys()
-    assert PROJECT["optional-dependencies"].keys() >= {"aws", "gcp"}
-    assert {"torch", "boto3", "google-api-python-client"} <= pins().keys()
-    # Its containers are given the GPUs.
-    for variable in ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-                     "LD_LIBRARY_PATH=/usr/local/nvidia/lib64"):  # fmt: skip
-        assert re.search(rf"^(ENV| +) ?{variable}", RECIPE, re.MULTILINE), variable
     assert re.findall(r"^USER (.*)", RECIPE, re.MULTILINE) == ["1000:1000"]
     assert not re.search(r"(SECRET|PASSWORD|_KEY|TOKEN)\s*=", RECIPE)
     for sources in re.findall(r"^COPY (?!--from)(.*) \S+$", RECIPE, re.MULTILINE):
@@ -186,14 +161,3 @@ def test_the_board_asks_for_metrics_that_exist() -> None:
     assert asked >= ours
     unknown = {n for n in asked - ours if not re.search(rf"\b{n}\b", known)}
     assert not unknown
-    places = [tuple(panel["gridPos"][key] for key in "xy") for panel in board["panels"]]
-    assert len(set(places)) == len(places)
-    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
-
-
-class _CloudFormation(yaml.SafeLoader):
-    """Reads !Ref, !Sub and !GetAtt as the text behind them."""
-
-
-for _tag in ("!Ref", "!Sub", "!GetAtt"):
-    _CloudFormation.add_constructor(_tag, lambda loader, node: loader.construct_scalar(node))

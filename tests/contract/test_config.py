@@ -304,15 +304,6 @@ def test_null_leaves_an_option_to_the_profile(tmp_path: Path) -> None:
         load_study(wrong, profile="paper")
 
 
-def test_the_schema_says_what_each_profile_decides() -> None:
-    defined = raybias.Study.model_json_schema()["$defs"]
-    said = defined["Lora"]["properties"]["validation_rows"]["description"]
-    assert said.endswith("0 takes them all. Default: paper 51 batches, strict 0.")
-    assert defined["Statistics"]["properties"]["interval"]["description"].endswith(
-        "Default: paper normal, strict t."
-    )
-
-
 def test_runs_and_replicas_of_different_parts_have_different_names() -> None:
     def refused(**changes: Any) -> str:
         sets = [{"source": "sst5", "name": name} for name in ("c", "b.c")]

@@ -29,13 +29,12 @@ from raybias.runtime.study import prepare
 from raybias.schema import RUNS
 from raybias.storage import Store
 from raybias.study_record import begin
-from support import question_data
+from support import prompting, question_data
 from support.answer_data import bbq_file, option_answers, predictions, questions, stereoset
 from support.hostile import Files, corrupted, csv_bytes, dumped, parquet_bytes
 from support.pages import files_in
 from support.pair_data import answers, pair_scores
 from support.report_outs import pair_study, write_pair_out
-from support.tiny import save_model
 from support.tried import (
     PREDICTIONS,
     STUDY,
@@ -100,7 +99,7 @@ def in_full(place: Path) -> None:
 
 
 def of_a_model(place: Path) -> None:
-    save_model(place / "model")
+    prompting.save("opt", place / "model")
     methods = [
         {"kind": "soft_prompt", "learning_rates": [0.01], "seeds": [1], "keep": 1},
         *({"kind": "full", "seeds": [1], "keep": 1}, {"kind": "zero_shot"}),

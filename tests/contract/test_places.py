@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from raybias import cli
-from support import hostile
-from support.tiny import save_model
+from support import hostile, prompting
 from support.tried import PREDICTIONS, checked, fill, planned, small_out, taken, write_study
 
 NOBODY = 65534
@@ -45,7 +43,7 @@ def place() -> Iterator[Path]:
 
 
 def test_what_a_user_may_not_read_is_one_line(place: Path) -> None:
-    for each in save_model(place / "model").iterdir():
+    for each in prompting.save("opt", place / "model").iterdir():
         each.chmod(0o644)
     study = write_study(place, backbones=[{"id": "model", "dtype": "float32"}])
     # What is imported late may be closed to another user too.
@@ -119,7 +117,7 @@ def test_home_and_temporary_folder_may_be_closed(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (place / "home").mkdir(mode=0)
-    for each in save_model(place / "model").iterdir():
+    for each in prompting.save("opt", place / "model").iterdir():
         each.chmod(0o644)
     study = write_study(place, backbones=[{"id": "model", "dtype": "float32"}])
     for name in ("HOME", "XDG_CACHE_HOME", "HF_HOME"):
@@ -143,27 +141,3 @@ def test_memory_that_is_not_enough_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert ended.value.code == 1
     assert line.startswith("raybias: this machine's memory is not enough")
-
-
-@pytest.mark.long
-def test_a_full_disk_under_out_is_one_line_and_leaves_whole_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each file is there whole, as it was or as it is to be, and none is left of a writer."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(tmp_path)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets the user mount nothing")
-    try:
-        out = fill(tmp_path / "out", small_out())
-        (tmp_path / "ballast").write_bytes(bytes(os.statvfs(tmp_path).f_bavail * 4096 - 65_536))
-        for command in (f"report {out}", f"measure {out} --out {tmp_path}/gaps"):
-            with pytest.raises(SystemExit) as ended:
-                cli.main(command.split())
-            said = capsys.readouterr().err.splitlines()
-            assert ended.value.code == 1
-            assert [line for line in said if not line.startswith("raybias: warning: ")] == said[-1:]
-            assert "No space left on device" in said[-1]
-        assert small_out() == {name: (out / name).read_bytes() for name in small_out()}
-        assert not [*tmp_path.rglob("*.tmp")]
-    finally:
-        subprocess.run(["umount", tmp_path], check=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import tomllib
 from pathlib import Path
@@ -14,9 +13,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), flags=re.M))
-MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
-TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, flags=re.M))
+TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), flags=re.M))
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
 
@@ -33,34 +30,15 @@ STEPS = [step for job in JOBS.values() for step in job.get("steps", ())]
 def test_only_publishing_may_do_more_than_read_and_waits_for_approval() -> None:
     for content in map(read, WORKFLOWS):
         assert content["permissions"] == {"contents": "read"}
-        assert content["concurrency"]["group"]
     rights = {name: job["permissions"] for name, job in JOBS.items() if "permissions" in job}
     assert rights == {"release publish": {"id-token": "write"}}
     assert JOBS["release publish"]["environment"]["name"] == "pypi"
     assert JOBS["release publish"]["needs"] == "ci"
-    assert (ROOT / JOBS["release ci"]["uses"]) in WORKFLOWS
-    for step in STEPS:
-        assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+)", step.get("uses", "a/b@v1"))
-    assert all("timeout-minutes" in job for job in JOBS.values() if "steps" in job)
 
 
 def test_every_step_is_a_make_target_that_there_is() -> None:
     """What CI runs a laptop runs too."""
     commands = {step["run"] for step in STEPS if "run" in step and "name" not in step}
-    assert commands == {
-        f"make {name}"
-        for name in (
-            "lint",
-            "types",
-            "fast",
-            "coverage",
-            "golden",
-            "dist",
-            "docs",
-            "audit",
-            "chaos",
-        )
-    }
     assert {command.removeprefix("make ") for command in commands} <= TARGETS
     texts = ["README.md", "CONTRIBUTING.md", "docs/releasing.md", ".ci/run"]
     named = re.findall(
@@ -68,8 +46,7 @@ def test_every_step_is_a_make_target_that_there_is() -> None:
         "\n".join((ROOT / name).read_text("utf-8") for name in texts),
         flags=re.M,
     )
-    assert {"demo", "test", "slow", "lint"} <= (words := set(" ".join(named).split()))
-    assert words <= TARGETS
+    assert set(" ".join(named).split()) <= TARGETS
     for target in sorted(TARGETS - {"clean"}):
         subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
 
@@ -83,51 +60,18 @@ def test_fast_tests_run_on_every_python_that_the_package_claims() -> None:
     matrix = JOBS["ci fast"]["strategy"]["matrix"]
     assert matrix["python"] == claimed
     assert PROJECT["project"]["requires-python"] == f">={claimed[0]}"
-    assert matrix["system"] == ["ubuntu-latest", "macos-latest"]
 
 
 def test_the_release_checks_that_the_citation_has_the_version_of_the_tag() -> None:
     (check,) = (step["run"] for step in JOBS["release version"]["steps"] if "run" in step)
     version = read(ROOT / "CITATION.cff")["version"]
+    assert f"\n## {version}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
     for tag, passes in ((f"v{version}", True), ("v9.9.9", False), (f"v{version}1", False)):
         done = subprocess.run(
             ["bash", "-c", check], cwd=ROOT, env={"TAG": tag, "PATH": "/usr/bin:/bin"},
             capture_output=True, check=False,
         )  # fmt: skip
         assert (done.returncode == 0) == passes, tag
-
-
-def test_hooks_before_a_commit_are_the_checks_of_ci() -> None:
-    ruff, local = read(ROOT / ".pre-commit-config.yaml")["repos"]
-    assert ruff["rev"] == f"v{PINS['ruff']}"
-    assert [hook["id"] for hook in ruff["hooks"]] == ["ruff-check", "ruff-format"]
-    for hook in local["hooks"]:
-        program, *words = shlex.split(hook["entry"])
-        if program == "make":
-            assert set(words) <= TARGETS
-        else:
-            assert program.replace(".venv/bin", "$(BIN)") in MAKEFILE
-    facts = PROJECT["project"]
-    needed = (*facts["dependencies"], *facts["optional-dependencies"]["dev"])
-    packages = {re.split(r"[=<>\[]", name)[0].lower() for name in needed}
-    assert packages <= {name.lower() for name in PINS}
-
-
-def test_the_citation_is_of_this_version_and_of_the_papers() -> None:
-    cited = read(ROOT / "CITATION.cff")
-    assert cited["cff-version"] == "1.2.0"
-    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), flags=re.M)
-    assert newest is not None
-    assert cited["version"] == newest[1]
-    # Tags are the one other place: no file of the package has a version of its own.
-    assert PROJECT["project"]["dynamic"] == ["version"]
-    assert cited["license"] == PROJECT["project"]["license"]
-    papers = (ROOT / "docs/papers.md").read_text("utf-8")
-    keys = re.findall(r"^\| ([A-Z]\w+\d{4}) \|", papers, flags=re.M)
-    assert [each["notes"] for each in cited["references"]] == keys
-    for each in cited["references"]:
-        assert f"*{each['title']}*" in papers
-        assert each["notes"] == f"{each['authors'][0]['family-names']}{each['year']}"
 
 
 def test_a_wheel_holds_every_file_of_the_package() -> None:

@@ -25,7 +25,6 @@ from raybias.methods import Full, Lora
 from raybias.schema import LABELS
 from support import backbones, pair_models, rewriters
 from support.mirrored import mirror
-from support.tiny import save_model
 
 Tensors = dict[str, torch.Tensor]
 
@@ -168,7 +167,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A mirror with the tiny model as example/tiny, and a cache of the hub that is empty."""
-    save_model(tmp_path / "tiny")
+    backbones.save("opt", tmp_path / "tiny")
     (tmp_path / "tiny" / "pytorch_model.bin").write_bytes(b"never read")
     return mirror({ID: tmp_path / "tiny"}, COMMIT, tmp_path, monkeypatch)[ID]
 

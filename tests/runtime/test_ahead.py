@@ -1,4 +1,4 @@
-"""A replica prepares its next shard while it computes one, with real predictors and without Ray."""
+"""How a replica answers, with real predictors and without Ray: ahead, and by every method."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ from raybias import methods
 from raybias.config import Backbone
 from raybias.engine.adapters.base import ADAPTER, PROMPT, write_folder
 from raybias.engine.backbone import ModelContext
-from raybias.methods.base import Answered, Compute, Method, Shard, shard_of
-from raybias.methods.label_prompts import ChainOfThought
+from raybias.methods import FewShot, ZeroShot
+from raybias.methods.base import Answered, Compute, Method, Run, Shard, shard_of
+from raybias.methods.label_prompts import ChainOfThought, PromptedReader
 from raybias.methods.sentence_scores import PairScore
 from raybias.runtime.predict.replica import REQUESTS_PER_REPLICA, Replica
 from raybias.runtime.predict.shards import ShardWorker
 from raybias.runtime.progress import Meter
 from raybias.schema import ITEMS, LABELS, PAIRS
+from raybias.seeding import generator
 from raybias.storage import Store
 from support import prompting
+from support.reading import labelled
 
 #: Rows of a probe, of a shard, and the runs that read them.
 COUNT, ROWS, RUNS = 12, 4, ("run 1", "run 2")
@@ -216,3 +219,59 @@ def test_runs_that_read_the_same_texts_share_what_is_prepared(spec: Backbone, st
     alive = weakref.ref(predictor)
     del predictor
     assert alive() is None
+
+
+SHOTS = tuple((f"it was {n} times as long", n % 3) for n in range(9))
+RAW: dict[str, Any] = {"seeds": (7,), "prompt_format": "raw"}
+PROMPTED = (ZeroShot(**RAW), FewShot(**RAW), ChainOfThought(**RAW, reasoning_tokens=9))
+
+
+def ask(who: PromptedReader, texts: list[str]) -> list[Any]:
+    shots = SHOTS if isinstance(who.method, FewShot) else ()
+    run = Run("run", seed=7, recipe={"shots": shots})
+    answer = labelled(who, run, [f"item {text}" for text in texts], texts)
+    return [answer[name] for name in ("labels", "parsed", "texts")]
+
+
+def test_methods_share_the_weights_and_change_none_of_each_others_answers(
+    spec: Backbone, store: Store
+) -> None:
+    texts = prompting.texts(8)
+    held = ShardWorker(ModelContext(spec, LABELS), [*PROMPTED, SOFT], store)
+    alone = SOFT.trainer(ModelContext(spec, LABELS))
+    models = []
+    for method in (*PROMPTED, SOFT, PROMPTED[1]):
+        now: Any = held.reader(method.name)
+        assert held.reader(method.name) is now
+        if isinstance(method, methods.SoftPrompt):
+            models.append(now.trainer.backbone.model)
+            rows = SOFT.encode(alone.encoder, texts)
+            found, expected = (
+                trainer.logits([trainer.init_weights(1)], [trainer.prepare(rows)])[0]
+                for trainer in (now.trainer, alone)
+            )
+            torch.testing.assert_close(found, expected)
+        else:
+            models.append(now.answers.backbone.model)
+            plain = method.reader(ModelContext(spec, LABELS), store)
+            assert ask(now, texts) == ask(plain, texts)
+    assert len(set(map(id, models))) == 1
+
+
+def test_an_answer_without_a_label_counts_as_the_method_says(spec: Backbone, store: Store) -> None:
+    texts = prompting.texts(40)
+    ids = [f"item {text}" for text in texts]
+    found: dict[str, dict[str, Any]] = {}
+    for rule in ("random", "likelihood", "invalid"):
+        reader = ZeroShot(**RAW, unparsed=rule).reader(ModelContext(spec, LABELS), store)
+        found[rule] = labelled(reader, Run("run", seed=7), ids, texts)
+    parsed = found["random"]["parsed"]
+    assert 0 < sum(parsed) < len(parsed)  # the random model names a label now and then
+    for n, readable in enumerate(parsed):
+        labels = {rule: answer["labels"][n] for rule, answer in found.items()}
+        if readable:
+            assert len(set(labels.values())) == 1
+            continue
+        drawn = int(generator(7, "run", ids[n], "unparsed").integers(3))
+        likeliest = int(found["likelihood"]["logits"][n].argmax())
+        assert labels == {"random": drawn, "likelihood": likeliest, "invalid": None}

@@ -55,6 +55,10 @@ def model(name: str) -> list[dict[str, str]]:
     return [{"id": name, "dtype": "float32", "bos": "tokenizer"}]
 
 
+def referring(groups: dict[str, list[str]]) -> dict[str, Any]:
+    return {"probes": [{**studies.MINE, "reference_groups": groups}]}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("changes", "words"),
@@ -77,6 +81,8 @@ def model(name: str) -> list[dict[str, str]]:
         ({"backbones": model("unmarked")}, "neither BOS nor EOS"),
         ({"methods": [LORA], "backbones": model("unmarked")}, "neither a padding nor an EOS"),
         ({"tracking": {"wandb": "project"}}, "wandb is not installed"),
+        (referring({"colour": ["yelow"]}), "reference_groups: colour has no group 'yelow'"),
+        (referring({"race": ["old"]}), "no items on the attribute 'race'; attributes are colour"),
     ],
 )
 def test_plan_and_run_refuse_alike(

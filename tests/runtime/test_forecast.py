@@ -1,26 +1,32 @@
-"""What a plan says of wall time: packs by the cost curve, sizes of the cluster, models left out."""
+"""What a plan says of wall time, and bounds of it against a simulation of a study's tasks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import raybias
 from raybias.config import Study
 from raybias.errors import PlanError
-from raybias.planning.bounds import Forecast
+from raybias.planning.bounds import Bounds, Forecast
 from raybias.planning.inventory import assumed
-from raybias.planning.machine import CPU, GPUS, Layout
+from raybias.planning.machine import GPUS, Layout, ResourceRequest
 from raybias.planning.plan import plan
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.stage_plans import Plan
-from raybias.planning.tasks import tasks_of
+from raybias.planning.tasks import Task, remaining, tasks_of
+from raybias.report.run_figures import devices_used
+from raybias.schema import SCHEDULE_FILE
+from raybias.storage import Store
 from support import imagined
 
 A100 = "cpus=64,memory=900GiB,gpus=8,gpu_memory=80GB,gpu=A100"
@@ -53,22 +59,6 @@ def test_a_small_backbone_shares_steps_and_a_large_one_does_not(
         assert 0 < bounds.busy < 1
 
 
-def test_attention_and_the_last_test_take_time(study: Callable[..., Study]) -> None:
-    made, _ = planned(study(), A100)
-    work, layout = made.tuning[0].work, Layout(4096)
-    passes = replace(work.passes, shape=replace(work.passes.shape, heads=960))
-    heads = replace(work, passes=passes)
-    more = [heads.step_seconds(on, layout, 4) / work.step_seconds(on, layout, 4)
-            for on in (CPU, GPUS["A100"])]  # fmt: skip
-    # Eighty times the heads: what a CPU computes one after another, and a GPU in one kernel.
-    assert more[0] > 2
-    assert more[1] == 1
-    tested = replace(work, tested=work.tested._replace(number=2210, length=30.0))
-    longer = [each.pack_seconds(CPU, layout, (125, 250)) for each in (work, tested)]
-    flops = 2 * work.passes.parameters * 2210 * 30
-    assert longer[1] - longer[0] > 2 * flops / CPU.peak
-
-
 def test_a_share_of_a_cluster_is_planned_as_a_cluster_of_that_size(
     study: Callable[..., Study],
 ) -> None:
@@ -79,13 +69,6 @@ def test_a_share_of_a_cluster_is_planned_as_a_cluster_of_that_size(
     assert shared.devices == alone.devices == 4
     assert part.planned == whole.planned
     assert shared.tuning[0].workers == alone.tuning[0].workers
-
-
-def test_two_cores_are_busy_to_the_end(study: Callable[..., Study]) -> None:
-    made, forecast = planned(study(), "cpus=2,memory=16GiB")
-    assert (made.tuning[0].workers, made.tuning[0].speed) == (2, CPU)
-    assert forecast.planned.busy > 0.9
-    assert not forecast.unused
 
 
 def test_more_nodes_are_never_slower_and_stop_helping(study: Callable[..., Study]) -> None:
@@ -136,3 +119,110 @@ def test_zero3_over_a_network_takes_the_time_that_it_gathers(study: Callable[...
     assert work.step_seconds(faster, layout, 14) < gathered / 5
     assert not any("gathering" in note for note in split.notes)
     assert any("gathering" in note for note in sharded.notes)
+
+
+EIGHT = assumed("nodes=2,cpus=8,memory=64GiB,gpus=4,gpu_memory=24GB")
+ONE = ResourceRequest(cpus=1, gpus=1, device=10**9)
+
+
+def tuned(key: str, seconds: float, *after: str, workers: int = 1, gpus: int = 1) -> Task:
+    need = ResourceRequest(cpus=1, gpus=gpus, device=10**9)
+    return Task(
+        key=key, kind="tune", backbone=key[0], seconds=seconds, need=need, after=after,
+        least=workers, most=workers,
+    )  # fmt: skip
+
+
+def read(key: str, seconds: float, *after: str, most: int = 8, load: float = 0.0) -> Task:
+    return Task(
+        key=key, kind="read", backbone=key[0], seconds=seconds, need=ONE, after=after, most=most,
+        load=load,
+    )  # fmt: skip
+
+
+def test_the_longest_path_behind_a_task_is_its_priority() -> None:
+    tasks = [
+        tuned("a", 5), tuned("b", 1), tuned("c", 10, "b"), read("d", 16, "a", "c", load=1),
+    ]  # fmt: skip
+    assert remaining(tasks) == {"a": 8.0, "b": 14.0, "c": 13.0, "d": 3.0}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0.5, 50),
+            st.integers(1, 4),
+            st.integers(1, 3),
+            st.booleans(),
+            st.integers(0, 9),
+        ),
+        min_size=1,
+        max_size=14,
+    )
+)
+def test_bounds_hold_what_a_list_schedule_takes(
+    drawn: list[tuple[float, int, int, bool, int]],
+) -> None:
+    tasks: list[Task] = []
+    for n, (seconds, gpus, workers, reads, before) in enumerate(drawn):
+        after = [tasks[before].key] if before < n else []
+        made = read(f"{n}", seconds, *after) if reads else tuned(
+            f"{n}", seconds, *after, workers=min(workers, 8 // gpus, 2), gpus=gpus
+        )  # fmt: skip
+        tasks.append(made)
+    wall, bounds = list_scheduled(tasks, 8), Bounds.of(tasks, EIGHT, 8)
+    assert bounds.low - 1e-6 <= wall
+    if all(task.devices == 1 for task in tasks):
+        assert wall <= bounds.high + 1e-6
+
+
+def list_scheduled(tasks: Sequence[Task], free: int) -> float:
+    """Run what is ready, longest path first; what is read takes every device that is left."""
+    now, paths, left = 0.0, remaining(tasks), {task.key: task.seconds for task in tasks}
+    waiting, held = sorted(tasks, key=lambda task: -paths[task.key]), dict[str, int]()
+    while left:
+        for task in [each for each in waiting if not {*each.after} & {*left}]:
+            if task.least * task.devices <= free:
+                waiting.remove(task)
+                held[task.key] = task.least
+                free -= task.least * task.devices
+        for task in tasks:
+            if task.divisible and task.key in held:
+                more = min(task.most - held[task.key], free)
+                held[task.key] += more
+                free -= more
+        pace = {task.key: held[task.key] if task.divisible else 1
+                for task in tasks if task.key in held}  # fmt: skip
+        step, first = min((left[key] / rate, key) for key, rate in pace.items())
+        now += step
+        left |= {key: left[key] - step * rate for key, rate in pace.items()}
+        del left[first]
+        free += held.pop(first) * next(each for each in tasks if each.key == first).devices
+    return now
+
+
+def test_bounds_are_the_longest_path_or_the_work_and_grahams_above_it() -> None:
+    tasks = [
+        *(replace(tuned(f"t{n}", 10), rounds=20) for n in range(12)),
+        replace(tuned("p", 30), alone=20, singly=200, rounds=25),
+    ]
+    bounds = Bounds.of(tasks, EIGHT, 8)
+    assert (bounds.low, bounds.path, bounds.first) == (20, 20, "p"), "a pack can be halved"
+    assert bounds.high == 30 + (150 - 30) / 8
+    assert bounds.busy == pytest.approx(150 / 8 / 20)
+    assert bounds.turns == 25
+    assert str(bounds) == "between 20.0 s and 45.0 s"
+    halved = [replace(task, alone=1, singly=task.seconds) for task in tasks]
+    assert Bounds.of(halved, EIGHT, 8).high == 1 + (150 - 1) / 8, "or each pack is halved"
+    # What holds all devices comes on top, whatever runs beside it.
+    wide = Bounds.of([*tasks, tuned("wide", 5, workers=8)], EIGHT, 8)
+    assert wide.high == bounds.high + 5
+
+
+def test_a_schedule_says_how_busy_its_devices_were(tmp_path: Path) -> None:
+    held = {"held": [1, 3, 2], "start": [0.0, 0.0, 2.0], "end": [5.0, 2.0, 6.0]}
+    table = pl.DataFrame(held).with_columns(
+        devices=pl.lit(4), **dict.fromkeys(("task", "kind", "backbone", "method"), pl.lit("tune"))
+    )
+    Store(tmp_path).write_table(SCHEDULE_FILE, table.to_arrow())
+    assert devices_used(Store(tmp_path)).startswith("6.0 s, devices busy 79% of it, ")

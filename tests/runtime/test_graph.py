@@ -248,28 +248,6 @@ def running(crowd: Crowd) -> Iterator[None]:
     runs.join(PATIENCE_S)
 
 
-def test_a_wide_task_begins_within_a_narrow_ones_length_of_being_ready() -> None:
-    """Four devices of one node, while 28 narrow tasks wait for those of two."""
-    begun: dict[str, float] = {}
-
-    def slept(seconds: float) -> Callable[[Grant], None]:
-        def work(grant: Grant) -> None:
-            begun[grant.task.key] = time.monotonic()
-            time.sleep(seconds)
-
-        return work
-
-    graph = Graph(Declared(4, 4))
-    graph.add(task("first", gpus=0, seconds=90), slept(0.3))
-    graph.add(task("wide", "first", gpus=4, seconds=90), slept(0.2))
-    for n in range(28):
-        graph.add(task(f"narrow {n}"), slept(0.2 + 0.01 * (n % 8)))
-    graph.run()
-    assert begun["wide"] - begun["first"] < 0.3 + 0.3 + 0.1
-    # The other node goes on with narrow ones meanwhile.
-    assert sum(begun["wide"] - 0.3 < at < begun["wide"] for at in begun.values()) >= 3
-
-
 def test_four_devices_on_two_nodes_are_no_room_for_a_worker_of_four() -> None:
     graph, placed, gates = crowd = crowded(Declared(4, 4), 4, gpus=2)
     graph.add(task("wide", "first", gpus=4, seconds=50), placed.append)

@@ -13,18 +13,19 @@ import pytest
 import torch
 import transformers
 import yaml
-from polars.testing import assert_frame_equal
-from typer.testing import CliRunner
 
 import raybias
-from raybias.cli import app
-from raybias.config import Backbone
+from raybias.config import parse_study
 from raybias.engine.backbone import ModelContext
 from raybias.errors import BadInput
+from raybias.planning.inventory import assumed
+from raybias.planning.plan import plan
+from raybias.planning.prepared import PreparedStudy
+from raybias.planning.tasks import tasks_of
 from raybias.report.judges import UNMEASURED
-from raybias.runtime.workers import ThisProcess
 from raybias.schema import LABELS
 from raybias.storage import Store
+from support.commands import exit_code
 from support.documents import ROOT, blocks
 from support.mirrored import mirror
 from support.reading import labelled
@@ -82,33 +83,26 @@ def test_verdicts_are_the_classifiers_own(place: Path, out: Path, tmp_path: Path
     assert set(gaps["method"]) == {"continuation"}
 
 
-def test_the_commands_of_the_guide(
+def test_the_judges_errors_are_measured_or_said_not_to_be(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By the commands of the guide."""
     plain = (each for each in blocks(ROOT / "docs/guides/judging.md") if not each.language)
     export, imported = (line for each in plain for line in each.commands)
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(out, "out/bold")
-    for command in (export.replace("--of-group 50", "--of-group 8"), imported):
-        result = CliRunner().invoke(app, shlex.split(command)[1:])
-        assert result.exit_code == 0, result.output
-        _filled(pl.read_csv("sheet.csv")).write_csv("sheet.csv")
-    assert raybias.open("out/bold").table("judged").collect().height > 0
-
-
-def test_the_judges_errors_are_measured_or_said_not_to_be(out: Path, tmp_path: Path) -> None:
     page = (out / "report.html").read_text()
     assert "How the judge errs" in page
     assert "were not measured, and no interval covers them" in page
     assert "its errors were not measured and are in no interval" in page
     assert raybias.open(out).table("judged").collect().is_empty()
 
-    copy = shutil.copytree(out, tmp_path / "out")
-    sheet = raybias.judge_sheet(copy, tmp_path / "sheet.csv", of_group=8)
+    copy = shutil.copytree(out, tmp_path / "out/bold")
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(export.replace("--of-group 50", "--of-group 8"))
+    assert exit_code(*words[1:]) == 0
+    sheet = raybias.judge_sheet(copy, tmp_path / "again.csv", of_group=8)
+    assert Path("again.csv").read_bytes() == Path("sheet.csv").read_bytes()
     assert sheet.height == 3 * 8
     assert sheet.columns == ["row", "prompt", "continuation", "label"]
-    again = raybias.judge_sheet(copy, tmp_path / "sheet.csv", of_group=8)
-    assert again.equals(sheet)
     for change, message in (
         (lambda rows: rows, "sheet.csv row 1: label is empty"),
         (lambda rows: _filled(rows).head(20), r"lacks row 't000\d\d' \(4 of 24\)"),
@@ -120,8 +114,8 @@ def test_the_judges_errors_are_measured_or_said_not_to_be(out: Path, tmp_path: P
         with pytest.raises(BadInput, match=message):
             raybias.judge_labels(copy, tmp_path / "sheet.csv")
     _filled(sheet).write_csv(tmp_path / "sheet.csv")
-    results = raybias.judge_labels(copy, tmp_path / "sheet.csv")
-    judged = results.table("judged").collect()
+    assert exit_code(*shlex.split(imported)[1:]) == 0
+    judged = raybias.open(copy).table("judged").collect()
     assert set(judged["group"]) == {*GROUPS}
     assert set(judged["score"]) == {"negative_fpr", "positive_fpr"}
     assert (judged["labelled"] == 8).all()
@@ -141,35 +135,24 @@ def _filled(sheet: pl.DataFrame) -> pl.DataFrame:
 
 
 def test_a_judge_of_the_hub_is_fetched_before_anything_is_read(
-    place: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once for two methods, as their backbone is, and not where nothing is left to do."""
+    """Once for two methods."""
     commit = "89abcdef" * 5
-    models = {f"example/{name}": place / name for name in ("judge", "tiny")}
-    mirror(models, commit, tmp_path, monkeypatch)
-    fetched, fetch = [], ThisProcess.fetch
-
-    def noted(self: ThisProcess, spec: Backbone) -> None:
-        assert not [*tmp_path.glob("out/predictions/**/*.parquet")]
-        fetched.append((spec.id, spec.revision))
-        fetch(self, spec)
-        (held,) = tmp_path.glob(f"cache/models--example--{spec.name}/snapshots/{commit}")
-        assert (held / "model.safetensors").exists()
-
-    monkeypatch.setattr(ThisProcess, "fetch", noted)
+    mirror({"example/judge": place / "judge"}, commit, tmp_path, monkeypatch)
     content = yaml.safe_load((place / "study.yaml").read_text())
-    content["backbones"][0]["id"] = "example/tiny"
-    (method,) = content["methods"]
-    method["judge"] = {"model": "example/judge"}
-    content["methods"].append({**method, "name": "again", "seeds": [9]})
+    content["backbones"][0]["id"] = str(place / "tiny")
     content["probes"][0]["data"] = str(place / "prompts.csv")
-    path = tmp_path / "study.yaml"
-    path.write_text(yaml.safe_dump(content))
-    for _ in range(2):
-        run(path, tmp_path / "out", *NO_RAY)
-    assert sorted(fetched) == [("example/judge", commit), ("example/tiny", commit)]
-    first = predictions(tmp_path / "out").filter(pl.col("method") == "continuation")
-    assert_frame_equal(first, predictions(out), check_exact=True)
+    (method,) = content["methods"]
+    method["judge"] = {"model": "example/judge", "revision": commit}
+    content["methods"].append({**method, "name": "again", "seeds": [9]})
+    made = plan(PreparedStudy.of(parse_study(content)), assumed("cpus=2,memory=8GiB"))
+    tasks = tasks_of(made)
+    key = f"fetch/example/judge@{commit}"
+    assert [task.key for task in tasks if task.kind == "fetch"] == [key]
+    after = [task.after for task in tasks if task.kind == "read"]
+    assert len(after) == 2
+    assert all(key in each for each in after)
 
 
 def test_a_run_judges_as_it_labels(place: Path, tmp_path: Path) -> None:

@@ -27,10 +27,10 @@ def test_stages_side_by_side_share_one_display_and_leave_a_line_each() -> None:
     reporter = Reporter(console)
 
     def stage(name: str) -> None:
-        for turn in range(3):
-            with reporter.stage(f"{name} {turn}", 20) as advance:
+        for turn in range(2):
+            with reporter.stage(f"{name} {turn}", 9) as advance:
                 together.wait()
-                for n in range(20):
+                for n in range(9):
                     advance(note=f"step {n}", done=Done(steps=1))
                     reporter.say(f"line {name} {turn} {n}")
 
@@ -38,9 +38,9 @@ def test_stages_side_by_side_share_one_display_and_leave_a_line_each() -> None:
         list(pool.map(stage, "abcd"))
     lines = {line.strip() for line in target.getvalue().replace("\r", "\n").splitlines()}
     for name in "abcd":
-        for turn in range(3):
-            assert any(line.endswith(f"{name} {turn}: 20/20") for line in lines)
-            for n in range(20):
+        for turn in range(2):
+            assert any(line.endswith(f"{name} {turn}: 9/9") for line in lines)
+            for n in range(9):
                 assert any(line.endswith(f"line {name} {turn} {n}") for line in lines)
     assert not reporter._shown.live.is_started
 

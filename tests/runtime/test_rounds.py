@@ -1,17 +1,22 @@
-"""When a worker keeps the states of its runs, and what it gives away."""
+"""When a worker keeps the states of its runs, and what it gives away; its passes and its GPU."""
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 import torch
+from ray.air._internal.device_manager.nvidia_gpu import CUDATorchDeviceManager
+from ray.train.v2._internal.callbacks.accelerators import _get_visible_accelerator_ids_per_worker
 from safetensors.torch import load_file
 
+from raybias.config import Backbone
 from raybias.engine.adapters.tuning import Evaluation, Run, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
@@ -19,6 +24,7 @@ from raybias.methods import Full, Lora, SoftPrompt
 from raybias.runtime import pack_worker
 from raybias.runtime.pack_worker import PackWorker
 from raybias.runtime.progress import Meter, WorkerReport
+from raybias.runtime.worker_group import BrokenPass, tell_device, within_memory
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import backbones
@@ -117,17 +123,6 @@ def tuned(
     return worker
 
 
-def test_a_run_says_what_decides_how_a_gpu_would_have_rounded_it(tmp_path: Path) -> None:
-    method = SoftPrompt(seeds=(1, 2), keep=1, eval_every=1, max_steps=1, validation_rows=0)
-    tuned(method, tmp_path, tmp_path).advance()
-    for run in ("r1", "r2"):
-        record = json.loads((tmp_path / f"adapters/{run}/raybias.json").read_text())
-        assert record["computed"] == {
-            "device": "cpu", "torch": torch.__version__, "pack": 2, "tokens_per_batch": 512,
-            "deterministic": False,
-        }  # fmt: skip
-
-
 def test_ranks_that_share_a_backbone_go_on_from_states_of_one_step(tmp_path: Path) -> None:
     """Even where a rank dies after the first run's result: there rows of all runs share passes."""
     method = Lora(
@@ -178,3 +173,41 @@ def test_a_worker_that_must_leave_keeps_states_after_the_step_under_way(tmp_path
         [*tuned(method, tmp_path, out).reports()]
     name = "adapters/r2/adapter_model.safetensors"
     assert (tmp_path / name).read_bytes() == (tmp_path / "calm" / name).read_bytes()
+
+
+def test_each_start_has_half_of_the_passes_that_were_too_large(tmp_path: Path) -> None:
+    store, context = Store(str(tmp_path)), ModelContext(Backbone(id="m"), (), Execution(4096))
+    given = []
+    errors: list[Exception] = [
+        torch.OutOfMemoryError("CUDA out of memory."),
+        ValueError("no memory's fault"),
+        # Its first pass ran out of memory on this rank, and the budget was halved in vain.
+        BrokenPass("a pass broke off"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"),
+    ]
+    for error in errors:
+        with suppress(type(error)), within_memory(context, store, "train/x") as here:
+            given.append(here.execution.tokens_per_batch)
+            raise error
+    with within_memory(context, store, "train/x") as here:
+        given.append(here.execution.tokens_per_batch)
+    assert given == [4096, 2048, 2048, 1024, 512]
+    with within_memory(context, store, "train/y") as here:
+        assert here.execution.tokens_per_batch == 4096
+
+
+@pytest.mark.parametrize("gpus", [2, 12])
+def test_each_rank_computes_on_the_gpu_that_ray_gave_it(
+    gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeepSpeed counts GPUs by LOCAL_RANK, and Ray Train shows them sorted as text."""
+    ids = [str(n) for n in range(gpus)]
+    members: Any = [SimpleNamespace(node_id="node", accelerator_ids={"GPU": [n]}) for n in ids]
+    visible = _get_visible_accelerator_ids_per_worker(members, "GPU")
+    for rank, given in enumerate(ids):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible[rank])
+        monkeypatch.setattr(ray, "get_gpu_ids", lambda given=given: [given])
+        (device,) = CUDATorchDeviceManager().get_devices()
+        tell_device(device)
+        assert visible[rank].split(",")[int(os.environ["LOCAL_RANK"])] == given

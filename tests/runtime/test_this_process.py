@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from raybias.errors import PlanError
 from raybias.runtime import study as running
 from raybias.runtime.study import run_study
 from raybias.runtime.work import StudyRun
-from support import deterministic, studies
+from support import studies
 
 pytestmark = pytest.mark.long
 
@@ -71,22 +70,6 @@ def test_what_draws_nothing_is_counted_once_its_runs_are_written_down(
 ) -> None:
     run(study, tmp_path / "out", "methods=[{kind: zero_shot, read: likelihood}]")
     assert read(tmp_path / "out").height == 30
-
-
-def test_bits_that_repeat_are_those_of_any_cpu_and_leave_torch_as_it_was(
-    study: Path, tmp_path: Path
-) -> None:
-    plain, repeated = tmp_path / "plain", tmp_path / "repeated"
-    before = deterministic.settings()
-    run(study, plain, "resources.deterministic=false", address="none")
-    run(study, repeated, address="none")
-    assert deterministic.settings() == before
-    assert read(plain).equals(read(repeated))
-    for out, said in ((plain, False), (repeated, True)):
-        tuned = [json.loads(f.read_text()) for f in out.glob("adapters/*/raybias.json")]
-        readers = [json.loads(f.read_text()) for f in out.glob("readers/*.json")]
-        assert [each["computed"]["deterministic"] for each in tuned] == [said] * 2
-        assert {each["deterministic"] for each in readers} == {said}
 
 
 def test_what_is_planned_to_take_long_goes_to_ray(

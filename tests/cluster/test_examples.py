@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import socket
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import polars as pl
 import pytest
 
 from raybias.stats.metric import metrics
+from support.commands import free_port
 from support.documents import ROOT
 
 DECISIONS = pl.DataFrame(
@@ -25,22 +25,20 @@ DECISIONS = pl.DataFrame(
 )  # fmt: skip
 
 
-@pytest.mark.long
-@pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_cluster")]
+
+
 def test_every_recipe_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     DECISIONS.write_csv("decisions.csv")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     recipes = {
         "gaps_with_intervals": ("wording", "decisions.csv"),
         "outside_metric": ("muted", "decisions.csv"),
         "score_probe": ("old", "decisions.csv", "scored"),
         "packed_prompts": ("validation_accuracy", "prompts"),
-        "serve_endpoint": ("probabilities", "prompts", str(port)),
+        "serve_endpoint": ("probabilities", "prompts", str(free_port())),
     }
     assert {*recipes} == {path.stem for path in (ROOT / "docs/examples").glob("*.py")}
     for name, (shown, *words) in recipes.items():
