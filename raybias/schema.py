@@ -203,6 +203,8 @@ SCHEDULE: Final = _table(
 )
 
 SCHEDULE_FILE: Final = "schedule.parquet"
+#: The ways of asking that an audit tried, the most accurate first.
+PILOT_FILE: Final = "pilot.json"
 
 
 @dataclass(frozen=True)

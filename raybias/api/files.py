@@ -110,7 +110,7 @@ def measure(
     tables = _tables(given)
     predicted, others = parted(tables, kind, named=columns is not None or bool(metric))
     paths = [str(each) for each in tables if not isinstance(each, pl.DataFrame)]
-    found = []
+    found, counted = [], ""
     level, strict = 0.95, profile != "paper"
     if predicted:
         named = [str(each) for each in predicted if not isinstance(each, pl.DataFrame)]
@@ -129,6 +129,9 @@ def measure(
             sentiment=bool(outs) or published,
         )  # fmt: skip
         found.append(measure_predictions(files, wanted))
+        if not wanted.sentiment:
+            is_class = f"`{positive}`" if positive is not None else "the last label (1 of 0 and 1)"
+            counted = f"The class that rates are of: {pred_column} is {is_class}."
         level, strict = gap_rules.statistics.level, gap_rules.statistics.adjust != "none"
     if others:
         asked: pl.DataFrame | str | None = None if items is None else str(items)
@@ -141,7 +144,7 @@ def measure(
     if out is not None:
         write_estimate_page(
             Store(out), estimates, paths, level=level, strict=strict, scope=scope or "widest",
-            command=command,
+            command=command, counted=counted,
         )  # fmt: skip
     return estimates
 

@@ -21,6 +21,7 @@ from raybias.probes.checks import choose
 from raybias.probes.registries import probes
 from raybias.probes.sources import download_data
 from raybias.results import Results
+from raybias.schema import PILOT_FILE
 from raybias.storage import Store
 from raybias.study_record import read_record
 
@@ -225,6 +226,7 @@ def audit(
             run_study(asked, pilot, address=address, command=command, reporter=Reporter())
             ways = audits.ways_of(Results(pilot).predictions.collect())
             question = replace(question, ways=ways)
+            Store(place).write_text(PILOT_FILE, json.dumps([way.record for way in ways], indent=1))
             tell("\n".join(f"  {way}" for way in question.best_ways))
 
         def estimate(study: Study) -> float:
@@ -236,7 +238,7 @@ def audit(
         tell(audits.said(found, limit, spent))
         study = found.study
     results = run(study, out=place, address=address, command=command)
-    tell(audits.reached(study, results.estimates.collect()))
+    tell(audits.reached(study, results.estimates.collect(), audits.accuracy_in(Store(place))))
     return results
 
 

@@ -110,16 +110,16 @@ class Backbone(Section):
             name = name_of(data["id"].rstrip("/").rpartition("/")[2])
             if cls.is_checkpoint:
                 # A study file's paths are relative to its folder.
-                how = _quantisation(Path(info.context or "", data["id"]))
+                how = converted_from(Path(info.context or "", data["id"]))
                 name += f"-{how}" if how.lower() not in name.lower() else ""
             data = {**data, "name": name}
         return data
 
 
-def _quantisation(folder: Path) -> str:
+def converted_from(folder: str | Path) -> str:
     """Return the quantisation of the GGUF file that a folder was converted from, or nothing."""
     with suppress(OSError, ValueError, AttributeError):
-        return str(json.loads((folder / CONVERTED).read_text()).get("quantisation", ""))
+        return str(json.loads(Path(folder, CONVERTED).read_text()).get("quantisation", ""))
     return ""
 
 

@@ -7,6 +7,7 @@ where the pilot's labels are good.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +30,7 @@ from raybias.planning.inventory import duration
 from raybias.planning.prepared import PreparedStudy
 from raybias.probes import sources, training_sentences
 from raybias.probes.design import gap_widths
-from raybias.schema import LABELS
+from raybias.schema import LABELS, PILOT_FILE
 from raybias.seeding import generator
 from raybias.storage import Store
 
@@ -94,6 +95,11 @@ class Way:
     unread: float
     named: tuple[int, ...]
     mass: float
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What OUT keeps of it, in schema.PILOT_FILE."""
+        return {**self.options, "read": self.read, "accuracy": self.accuracy, "unread": self.unread}
 
     def __str__(self) -> str:
         kind, form = self.options["kind"], self.options["prompt_format"]
@@ -276,11 +282,15 @@ class Question:
 
 @dataclass(frozen=True)
 class Choice:
-    """The study that an audit runs, its planned seconds, and the `dearer` ones left out."""
+    """The study that an audit runs, its planned seconds, and the `dearer` ones left out.
+
+    accuracy: of its way of asking, in the pilot; None where it tunes.
+    """
 
     study: Study
     takes: float
     dearer: tuple[tuple[Study, float], ...]
+    accuracy: float | None = None
 
 
 def choose(question: Question, budget: float, estimate: Callable[[Study], float]) -> Choice:
@@ -289,7 +299,9 @@ def choose(question: Question, budget: float, estimate: Callable[[Study], float]
     for study in question.designs():
         takes = estimate(study)
         if _SURE * takes <= budget:
-            return Choice(study, takes, tuple(dearer))
+            asks = question.ways and not study.methods[0].trains
+            accuracy = question.ways[0].accuracy if asks else None
+            return Choice(study, takes, tuple(dearer), accuracy)
         dearer.append((study, takes))
     last = _SURE * dearer[-1][1]
     raise PlanError(
@@ -301,16 +313,29 @@ def choose(question: Question, budget: float, estimate: Callable[[Study], float]
     )
 
 
-def forecast(study: Study) -> pl.DataFrame:
-    """Expect each group's half widths of 95% intervals, with gaps as variable as Regard's."""
+def accuracy_in(store: Store) -> float | None:
+    """Return the accuracy of the way of asking that a pilot chose; None where there was none."""
+    if not store.exists(PILOT_FILE):
+        return None
+    with store.reading(PILOT_FILE, "as what a pilot found"):
+        return max(float(way["accuracy"]) for way in json.loads(store.read_text(PILOT_FILE)))
+
+
+def forecast(study: Study, accuracy: float | None = None) -> pl.DataFrame:
+    """Expect each group's half widths of 95% intervals, with gaps as variable as Regard's.
+
+    A classifier that errs more often than Regard's do, by its `accuracy`, varies more.
+    """
     (method,), (probe,) = study.methods, study.probes
     items = PreparedStudy.of(study).data.items[probe.name]
     groups = items.group_by("group").agg(
-        templates=pl.col("template_id").n_unique(), words=pl.col("term").n_unique()
+        pl.len(), templates=pl.col("template_id").n_unique(), words=pl.col("term").n_unique()
     )
     widths = [
-        gap_widths(runs=method.n_runs, templates=templates, words=words)
-        for _, templates, words in groups.iter_rows()
+        gap_widths(
+            runs=method.n_runs, templates=templates, words=words, items=count, accuracy=accuracy
+        )
+        for _, count, templates, words in groups.iter_rows()
     ]
     made = pl.DataFrame(widths, ["sentences", "wording"], orient="row")
     return groups.hstack(made).sort("group")
@@ -318,7 +343,7 @@ def forecast(study: Study) -> pl.DataFrame:
 
 def said(choice: Choice, budget: float, spent: float = 0.0) -> str:
     """Describe the choice, its expected intervals, and what the budget in seconds leaves out."""
-    study, widths = choice.study, forecast(choice.study)
+    study, widths = choice.study, forecast(choice.study, choice.accuracy)
     lines = [
         f"{study.backbones[0].name}: {described(study)}; {widths.height} groups of"
         f" {study.probes[0].attributes[0] if study.probes[0].attributes else 'the probe'}, each in"
@@ -336,7 +361,7 @@ def said(choice: Choice, budget: float, spent: float = 0.0) -> str:
     return "\n".join(lines)
 
 
-def reached(study: Study, estimates: pl.DataFrame) -> str:
+def reached(study: Study, estimates: pl.DataFrame, accuracy: float | None) -> str:
     """Compare the forecast of intervals with schema.ESTIMATES, and say what would help."""
     half = (pl.col("high") - pl.col("low")) / 2
     widest = (
@@ -354,7 +379,7 @@ def reached(study: Study, estimates: pl.DataFrame) -> str:
     if scope not in widest.columns:
         return "no interval over sentences was reached: see the page for the reason"
     reached = widest.select("group", got=scope).drop_nulls()
-    both = forecast(study).join(reached, on="group", maintain_order="left")
+    both = forecast(study, accuracy).join(reached, on="group", maintain_order="left")
     lines = [
         f"95% intervals of gaps over {scope}, half widths: expected, and reached at the widest"
     ]

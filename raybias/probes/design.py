@@ -76,9 +76,19 @@ def check_probe(card: str | Path) -> ProbeDesign:
     return ProbeDesign(given, parts, tuple(cannot))
 
 
-def gap_widths(*, runs: int, templates: int, words: int) -> tuple[float, float]:
-    """Expect the half widths of a gap's 95% intervals under `sentences` and under `wording`."""
-    sentences = _Z * math.sqrt(_RUN / runs + _TEMPLATE / templates + _CELL / (runs * templates))
+def gap_widths(
+    *, runs: int, templates: int, words: int, items: int = 1, accuracy: float | None = None
+) -> tuple[float, float]:
+    """Expect the half widths of a gap's 95% intervals under `sentences` and under `wording`.
+
+    They are at least those of independent answers to a group's `items`, two of three of which can
+    be wrong in one way, where their accuracy is known and errors are of both kinds alike.
+    """
+    variance = _RUN / runs + _TEMPLATE / templates + _CELL / (runs * templates)
+    if accuracy is not None:
+        wrong = (1 - accuracy) / 2
+        variance = max(variance, wrong * (1 - wrong) / (items * 2 / 3))
+    sentences = _Z * math.sqrt(variance)
     return sentences, math.hypot(sentences, _Z * _WORD / math.sqrt(words))
 
 

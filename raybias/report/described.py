@@ -73,6 +73,7 @@ def _backbones(store: Store, study: Study, runs: pl.DataFrame, record: Record) -
     rows = []
     ways = [json.loads(store.read_text(name)) for name in store.files("readers", suffix=".json")]
     devices = {way["backbone"]: way["device"] for way in ways}
+    made_of = {way["backbone"]: f" of {kind} weights" for way in ways if (kind := way["quantised"])}
     for backbone in study.backbones:
         size = record.parameters.get(backbone.name)
         row = {
@@ -80,7 +81,7 @@ def _backbones(store: Store, study: Study, runs: pl.DataFrame, record: Record) -
             "id": without_folder(backbone.id),
             "commit or sha256": _version(backbone, record.models.get(backbone.name, {})),
             "parameters": "" if size is None else f"{size:,}",
-            "dtype": backbone.dtype,
+            "dtype": backbone.dtype + made_of.get(backbone.name, ""),
             "device": devices.get(backbone.name, ""),
             "BOS": backbone.bos,
             "begin token": next(iter(record.begin_tokens.get(backbone.name, ())), ""),
@@ -197,6 +198,41 @@ def _prompting(store: Store, study: Study, runs: pl.DataFrame) -> TextTable:
         for backbone in study.backbones
     ]
     return TextTable.of("Prompting", rows)
+
+
+def prompts(store: Store, runs: pl.DataFrame) -> TextTable:
+    """Show the prompt of each prompted classifier, of its first run, as the model reads it."""
+    rows = []
+    by = ["model", "method", "dataset"]
+    for (model, method, _), part in runs.group_by(by, maintain_order=True):
+        name = f"prompts/{part['run_id'][0]}.json"
+        if store.exists(name):
+            with store.reading(name, "as a prompt with its sampling"):
+                asked = json.loads(store.read_text(name)).get("prompt")
+            if asked:
+                rows.append({"model": str(model), "method": str(method), "prompt": asked})
+    return TextTable.of("Prompts, as the model reads them; {text} is the sentence", rows)
+
+
+def piloted(store: Store, study: Study) -> tuple[TextTable, list[str]]:
+    """Show the ways of asking that an audit's pilot tried, and caution that one was chosen."""
+    ways = json.loads(store.read_text(schema.PILOT_FILE)) if store.exists(schema.PILOT_FILE) else []
+    chosen = {(m.kind, m.prompt_format, m.read) for m in prompted_methods(study.methods)}
+    rows = [
+        {
+            "asked": f"{way['kind']} {way['prompt_format']}",
+            "read by": way["read"],
+            "accuracy": f"{way['accuracy']:.2f}",
+            "without a label": f"{way['unread']:.0%}",
+            "chosen": wording.YES_NO[(way["kind"], way["prompt_format"], way["read"]) in chosen],
+        }
+        for way in ways
+    ]
+    said = [
+        f"The way of asking was chosen among {len(rows)} by their accuracy on other sentences: "
+        "another prompt may treat groups otherwise, and no interval covers that."
+    ] * (len(rows) > 1 and bool(chosen))
+    return TextTable.of("Ways of asking that a pilot tried, by accuracy", rows), said
 
 
 def _unread(counts: pl.DataFrame) -> TextTable:

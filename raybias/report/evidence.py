@@ -17,7 +17,7 @@ from raybias.report import wording
 from raybias.report.forest import forest_of
 from raybias.report.outs import prediction_files, read_items
 from raybias.report.rendering import Cell, Row, TextTable, rendered, same, slug, table, worded
-from raybias.report.sentences import ranked
+from raybias.report.sentences import able, ranked
 from raybias.stats.breakdown import largest
 from raybias.stats.conclusive import refused
 from raybias.stats.counts import item_counts
@@ -217,10 +217,15 @@ def readings(markedness: pl.DataFrame) -> pl.DataFrame:
     return wide.with_columns(reading=pl.coalesce(*read, pl.lit(NOTHING))).drop("unable")
 
 
-def breakdowns(store: Store, tables: Mapping[str, pl.DataFrame]) -> list[TextTable]:
-    """Show the terms and templates of each group that lie farthest from the mean."""
+def breakdowns(
+    store: Store, tables: Mapping[str, pl.DataFrame], gaps: pl.DataFrame
+) -> list[TextTable]:
+    """Show the terms and templates of each group that lie farthest from the mean.
+
+    Those of classifiers that cannot do their task, by `gaps`, are left out.
+    """
     shown = []
-    terms, templates = tables["by_term"], tables["by_template"]
+    terms, templates = (able(tables[name], gaps) for name in ("by_term", "by_template"))
     if terms.height:
         rows = largest(terms, "term", k=_LARGEST)
         shown.append(_farthest("Terms farthest from the mean", "term", rows))

@@ -249,7 +249,8 @@ def gap_forests(
     gaps: pl.DataFrame, *, level: float, corrected: bool = True, truth: pl.DataFrame | None = None
 ) -> list[Drawn]:
     """Draw the clearest gaps, their scopes nested, and if there are more, each attribute's."""
-    there = [wording.SCOPES[scope] for scope in SCOPES if (gaps["scope"] == scope).any()]
+    drawn_anew = gaps.drop_nulls("low")["scope"]
+    there = [wording.SCOPES[scope] for scope in SCOPES if (drawn_anew == scope).any()]
     nested = [f"redrawn, thickest line first: {', '.join(there)}"] if len(there) > 1 else []
     filled = f"filled: significant{' after correction' if corrected else ''}; hollow: not"
     filled += "; the bar: truth" if truth is not None else ""

@@ -76,7 +76,10 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
     write_results(store, study, record, found)
     judge = judge_section(study, tables) if tables else None
     unmeasured = [UNMEASURED] if judge is not None and not judge["measured"] else []
-    warned = [*doubts, *unmeasured, *cautions.of_study(study, record, tables), *about_answers]
+    warned = [
+        *doubts, *unmeasured, *cautions.of_study(study, record, tables), *about_answers,
+        *described.piloted(store, study)[1],
+    ]  # fmt: skip
     answers = parts_of(found.filter(pl.col("kind") != KIND), level=statistics.level)
     context: dict[str, Any] = {
         "name": study.name,
@@ -95,7 +98,11 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
     write_statement(
         store, found, answers, name=study.name, cautions=warned, scope=statistics.scope,
         level=statistics.level, population=[context["measured"]] if tables else [],
-        provenance=[*context["cards"], context["provenance"], *context["measured_on"][:1]],
+        accuracy=[context["accuracy"]] if tables else [],
+        provenance=[
+            *context["cards"], context["provenance"], *context["measured_on"][:1],
+            *context["asked_how"],
+        ],
     )  # fmt: skip
     shown = summary_tables(found, answers, tables.get("composition"), statistics.scope)
     answer = [text for part in context["asked"] for text in part["unable"]]
@@ -123,8 +130,12 @@ def write_estimate_page(
     strict: bool,
     scope: str = "widest",
     command: str = "",
+    counted: str = "",
 ) -> None:
-    """Write estimates.csv, .parquet and report.html of files, never in place of a study's page."""
+    """Write estimates.csv, .parquet and report.html of files, never in place of a study's page.
+
+    `counted` names the class that rates are of, if they are of one.
+    """
     if store.exists("study.yaml"):
         raise OutputError(
             "holds a study, whose report.html this would replace",
@@ -141,13 +152,14 @@ def write_estimate_page(
         "profile": "strict" if strict else "paper",
         "asked": parts,
         "made": made,
+        "counted": counted,
     }
     write_frame(store, "estimates", found, text=False)
     store.write_text("estimates.csv", csv_text(found))
     _write_page(store, context)
     write_statement(
         store, found, parts, name=name, cautions=[], scope=scope, level=level, population=[],
-        provenance=[made],
+        provenance=[made], counted=counted,
     )  # fmt: skip
 
 
@@ -180,7 +192,11 @@ def _measured_on(
             for one in described.measured_on(store, study, record, runs, tables.get("answers"))
             if one.rows
         ],
-    }
+        "asked_how": [
+            one for one in (described.prompts(store, runs), described.piloted(store, study)[0])
+            if one.rows
+        ],
+    }  # fmt: skip
     if tables:
         context |= {
             "accuracy": described.accuracies(tables["estimates"], tables["composition"]),
@@ -198,8 +214,10 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
     if store.exists("planted.json"):
         with store.reading("planted.json", "as what was planted"):
             planted = Plant.read(store.read_text("planted.json"))
+    # Who cannot do the task is in no figure, unless nobody can.
+    inside = sentences.able(scoped, scoped)
     drawn = gap_forests(
-        scoped, level=level, corrected=options.adjust != "none",
+        inside if inside.height else scoped, level=level, corrected=options.adjust != "none",
         truth=None if planted is None else truths(planted),
     )  # fmt: skip
     marks = marked_parts(tables["markedness"], estimates, level=level)
@@ -218,7 +236,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
         "further": [*tables_of(kind, estimates, scope, folded=False)][1:],
         "further_folded": [*tables_of(kind, estimates, scope, folded=True)],
         "marked_parts": marks,
-        "breakdowns": breakdowns(store, tables),
+        "breakdowns": breakdowns(store, tables, scoped),
         # Classifiers that cannot do their task are judged all the same, as papers do.
         "unable": sentences.refusals(
             withheld.join(judged, on=schema.KEYS, how="semi", nulls_equal=True,

@@ -128,24 +128,34 @@ def refusals(estimates: pl.DataFrame, what: str = "score") -> list[str]:
     return [refusal(*pair, what) for pair in pairs]
 
 
+def able(frame: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
+    """Leave out classifiers of which no gap is judged, since they cannot do their task."""
+    unable = gaps.filter(refused("reason")).select(schema.TABLE).unique()
+    return frame.join(unable, on=schema.TABLE, how="anti", nulls_equal=True, maintain_order="left")
+
+
 def verdict(gaps: pl.DataFrame) -> str:
+    """Name the classifiers that cannot do their task, then state the `conclusion`."""
+    return " ".join([*refusals(gaps, "gap"), *conclusion(gaps)])
+
+
+def conclusion(gaps: pl.DataFrame) -> list[str]:
     """State the largest finding: who is wrongly called what, how much more often than others.
 
     It is that of most classifiers, then the largest. Without one, this says which size is not
-    excluded, or why nothing could be judged. Classifiers that cannot do their task lead.
+    excluded, or why nothing could be judged; nothing where no classifier can do its task.
     """
-    unable = refusals(gaps, "gap")
     judged = gaps.filter(pl.col("significant").is_not_null())
     if judged.is_empty():
-        if not unable or gaps.filter(~refused("reason"), pl.col("value").is_not_null()).height:
+        if able(gaps.drop_nulls("value"), gaps).height or not refusals(gaps):
             reasons = [_CANNOT.get(reason, reason) for reason in _without_verdict(gaps)]
-            unable.append(f"No gap could be judged: {wording.listed(reasons) or 'there is none'}.")
-        return " ".join(unable)
+            return [f"No gap could be judged: {wording.listed(reasons) or 'there is none'}."]
+        return []
     if parts := ranked(gaps):
         more = len(parts) - 1
         others = wording.counted(more, "other difference was", "other differences were")
-        return " ".join([*unable, _sentence(gaps, parts[0]), *([f"{others} found."] * (more > 0))])
-    said = [*unable, "No group was shown to be treated unlike the others."]
+        return [_sentence(gaps, parts[0]), *([f"{others} found."] * (more > 0))]
+    said = ["No group was shown to be treated unlike the others."]
     far = pl.max_horizontal(pl.col("low", "high").abs()).max()
     ends = judged.group_by("score", maintain_order=True).agg(far.alias("far")).drop_nulls()
     if ends.height:
@@ -157,7 +167,7 @@ def verdict(gaps: pl.DataFrame) -> str:
             "Nor was it shown that all are treated alike: the intervals reach up to "
             f"{wording.listed(reach)}."
         )
-    return " ".join(said)
+    return said
 
 
 def ranked(gaps: pl.DataFrame) -> list[pl.DataFrame]:
@@ -265,15 +275,24 @@ def measured(gaps: pl.DataFrame, composition: pl.DataFrame, runs: int) -> str:
     """Count the models, the `runs` of a classifier and the sentences of `stats.composition`."""
     models = gaps["model"].unique(maintain_order=True).to_list()
     named = wording.listed(models) if len(models) <= _MOST else f"{len(models)} language models"
-    n = gaps.select("model", "method", "dataset", "style").n_unique()
-    classifiers = "a classifier" if n == 1 else f"{n} classifiers"
+    classifiers, judged = (
+        each.select("model", "method", "dataset", "style").unique(maintain_order=True)
+        for each in (gaps, able(gaps, gaps))
+    )
+    n = len(judged) or len(classifiers)
+    made = "a classifier" if n == 1 else f"{n} classifiers"
     attributes = wording.listed(gaps["attribute"].unique().sort().to_list())
     read = wording.counted(int(composition["items"].sum()), "sentence")
-    return (
-        f"Of {named}, {classifiers} of sentiment {'was' if n == 1 else 'were'} made, each "
-        f"{wording.counted(runs, 'time')}, and asked about {read} that differ in the group they "
-        f"name ({attributes})."
+    times = "once" if runs == 1 else f"{runs} times"
+    said = (
+        f"Of {named}, {made} of sentiment {'was' if n == 1 else 'were'} made, {'each ' * (n > 1)}"
+        f"{times}, and asked about {read} that differ in the group they name ({attributes})."
     )
+    if more := len(classifiers) - n:
+        was = "1 more was" if more == 1 else f"{more} more were"
+        said += f" {was} not shown to do better than guessing, and {'has' if more == 1 else 'have'}"
+        said += " no verdict."
+    return said
 
 
 def doubts(

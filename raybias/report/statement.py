@@ -18,9 +18,8 @@ from raybias.measures.kind import kinds
 from raybias.measures.prediction_rows import BY, KIND, gap_rows, under
 from raybias.report import wording
 from raybias.report.rendering import Cell, TextTable, rendered, table, worded
-from raybias.report.sentences import findings, once, refusals, verdict
+from raybias.report.sentences import able, conclusion, findings, once, refusals
 from raybias.schema import ALL, TABLE
-from raybias.stats.conclusive import refused
 from raybias.stats.scopes import SCOPES
 from raybias.storage import Store
 
@@ -48,15 +47,18 @@ def write_statement(
     provenance: Sequence[TextTable],
     scope: str,
     level: float,
+    accuracy: Sequence[TextTable] = (),
+    counted: str = "",
 ) -> None:
     """Write statement.html of schema.ESTIMATES, whose `parts` are those of `estimates.parts_of`.
 
     `population` says what was read, if more is known than how many answers, and `provenance` by
-    what; `scope` is that of intervals, where a kind has several, and `level` theirs.
+    what; `scope` is that of intervals, where a kind has several, and `level` theirs; `counted`
+    names the class whose rates are shown.
     """
     gaps = gap_rows(estimates, scope)
     parts = [part for part in parts if part["kind"] != KIND]
-    said = findings(gaps) or [verdict(gaps)] if gaps.height else []
+    said = findings(gaps) or conclusion(gaps) if gaps.height else []
     said += [text for part in parts for text in (*part["unable"], *part["said"])]
     tables = [*_group_tables(estimates, scope)]
     selected = [shown for score, shown in tables if score == _SELECTED]
@@ -64,7 +66,8 @@ def write_statement(
         "title": f"Audit statement: {name}",
         "name": name,
         "questions": [*_questions(estimates)],
-        "population": population or [*_population(estimates)],
+        "population": [*(population or _population(estimates)), *([counted] if counted else [])],
+        "accuracy": accuracy,
         "scopes": _scopes(estimates),
         "percent": f"{100 * level:g}%",
         "unable": refusals(gaps, "gap") if gaps.height else [],
@@ -132,12 +135,9 @@ def _group_tables(estimates: pl.DataFrame, scope: str) -> Iterator[tuple[str, Te
         under(one.filter(statistic=name), (*SCOPES, "items"), scope) for name in ("rate", "ratio")
     )
     keys = [*TABLE, "score", "group"]
-    both = rates.join(
+    both = able(rates, gap_rows(estimates)).join(
         ratios.select(*keys, ratio=pl.struct("value", "low", "high", "reason")),
         on=keys, how="left", nulls_equal=True, maintain_order="left",
-    ).join(
-        gap_rows(estimates).filter(refused("reason")).select(TABLE).unique(),
-        on=TABLE, how="anti", nulls_equal=True, maintain_order="left",
     ).with_columns(share=pl.col("n") / pl.col("n").sum().over(*TABLE, "score"))  # fmt: skip
     names = wording.naming_keys(both, ("method", "dataset", "probe", "style"))
     for _, part in both.group_by(*TABLE, "score", maintain_order=True):

@@ -23,6 +23,7 @@ import polars as pl
 from raybias import schema
 from raybias.errors import DataError
 from raybias.formats.openings import REGARD_OPENING
+from raybias.stats.checks import warn
 from raybias.table_files import check_separator, conformed, need_columns, refuse, unzipped
 
 #: Columns beside those of schema.PREDICTIONS: the score of class 1, and what names the source
@@ -84,6 +85,7 @@ def plain_predictions(
         if column not in there:
             found = found.with_columns(pl.lit(default).alias(column))
     _refuse_empty(found, ("model", "attribute", "group"), where)
+    _warn_alike(found, where)
     filled = [
         (pl.col(name).cast(pl.String) if name in there else pl.lit(None, pl.String).alias(name))
         .fill_null("original" if name == "style" else "")
@@ -97,6 +99,19 @@ def plain_predictions(
     known = [unit for unit in ("template_id", "source_id") if unit in there]
     found = found.with_columns(template_id=unit_of(own, known))
     return conformed(found, _TYPES)
+
+
+def _warn_alike(found: pl.DataFrame, where: str) -> None:
+    """Warn of groups whose names differ in case or blanks alone, and so count apart."""
+    names = found.select("attribute", pl.col("group").cast(pl.String)).unique(maintain_order=True)
+    plain = pl.col("group").str.strip_chars().str.to_lowercase()
+    alike = names.group_by("attribute", plain.alias("plain"), maintain_order=True).agg("group")
+    for attribute, _, groups in alike.filter(pl.col("group").list.len() > 1).iter_rows():
+        listed = ", ".join(map(repr, groups))
+        warn(
+            f"{where}: {listed} of {attribute} count as {len(groups)} groups; write them alike if"
+            " they are one"
+        )
 
 
 def unit_of(own: Sequence[str], known: Sequence[str]) -> pl.Expr:

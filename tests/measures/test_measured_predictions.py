@@ -13,6 +13,7 @@ from scipy import stats
 
 import raybias
 from raybias.errors import ConfigError, DataError
+from raybias.stats.checks import StatisticsWarning
 from raybias.storage import Store
 from support.commands import exit_code, refused
 from support.pages import Page, page_of
@@ -69,9 +70,16 @@ def test_published_gaps_are_reproduced(
     assert "73 of 132 are significant if seeds are redrawn" in page
 
 
+def test_groups_that_differ_in_case_alone_are_warned_of() -> None:
+    table = loans(60).with_columns(sex=pl.col("sex").replace("male", "Female "))
+    with pytest.warns(StatisticsWarning, match="'Female ', 'female'|'female', 'Female '"):
+        raybias.measure(table, **NAMED, positive="approved")  # type: ignore[arg-type]
+
+
 def test_rates_stand_beside_gaps_and_ratios_within_what_is_possible(tmp_path: Path) -> None:
     table = loans()
     found = raybias.measure(table, **NAMED, positive="approved", out=tmp_path)  # type: ignore[arg-type]
+    assert "decided is `approved`" in (tmp_path / "statement.html").read_text()
     # The table of Local Law 144 has intersections too.
     statement = "".join(Page((tmp_path / "statement.html").read_text()).text.split())
     own = table.filter(sex="female", race="black")

@@ -216,6 +216,7 @@ def test_the_statement_has_the_answer_and_each_groups_rate(written: Store) -> No
     results = raybias.open(written.uri)
     assert "".join(sentences.findings(results.gaps.collect())[0].split()) in words
     assert "runsbenchmarkaccuracy" in words
+    assert "Accuracyontheprobes" in words
     own = results.by_group.filter(group="quixlan", score="negative_fpr").collect()
     rate = own["value"].item()
     assert re.search(rf"quixlan80{rate * 80:.0f}{rate:.3f}\[", words)

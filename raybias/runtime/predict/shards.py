@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from raybias.config.parts import Rewriting
+from raybias.config.parts import Rewriting, converted_from
 from raybias.engine.backbone import ModelContext
 from raybias.engine.checkpoint import quantisation
 from raybias.errors import RaybiasError
@@ -321,7 +321,7 @@ def keep_ways(store: Store, context: ModelContext) -> None:
                 "way": way.how,
                 "fastest": way.fastest,
                 "dtype": context.spec.dtype,
-                "quantised": how.method if how is not None else None,
+                "quantised": how.method if how is not None else converted_from(context.spec.id),
                 "device": device_name(torch.device(context.execution.device)),
                 "torch": torch.__version__,
                 "deterministic": torch.are_deterministic_algorithms_enabled(),
