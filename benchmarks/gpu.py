@@ -2,7 +2,7 @@
 
 Each part is a process of its own with a limit, so that a part that fails or hangs leaves the others
 their time; all of it ends after --seconds. Parts: race (fifteen runs of prompts and of LoRA),
-curves (their losses beside PEFT's, in float32), score, repeat (the price of bits that repeat).
+curves (their losses beside PEFT's, in float32), score.
 `benchmarks/speed.py --device cuda` has the constants of the cost curve.
 
     python benchmarks/gpu.py --out gpu.md
@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -53,7 +51,7 @@ from raybias.schema import LABELS
 #: A part, its shape, and its share of the seconds; what matters most comes first.
 PLAN = (
     ("race", "1.3b", 4), ("race", "6.7b", 6), ("curves", "1.3b", 3), ("score", "1.3b", 3),
-    ("score", "6.7b", 4), ("repeat", "1.3b", 3), ("race", "13b", 6),
+    ("score", "6.7b", 4), ("race", "13b", 6),
 )  # fmt: skip
 #: Runs of a pack, those of them that PEFT takes a step of in a round, and rounds.
 RUNS, ALONE, ROUNDS = 15, 3, 5
@@ -94,26 +92,23 @@ class Bench:
 
     def reached(self, flops: float, seconds: float) -> Fact:
         """Return FLOP/s, and their share of a large matrix product's."""
-        rate = flops / seconds / 1e12
-        return {"TFLOP/s": rate, "of peak": rate / self.peak}
+        return {"TFLOP/s": (rate := flops / seconds / 1e12), "of peak": rate / self.peak}
 
     def planned(self, method: Any, rows: TokenSet) -> Fact:
         """Return the milliseconds of a step and the GiB that a plan reckons with."""
-        texts = workload.sentences(None, len(rows.rows))[0]
-        frame = pl.DataFrame({"text": texts})
+        frame = pl.DataFrame({"text": workload.sentences(None, len(rows.rows))[0]})
         inputs = Inputs(
             backbone=self.spec, tokens=TokenCounts(load_tokenizer(self.spec)), words=LABELS,
             items={}, sentences={"sst5": {"train": frame, "validation": frame}},
         )  # fmt: skip
         shape, work = shape_of(empty_model(self.spec), self.spec), method.work(inputs)
-        terms = work.tuning_memory(
-            shape, pack=RUNS, tokens=BUDGET, device="gpu" if self.cuda else "cpu"
-        )
+        on = "gpu" if self.cuda else "cpu"
+        terms = work.tuning_memory(shape, pack=RUNS, tokens=BUDGET, device=on)
         passes = Passes(shape, work.weight_bytes(shape), shape.block_parameters)
         kind = torch.cuda.get_device_name() if self.cuda else ""
         speed = next((speed for name, speed in GPUS.items() if name in kind), CPU)
-        tuning_work = TuningWork(**vars(work.tuning["sst5"]), passes=passes)
-        step = tuning_work.step_seconds(speed, Layout(BUDGET), RUNS)
+        own = TuningWork(**vars(work.tuning["sst5"]), passes=passes)
+        step = own.step_seconds(speed, Layout(BUDGET), RUNS)
         return {"planned ms": 1e3 * step, "planned GiB": total(terms) / 2**30}
 
     def loaded(self) -> tuple[LoadedBackbone, TokenSet, tuple[int, ...]]:
@@ -176,67 +171,34 @@ class Bench:
 
     def score(self) -> Iterator[Fact]:
         """Read the label logits of 2,048 items; HFLM's log-likelihoods of the three labels."""
+        texts = workload.items(None, 64 if self.small else 2048)
         backbone = workload.load(self.folder, **self.how)
-        rows, fact = self.scored(backbone)
-        yield {**fact, "tokens/s": 1e3 * rows / fact["ms"]}
+        rows = backbone.encoder.encode(texts)
+        labeller = labelling.labeller(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
+        tokens = sum(map(len, rows))
+        fact = self.measured(
+            f"{len(rows)} rows scored", partial(labelling.label_logits, labeller, rows),
+            2 * weights(backbone.model) * tokens,
+        )  # fmt: skip
+        yield {**fact, "tokens/s": 1e3 * tokens / fact["ms"]}
         import scoring
 
         peer = workload.load_peer(self.folder, **self.how)
         lm = scoring.harness_model(peer, backbone.tokenizer, add_bos_token=True)
-        texts = workload.items(None, 64 if self.small else 2048)
         fact = self.measured("HFLM, batch 32", lambda: scoring.label_likelihoods(lm, texts))
-        yield {**fact, "tokens/s": 1e3 * rows / fact["ms"]}
-
-    def scored(self, backbone: LoadedBackbone, how: str = "") -> tuple[int, Fact]:
-        """Read the label logits of 2,048 items; their tokens, and what it took."""
-        rows = backbone.encoder.encode(workload.items(None, 64 if self.small else 2048))
-        labeller = labelling.labeller(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
-        tokens = sum(map(len, rows))
-        score = partial(labelling.label_logits, labeller, rows)
-        fact = self.measured(
-            f"{len(rows)} rows scored{how}", score, 2 * weights(backbone.model) * tokens
-        )
-        return tokens, fact
-
-    def repeat(self) -> Iterator[Fact]:
-        """Take steps of 4 seeds and read 2,048 items, with and without `deterministic`.
-
-        Both have the workspace that cuBLAS repeats itself with, which a process chooses once.
-        """
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-        _, rows, _ = self.loaded()
-        for deterministic in (False, True):
-            Execution(deterministic=deterministic).set_torch()
-            given = {**self.how, "deterministic": deterministic}
-            how = f", bits that {'repeat' if deterministic else 'may vary'}"
-            backbone = workload.load(self.folder, **given)
-            for name, tuner in (
-                ("soft prompts", tuning.packed(backbone, rows, 4)),
-                ("LoRA, dropout 0.1", lora.packed(self.folder, rows, 4, **given)),
-            ):
-                yield self.measured(f"{name}, 4 seeds{how}", tuner.advance)
-            yield self.scored(backbone, how)[1]
+        yield {**fact, "tokens/s": 1e3 * tokens / fact["ms"]}
 
 
 def busy(work: Callable[[], object]) -> float:
     """Repeat a call for some seconds; the mean share of the time that NVML says kernels ran."""
     seen: list[int] = []
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.1):
-            seen.append(torch.cuda.utilization())
-
-    watcher = threading.Thread(target=watch)
-    begun = time.monotonic()
-    watcher.start()
-    while time.monotonic() < begun + WATCHED:
+    end = time.monotonic() + WATCHED
+    while time.monotonic() < end:
         work()
         torch.cuda.synchronize()
-    done.set()
-    watcher.join()
-    # The first half of a second is of what was before.
-    return statistics.mean(seen[5:]) / 100
+        seen.append(torch.cuda.utilization())
+    # What NVML says first is of what was before.
+    return statistics.mean(seen[len(seen) // 4 :]) / 100
 
 
 def curve(
@@ -258,9 +220,7 @@ def curve(
     for seed in (0, RUNS - 1):
         step = peer(seed)
         gaps += [abs(float(step(seed, n)) - losses[n][seed]) for n in range(10)]
-    moved = statistics.mean(
-        abs(each - first) for each, first in zip(losses[-1], losses[0], strict=True)
-    )
+    moved = statistics.mean(abs(a - b) for a, b in zip(losses[-1], losses[0], strict=True))
     return {"what": f"{what}: losses of 10 steps differ by at most {max(gaps):.1e},"
             f" and moved by {moved:.1e}"}  # fmt: skip
 
@@ -304,8 +264,7 @@ def main(
     """Run the parts and publish a page."""
     if part is not None:
         with tempfile.TemporaryDirectory() as folder:
-            bench = Bench(shape, device, Path(folder), exact=part == "curves")
-            for fact in getattr(bench, part)():
+            for fact in getattr(Bench(shape, device, Path(folder), exact=part == "curves"), part)():
                 print(json.dumps({"part": part, "shape": shape, **fact}), flush=True)
         return
     plan = [*dict.fromkeys((name, "tiny", 1) for name, *_ in PLAN)] if tiny else PLAN

@@ -17,9 +17,7 @@ def labeller(model: LoadedBackbone, label_ids: Sequence[int]) -> SoftPromptTrain
 
 
 def label_logits(
-    trainer: SoftPromptTrainer,
-    rows: Sequence[Sequence[int]],
-    prompt_PD: torch.Tensor | None = None,
+    trainer: SoftPromptTrainer, rows: Sequence[Sequence[int]], prompt_PD: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Compute the label logits [N, L] of rows after a prompt, or none."""
     prompt_PD = torch.empty(0, trainer.backbone.width) if prompt_PD is None else prompt_PD

@@ -32,16 +32,15 @@ RATE = 1e-4
 
 
 def packed(
-    folder: Path, rows: TokenSet, seeds: int, *, dtype: str, device: str, dropout: float = 0.1,
-    deterministic: bool = False,
-) -> PackedTuner:  # fmt: skip
+    folder: Path, rows: TokenSet, seeds: int, *, dtype: str, device: str, dropout: float = 0.1
+) -> PackedTuner:
     """Our side: the seeds as one pack."""
     method = Lora(
         seeds=tuple(range(seeds)), keep=1, learning_rates=(RATE,), batch_size=8, eval_every=1,
         early_stop=EarlyStop(after_step=10**6), max_steps=10**6, dropout=dropout,
     )  # fmt: skip
-    execution = Execution(device=device, deterministic=deterministic)
-    trainer = method.trainer(ModelContext(spec_of(folder, dtype), LABELS, execution))
+    context = ModelContext(spec_of(folder, dtype), LABELS, Execution(device=device))
+    trainer = method.trainer(context)
     return pack_of(trainer, method, rows)
 
 

@@ -60,11 +60,9 @@ def spec_of(folder: Path, dtype: str) -> Backbone:
     return Backbone.model_validate({"id": str(folder), "dtype": dtype})
 
 
-def load(folder: Path, *, dtype: str, device: str, deterministic: bool = False) -> LoadedBackbone:
+def load(folder: Path, *, dtype: str, device: str) -> LoadedBackbone:
     """Our side's frozen model."""
-    return load_backbone(
-        spec_of(folder, dtype), Execution(device=device, deterministic=deterministic)
-    )
+    return load_backbone(spec_of(folder, dtype), Execution(device=device))
 
 
 def load_peer(folder: Path, *, dtype: str, device: str) -> Any:

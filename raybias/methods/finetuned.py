@@ -256,7 +256,9 @@ class LayerAdapter(LayerOptions, Finetuned):
         from raybias.engine.adapters.packed_layers import target_layers
         from raybias.engine.backbone import empty_model
 
-        target_layers(empty_model(inputs.backbone), self, inputs.backbone)
+        model = empty_model(inputs.backbone)
+        for own in self.each_target.values():
+            target_layers(model, own, inputs.backbone)
         super().check(inputs)
 
 
@@ -281,6 +283,14 @@ class Lora(LoraOptions, LayerAdapter):
             data = {**_VECTORLM, **data}
         return data
 
+    @model_validator(mode="after")
+    def _swept_once(self) -> Self:
+        for name in ("ranks", "targets"):
+            values = getattr(self, name)
+            if len({*values}) < len(values):
+                raise ValueError(f"{name} repeat; list each once")
+        return self
+
     def trainer_type(self) -> type[ClassifierTrainer]:
         from raybias.engine.adapters.packed_layers import LoraTrainer
 
@@ -292,6 +302,7 @@ class Lora(LoraOptions, LayerAdapter):
         return (
             term("inputs of the factors, kept too", (tokens, "{:,} tokens"), widths,
                  (shape.item + 1, "({} bytes, the mask's included)")),
-            term("factors, gradients, AdamW, best", pack, (self.rank, "rank {}"), widths,
+            term("factors, gradients, AdamW, best", pack,
+                 (max(self.ranks or (self.rank,)), "rank {}"), widths,
                  of_bytes(4), copies),
         )  # fmt: skip

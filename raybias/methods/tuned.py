@@ -92,6 +92,11 @@ class Tuned(Method):
         return self
 
     @property
+    def adapter_sizes(self) -> list[tuple[int | None, str | None]]:
+        """Ranks and target layers that its runs may have; None where it has none."""
+        return [(None, None)]
+
+    @property
     def n_runs(self) -> int:
         return self.keep
 
@@ -273,29 +278,33 @@ class HyperParameters:
     learning_rate: float
     weight_decay: float
     stop_window: int
+    adapter_rank: int | None = None
+    target: str | None = None
 
     def __str__(self) -> str:
+        size = f", rank {self.adapter_rank}, target {self.target}" if self.target else ""
         return (
             f"learning rate {self.learning_rate:g}, weight decay {self.weight_decay:g},"
-            f" stop window {self.stop_window}"
+            f" stop window {self.stop_window}{size}"
         )
 
 
 def hyper_parameter_grid(method: Tuned) -> list[HyperParameters]:
     """List every combination of a method's sweep, or its only one."""
     return [
-        HyperParameters(*each)
-        for each in product(
+        HyperParameters(rate, decay, window, *size)
+        for rate, decay, window, size in product(
             method.learning_rates,
             method.weight_decays or (method.weight_decay,),
             method.stop_windows or (method.early_stop.window,),
+            method.adapter_sizes,
         )
     ]
 
 
 def hyper_parameters_of(row: Row) -> HyperParameters:
     """Return the combination of a run."""
-    return HyperParameters(row["learning_rate"], row["weight_decay"], row["stop_window"])
+    return HyperParameters(**{each.name: row[each.name] for each in fields(HyperParameters)})
 
 
 def finished(row: Row) -> bool:

@@ -189,7 +189,8 @@ def rules_of_answers(paths: Iterable[str], profile: Profile | None = None) -> Ru
 #: Tables for programs alone; they have a row per run or template.
 _PARQUET_ONLY: Final = ("cells", "by_template")
 _RUN_TABLE: Final = (
-    "model", "method", "dataset", "seed", "learning_rate", "weight_decay", "stop_window", "stage",
+    "model", "method", "dataset", "seed", "learning_rate", "weight_decay", "stop_window",
+    "adapter_rank", "target", "stage",
     "steps", "weights_step", "stop_reason", "validation_loss", "untuned_accuracy",
     "validation_accuracy", "test_accuracy", "rank", "selected", "tied", "tokens", "seconds",
     "run_id", "adapter",

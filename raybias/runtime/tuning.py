@@ -51,6 +51,9 @@ def trials_of(
         name = f"{backbone.name}.{training.name}.{method.name}.lr{rate}"
         name += f".wd{decay}" if method.weight_decays else ""
         name += f".t{choice.stop_window}" if method.stop_windows else ""
+        ranks, targets = ({*each} for each in zip(*method.adapter_sizes, strict=True))
+        name += f".r{choice.adapter_rank}" if len(ranks) > 1 else ""
+        name += f".{choice.target}" if len(targets) > 1 else ""
         found += [Trial(f"{name}.s{seed}", seed, stage="final", **vars(choice)) for seed in seeds]
     return tuple(found)
 
@@ -170,6 +173,7 @@ class TuningJob:
         """Hash all that decides a trial's result except what differs between trials."""
         varied = {
             *("seeds", "learning_rates", "weight_decays", "stop_windows", "sweep_seeds"),
+            *("ranks", "targets"),
             *("keep", "select", "allow_failed", "name"),
         }
         # Sorted keys: where an option is declared decides nothing.

@@ -37,11 +37,13 @@ SHORT: dict[str, Any] = {
 METHODS: dict[str, Tuned] = {
     "soft_prompt": SoftPrompt(prompt_length=5, **SHORT),
     "lora": Lora(rank=4, **SHORT),
+    "sizes": Lora(ranks=(1, 4, 3), targets=("all_linear", "peft_default"), **SHORT),
     "label_tokens": Lora(rank=4, head="label_tokens", **SHORT),
     "ia3": Ia3(**SHORT),
 }
 FULL = Full(**SHORT, dropout_after_first_eval=True)
 FEW = [("soft_prompt", "opt"), ("lora", "llama"), ("lora", "bert"), ("label_tokens", "gpt2")]
+SIZES = [("sizes", kind) for kind in ("llama", "bert", "opt", "gpt2")]
 MORE = [
     *(("soft_prompt", kind) for kind in ("gpt2", "mixtral", "bloom", "cohere")),
     *(("lora", kind) for kind in ("opt_projected", "roberta")),
@@ -57,7 +59,10 @@ def trainer_of(name: str, kind: str) -> AdapterTrainer:
 
 
 def tuner(name: str, kind: str, runs: Sequence[str]) -> PackedTuner:
-    trials = [Trial(run, ord(run), 3e-3, "final", 1e-2, 2) for run in runs]
+    sizes = METHODS[name].adapter_sizes
+    trials = [
+        Trial(run, ord(run), 3e-3, "final", 1e-2, 2, *sizes[ord(run) % len(sizes)]) for run in runs
+    ]
     return backbones.tuner(trainer_of(name, kind), METHODS[name], trials)
 
 
@@ -77,7 +82,8 @@ PLACES = st.lists(st.integers(0, 2), min_size=len(RUNS), max_size=len(RUNS))
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [*FEW, *(pytest.param(*each, marks=pytest.mark.long) for each in MORE)]
+    ("name", "kind"),
+    [*FEW, *SIZES, *(pytest.param(*each, marks=pytest.mark.long) for each in MORE)],
 )
 @settings(max_examples=3)
 @given(begun=PLACES, ended=PLACES)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from raybias.errors import WorkFailed
-from raybias.methods import SoftPrompt
+from raybias.methods import Lora, SoftPrompt
 from raybias.methods.tuned import (
     HyperParameters,
     best_hyper_parameters,
@@ -21,7 +22,8 @@ from raybias.methods.tuned import (
 def row(
     seed: int, accuracy: float, *, rate: float = 1e-3, stop: str = "early_stop"
 ) -> dict[str, Any]:
-    fixed = {"model": "m", "dataset": "d", "weight_decay": 0.01, "stop_window": 5}
+    fixed = {"model": "m", "dataset": "d", "weight_decay": 0.01, "stop_window": 5,
+             "adapter_rank": None, "target": None}  # fmt: skip
     varied = {"learning_rate": rate, "stop_reason": stop, "validation_accuracy": accuracy}
     return {**fixed, **varied, "seed": seed}
 
@@ -70,6 +72,12 @@ def test_a_sweep_takes_every_combination() -> None:
         HyperParameters(rate, 0.01, window) for rate in (1e-3, 1e-4) for window in (5, 7)
     ]
     assert hyper_parameter_grid(method((1,), keep=1)) == [HyperParameters(3e-3, 0.01, 5)]
+    sized = Lora(seeds=(1,), keep=1, ranks=(2, 8), targets=("all_linear", ("q_proj", "v_proj")))
+    assert [(each.adapter_rank, each.target) for each in hyper_parameter_grid(sized)] == [
+        (rank, target) for rank in (2, 8) for target in ("all_linear", "q_proj-v_proj")
+    ]
+    with pytest.raises(ValidationError, match="ranks repeat; list each once"):
+        Lora(ranks=(2, 2))
 
 
 def test_the_test_split_decides_where_the_method_says_so() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,29 @@ def test_every_method_leaves_its_runs_and_answers_and_what_is_tuned_opens_elsewh
     base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "tiny", num_labels=3)
     assert PeftModel.from_pretrained(base, folders["lora"])
     assert AutoModelForSequenceClassification.from_pretrained(folders["full"]).num_labels == 3
+
+
+def test_a_sweep_over_ranks_and_targets_is_one_pack_and_what_it_chose_is_read(
+    tmp_path: Path,
+) -> None:
+    study = studies.save(tmp_path, "lora")
+    content = yaml.safe_load(study.read_text())
+    content["methods"][0] |= {"ranks": [1, 4], "targets": ["all_linear", ["q_proj", "v_proj"]]}
+    study.write_text(yaml.safe_dump(content))
+    run(study, tmp_path / "out", *NO_RAY)
+    runs = pl.read_parquet(tmp_path / "out/runs.parquet")
+    sizes = set(runs.select("adapter_rank", "target").iter_rows())
+    assert sizes == set(product((1, 4), ("all_linear", "q_proj-v_proj")))
+    kept = runs.filter("selected")
+    assert set(kept["stage"]) == {"final"}
+    ((rank, target),) = set(kept.select("adapter_rank", "target").iter_rows())
+    base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "tiny", num_labels=3)
+    opened = PeftModel.from_pretrained(base, tmp_path / "out" / kept["adapter"][0])
+    config = opened.peft_config["default"]
+    assert config.r == rank
+    assert (len(config.target_modules) == 4) == (target != "all_linear")
+    read = pl.read_parquet(tmp_path / "out/predictions/**/*.parquet")
+    assert set(read["run_id"]) == set(kept["run_id"])
 
 
 def spread(

@@ -143,6 +143,10 @@ class AdapterTrainer(ABC):
     def init_weights(self, seed: int) -> dict[str, Tensor]:
         """Return a run's initial weights, keyed by its seed."""
 
+    def sized_weights(self, seed: int, rank: int | None, target: str | None) -> dict[str, Tensor]:
+        """Return a run's initial weights of a size that LoRA's runs differ in."""
+        return self.init_weights(seed)
+
     @abstractmethod
     def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
         """Compute the label logits [N, L] of a batch's rows, in the order of `batch.rows`.
@@ -168,7 +172,7 @@ class AdapterTrainer(ABC):
     def gradients(self, batches: Sequence[TrainingBatch]) -> tuple[list[dict[str, Tensor]], Tensor]:
         """Compute the gradient of each run's mean loss by name, and the losses [S]."""
         stacked = stack_weights([each.weights for each in batches])
-        leaves = {name: tensor.requires_grad_() for name, tensor in stacked.items()}
+        leaves = [tensor.requires_grad_() for tensor in stacked.values()]
         sums = {name: torch.zeros_like(tensor) for name, tensor in stacked.items()}
         loss_S = torch.zeros(len(batches), device=self.device)
         share_S = [each.loss_scale / len(each.labels) for each in batches]
@@ -178,9 +182,13 @@ class AdapterTrainer(ABC):
             target_N = to_device([batches[s].labels[row] for s, row in batch.rows], self.device)
             weight_N = to_device([share_S[s] for s, _ in batch.rows], self.device)
             with torch.enable_grad():
-                logits_NL = self.forward(batch, leaves, batches)
+                logits_NL = self.forward(batch, stacked, batches)
                 loss_N = cross_entropy(logits_NL, target_N, reduction="none") * weight_N
-                parts = torch.autograd.grad(loss_N.sum(), list(leaves.values()))
+                # A layer that no run of a pass adapts has no gradient.
+                some = bool(stacked.shapes)
+                parts = torch.autograd.grad(
+                    loss_N.sum(), leaves, allow_unused=some, materialize_grads=some
+                )
             return parts, torch.zeros_like(loss_S).index_add(0, run_N, loss_N.detach())
 
         placed = [
@@ -191,11 +199,11 @@ class AdapterTrainer(ABC):
         passes = self.batcher.each_adapter(work, placed, prompt_length=self.prompt_length)
         for _, (parts, part_S) in passes:
             loss_S += part_S
-            for name, part in zip(leaves, parts, strict=True):
+            for name, part in zip(sums, parts, strict=True):
                 sums[name] += part
         summed = {name: self.batcher.sum(total) for name, total in sums.items()}
         gradients = [
-            unscaled({name: total[s] for name, total in summed.items()}, each.loss_scale)
+            unscaled(own_part(summed, s, each.weights), each.loss_scale)
             for s, each in enumerate(batches)
         ]
         scale_S = to_device([each.loss_scale for each in batches], self.device)
@@ -396,6 +404,38 @@ def unscaled(gradient: Weights, loss_scale: float) -> dict[str, Tensor]:
     return {name: part / loss_scale for name, part in gradient.items()}
 
 
-def stack_weights(weights: Sequence[Weights]) -> dict[str, Tensor]:
-    """Stack the tensors of all runs by name, [S, ...] each."""
-    return {name: torch.stack([each[name].detach() for each in weights]) for name in weights[0]}
+class Stacked(dict[str, Tensor]):
+    """The tensors of all runs by name, [S, ...] each.
+
+    shapes: of each run's tensors by name, where runs differ; the stacked ones are the largest, and
+        zeros fill up the others.
+    """
+
+    shapes: Sequence[Mapping[str, torch.Size]] = ()
+
+
+def stack_weights(weights: Sequence[Weights]) -> Stacked:
+    """Stack the tensors of all runs."""
+    shapes = [{name: tensor.shape for name, tensor in each.items()} for each in weights]
+    if all(each == shapes[0] for each in shapes):
+        return Stacked({
+            name: torch.stack([each[name].detach() for each in weights]) for name in weights[0]
+        })  # fmt: skip
+    stacked = Stacked()
+    stacked.shapes = shapes
+    for name, first in {n: tensor for each in weights for n, tensor in each.items()}.items():
+        sizes = zip(*(own[name] for own in shapes if name in own), strict=True)
+        stacked[name] = first.new_zeros(len(weights), *map(max, sizes))
+        for s, each in enumerate(weights):
+            if name in each:
+                own_part(stacked, s, {name: each[name]})[name].copy_(each[name].detach())
+    return stacked
+
+
+def own_part(stacked: Mapping[str, Tensor], s: int, weights: Weights) -> dict[str, Tensor]:
+    """Cut out of stacked tensors what a run's weights have a place for."""
+    found = {name: stacked[name][s] for name in weights}
+    return {
+        name: own if own.shape == weight.shape else own[tuple(slice(n) for n in weight.shape)]
+        for (name, own), weight in zip(found.items(), weights.values(), strict=True)
+    }

@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal
+from itertools import product
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -62,12 +63,25 @@ class ClassifierOptions(MethodFields):
     """The dtype of loaded weights; None for the backbone's."""
 
 
+Target = Literal["all_linear", "peft_default"] | tuple[str, ...]
+
+
+def target_name(target: Target) -> str:
+    """Name target layers in the id of a run."""
+    return target if isinstance(target, str) else "-".join(target)
+
+
 class LayerOptions(ClassifierOptions):
     """A frozen classifier whose linear layers are adapted."""
 
-    target: Literal["all_linear", "peft_default"] | tuple[str, ...] = "all_linear"
+    target: Target = "all_linear"
     """Which layers: all linear ones but embeddings and head, PEFT's choice for the
     architecture (query and value mostly), or names such as [q_proj, v_proj]."""
+
+    @property
+    def each_target(self) -> dict[str, Self]:
+        """The options for each choice of layers that a run may have, by its name."""
+        return {target_name(self.target): self}
 
     def peft_names(self, architecture: str) -> Sequence[str]:
         """Return PEFT's choice of layers for an architecture; none where it makes none."""
@@ -79,10 +93,25 @@ class LoraOptions(LayerOptions):
 
     rank: Count = Field(8, ge=1)
     """Rank of the factors."""
+    ranks: tuple[Annotated[Count, Field(ge=1)], ...] = ()
+    """Ranks to sweep over, in every combination with the others, in the same packs."""
+    targets: tuple[Target, ...] = ()
+    """Layers to sweep over, each as `target`, likewise."""
     alpha: float = Field(32, gt=0)
     """The product of the factors is scaled by alpha / rank."""
     dropout: float = Field(0.1, ge=0, lt=1)
     """Dropout before the factors; the frozen backbone itself runs without."""
+
+    @property
+    def adapter_sizes(self) -> list[tuple[int | None, str | None]]:
+        """The ranks and names of target layers that its runs may have."""
+        return [*product(self.ranks or (self.rank,), self.each_target)]
+
+    @property
+    def each_target(self) -> dict[str, Self]:
+        """The options for each choice of layers that a run may have, by its name."""
+        targets = self.targets or (self.target,)
+        return {target_name(each): self.model_copy(update={"target": each}) for each in targets}
 
     def peft_names(self, architecture: str) -> Sequence[str]:
         from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as TARGETS

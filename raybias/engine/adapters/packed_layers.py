@@ -9,6 +9,7 @@ Shapes: S runs, R sequences, N rows, T tokens, H hidden, I and O layer widths, K
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from abc import abstractmethod
@@ -29,6 +30,7 @@ from raybias.config import Backbone
 from raybias.engine.adapters import base as files
 from raybias.engine.adapters.base import (
     ClassifierTrainer,
+    Stacked,
     Training,
     TrainingBatch,
     Weights,
@@ -57,8 +59,8 @@ class RowAdapters(threading.local):
     """Look up each row's adapter in the current forward pass, one per thread.
 
     run_R: the run of each sequence; a run's are adjacent, and so are runs with equally many.
-    groups: per number of sequences, how many the runs with that number have, and which runs these
-        are; None for all of them.
+    groups: per number of sequences, how many the runs with that number have, which runs these are,
+        None for all of them, and the shapes of their tensors where runs differ.
     stacked: all runs' tensors by name, [S, ...] each.
     masks: dropout of the layers' inputs.
     """
@@ -66,18 +68,25 @@ class RowAdapters(threading.local):
     run_R: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
     stacked: Mapping[str, Tensor] = field(default_factory=dict)
     masks: Masks | None = None
-    groups: list[tuple[int, Tensor | None]] = field(default_factory=list)
+    groups: list[tuple[int, Tensor | None, Mapping[str, torch.Size] | None]] = field(
+        default_factory=list
+    )
 
     def begin(self, batch: Batch, stacked: Weights, device: torch.device) -> None:
         """Set the tensors of all runs, and a batch of sequences."""
         self.stacked = stacked
         self.run_R = to_device(batch.adapters, device)
         self.groups = []
+        shapes = stacked.shapes if isinstance(stacked, Stacked) else ()
         every = list(range(len(next(iter(stacked.values())))))
-        for count, alike in groupby(Counter(batch.adapters).items(), lambda run: run[1]):
+
+        def size(run: tuple[int, int]) -> tuple[int, Mapping[str, torch.Size] | None]:
+            return run[1], shapes[run[0]] if shapes else None
+
+        for (count, own), alike in groupby(Counter(batch.adapters).items(), size):
             runs = [run for run, _ in alike]
             which = None if runs == every else to_device(runs, device)
-            self.groups.append((count * len(runs), which))
+            self.groups.append((count * len(runs), which, own))
 
     def of_rows(self, name: str, device: torch.device) -> Tensor:
         """Return the tensor `name` of each sequence's run, [R, ...]."""
@@ -86,14 +95,20 @@ class RowAdapters(threading.local):
     def by_run(self, rows_RTI: Tensor, *names: str) -> Iterator[tuple[Tensor, ...]]:
         """Yield a layer's input and tensors `names` per group of runs with equally many sequences.
 
-        For U runs of N tokens each [U, N, I] and [U, ...], so that their products are batched.
+        For U runs of N tokens each [U, N, I] and [U, ...], so that their products are batched. A
+        tensor that runs do not have is empty.
         """
         tensors, device = [self.stacked[name] for name in names], rows_RTI.device
-        sizes = [size for size, _ in self.groups]
+        sizes = [size for size, *_ in self.groups]
         # The gradient of a split of one part would be copied.
         parts = torch.split(rows_RTI, sizes) if len(sizes) > 1 else (rows_RTI,)
-        for part_RTI, (_, runs) in zip(parts, self.groups, strict=True):
+        for part_RTI, (_, runs, shapes) in zip(parts, self.groups, strict=True):
             mine = tensors if runs is None else [each[runs] for each in tensors]
+            if shapes is not None:
+                # Laid out as alone, so that products are computed as alone.
+                places = [map(slice, shapes.get(name, (0,))) for name in names]
+                mine = [each[(slice(None), *place)].contiguous()
+                        for each, place in zip(mine, places, strict=True)]  # fmt: skip
             count = len(self.stacked[names[0]]) if runs is None else len(runs)
             there = [each.to(device) for each in mine]
             yield part_RTI.reshape(count, -1, part_RTI.shape[-1]), *there
@@ -140,6 +155,7 @@ class PackedLayerTrainer(ClassifierTrainer):
     Raises ModelError: a target that matches no layer, or a model whose rows are padded at the left
     where the adapters cannot be.
 
+    targets: paths of the adapted layers, by the name of what a run may adapt.
     widths: input and output width of each adapted layer, by path.
     heads: paths of the layers of a classification head.
     packs: whether rows share sequences (see `packing`).
@@ -163,8 +179,13 @@ class PackedLayerTrainer(ClassifierTrainer):
             )
         self.adapters, model = RowAdapters(), classifier.model
         self.heads = sorted({name.rpartition(".")[0] for name in classifier.head})
-        targets = target_layers(model, options, self.encoder.spec, self.heads)
-        layers: dict[str, Any] = {path: model.get_submodule(path) for path in targets}
+        self.targets = {
+            name: target_layers(model, own, self.encoder.spec, self.heads)
+            for name, own in options.each_target.items()
+        }
+        layers: dict[str, Any] = {
+            path: model.get_submodule(path) for paths in self.targets.values() for path in paths
+        }
         # Conv1D holds its weight the other way round.
         self.widths = {
             path: (layer.in_features, layer.out_features)
@@ -187,8 +208,8 @@ class PackedLayerTrainer(ClassifierTrainer):
         """Return the shape of each weight of a run by name, heads aside."""
 
     @abstractmethod
-    def peft_config(self, **options: Any) -> Any:
-        """Build PEFT's configuration of the adapter; `options` are those of all kinds."""
+    def peft_config(self, weights: Weights, **options: Any) -> Any:
+        """Build PEFT's configuration of an adapter; `options` are those of all kinds."""
 
     def masks(self, training: Sequence[TrainingBatch], batch: Batch) -> Masks | None:
         """Return the dropout of the layers' inputs, or None without one."""
@@ -240,10 +261,13 @@ class PackedLayerTrainer(ClassifierTrainer):
     def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
         spec, head = self.encoder.spec, head_modules(self.classifier)
         config = self.peft_config(
+            weights,
             task_type="SEQ_CLS" if head else "CAUSAL_LM",
             base_model_name_or_path=spec.id,
             revision=spec.revision,
-            target_modules=list(self.widths),
+            target_modules=[
+                path for path in self.widths if any(name.startswith(f"{path}.") for name in weights)
+            ],
             modules_to_save=head or None,
             inference_mode=True,
         )
@@ -253,11 +277,15 @@ class PackedLayerTrainer(ClassifierTrainer):
         )
 
     def load(self, store: Store, folder: str) -> dict[str, Tensor]:
-        shapes = self.adapter_shapes() | self.classifier.head
+        shapes = self.shapes_in(store, folder) | self.classifier.head
         names = {name: self._peft_name(name) for name in shapes}
         wanted = {names[name]: shape for name, shape in shapes.items()}
         tensors = files.read_tensors(store, folder, wanted, file=files.ADAPTER)
         return {name: tensors[stored].to(self.device) for name, stored in names.items()}
+
+    def shapes_in(self, store: Store, folder: str) -> dict[str, tuple[int, ...]]:
+        """Return the shapes that an adapter that was saved should have, heads aside."""
+        return self.adapter_shapes()
 
     def _peft_name(self, name: str) -> str:
         return f"{_PREFIX}{name}" + (self.suffix if name not in self.classifier.head else "")
@@ -268,16 +296,18 @@ class _LoraLayer(PackedLayer):
         self, base: torch.nn.Module, path: str, adapters: RowAdapters, options: LoraOptions
     ) -> None:
         super().__init__(base, path, adapters)
-        self.scaling, self.kept = options.alpha / options.rank, 1 - options.dropout
+        self.alpha, self.kept = options.alpha, 1 - options.dropout
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute the layer's output plus the adapters', which is summed in float32."""
         output: Tensor = self.base(inputs)
-        adapters, scaling = self.adapters, self.scaling
+        adapters, kept = self.adapters, 1.0
+        if f"{self.path}.lora_A" not in adapters.stacked:
+            return output  # No run of the pack adapts this layer.
         rows_RTI, base_RTO = adapters.by_row(inputs), adapters.by_row(output)
         if adapters.masks is not None:
             rows_RTI = rows_RTI * adapters.masks(self.path, rows_RTI)
-            scaling = scaling / self.kept
+            kept = self.kept
         parts = []
         pairs = zip(
             adapters.by_run(rows_RTI, f"{self.path}.lora_A"),
@@ -285,8 +315,13 @@ class _LoraLayer(PackedLayer):
             strict=True,
         )
         for (mine_UNI, factor_UKI), (base_UNO, factor_UOK) in pairs:
+            rank = factor_UKI.shape[1]
+            if not rank:
+                parts.append(base_UNO)
+                continue
             inner_UNK = mine_UNI @ factor_UKI.to(output.dtype).mT
             factor_UKO = factor_UOK.to(output.dtype).mT
+            scaling = self.alpha / rank / kept
             parts.append(torch.baddbmm(base_UNO, inner_UNK, factor_UKO, alpha=scaling))
         return together(parts).view_as(output)
 
@@ -310,28 +345,48 @@ class LoraTrainer(PackedLayerTrainer):
         return _LoraLayer(base, path, self.adapters, self.lora)
 
     def adapter_shapes(self) -> dict[str, tuple[int, ...]]:
+        return self._shapes(*self.lora.adapter_sizes[0])
+
+    def _shapes(self, rank: int | None, target: str | None) -> dict[str, tuple[int, ...]]:
         shapes: dict[str, tuple[int, ...]] = {}
-        for path, (inner, outer) in self.widths.items():
-            shapes[f"{path}.lora_A"] = (self.lora.rank, inner)
-            shapes[f"{path}.lora_B"] = (outer, self.lora.rank)
+        for path in self.targets[target or ""]:
+            inner, outer = self.widths[path]
+            shapes[f"{path}.lora_A"] = (rank or 0, inner)
+            shapes[f"{path}.lora_B"] = (outer, rank or 0)
         return shapes
 
+    def shapes_in(self, store: Store, folder: str) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the rank and targets of a sweep that an adapter names."""
+        if not store.exists(name := f"{folder}/adapter_config.json"):
+            return self.adapter_shapes()
+        with store.reading(name, "as PEFT's configuration of an adapter"):
+            said = json.loads(store.read_text(name))
+            own = said["r"], {*said["target_modules"]}
+        for rank, target in self.lora.adapter_sizes:
+            if own == (rank, {*self.targets[target or ""]}):
+                return self._shapes(rank, target)
+        return self.adapter_shapes()
+
     def init_weights(self, seed: int) -> dict[str, Tensor]:
+        return self.sized_weights(seed, *self.lora.adapter_sizes[0])
+
+    def sized_weights(self, seed: int, rank: int | None, target: str | None) -> dict[str, Tensor]:
         """Draw uniform A as PEFT does, zero B, and a head, all keyed by the seed."""
         weights: dict[str, Tensor] = {}
-        for path, (inner, outer) in self.widths.items():
-            shape = (self.lora.rank, inner)
-            drawn = generator(seed, "lora", path).uniform(-1, 1, shape) / math.sqrt(inner)
-            factor_KI = torch.from_numpy(drawn.astype(np.float32))
-            weights[f"{path}.lora_A"] = factor_KI.to(self.device)
-            weights[f"{path}.lora_B"] = torch.zeros(outer, self.lora.rank, device=self.device)
+        for name, shape in self._shapes(rank, target).items():
+            path, _, factor = name.rpartition(".")
+            if factor == "lora_B":
+                weights[name] = torch.zeros(shape, device=self.device)
+                continue
+            drawn = generator(seed, "lora", path).uniform(-1, 1, shape) / math.sqrt(shape[1])
+            weights[name] = torch.from_numpy(drawn.astype(np.float32)).to(self.device)
         return weights | initial_head(self.classifier, seed)
 
-    def peft_config(self, **options: Any) -> Any:
+    def peft_config(self, weights: Weights, **options: Any) -> Any:
         from peft import LoraConfig
 
-        own = self.lora
-        return LoraConfig(r=own.rank, lora_alpha=own.alpha, lora_dropout=own.dropout, **options)
+        own, rank = self.lora, next(len(w) for n, w in weights.items() if n.endswith("lora_A"))
+        return LoraConfig(r=rank, lora_alpha=own.alpha, lora_dropout=own.dropout, **options)
 
     def masks(self, training: Sequence[TrainingBatch], batch: Batch) -> Masks | None:
         lost = self.lora.dropout

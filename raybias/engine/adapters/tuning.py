@@ -48,7 +48,10 @@ class TokenSet:
 
 @dataclass(frozen=True)
 class Trial:
-    """One tuning run: a seed with the options that a sweep may vary."""
+    """One tuning run: a seed with the options that a sweep may vary.
+
+    adapter_rank, target: of LoRA's factors.
+    """
 
     run_id: str
     seed: int
@@ -56,6 +59,8 @@ class Trial:
     stage: str
     weight_decay: float
     stop_window: int
+    adapter_rank: int | None = None
+    target: str | None = None
 
 
 @dataclass(frozen=True)
@@ -231,7 +236,10 @@ class PackedTuner:
         return bool(run.stop_reason)
 
     def _begin(self, trial: Trial, weights: Mapping[str, Tensor] | None = None) -> Run:
-        start = self.trainer.init_weights(trial.seed)
+        start = (
+            self.trainer.init_weights(trial.seed) if trial.target is None
+            else self.trainer.sized_weights(trial.seed, trial.adapter_rank, trial.target)
+        )  # fmt: skip
         if weights is not None:
             start = {name: weights[name].to(tensor.device) for name, tensor in start.items()}
         parameters = {name: torch.nn.Parameter(tensor) for name, tensor in start.items()}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from raybias.engine.adapters.base import Weights
 from raybias.engine.adapters.packed_layers import (
     PackedLayer,
     PackedLayerTrainer,
@@ -70,7 +71,7 @@ class Ia3Trainer(PackedLayerTrainer):
         ones = {name: torch.ones(shape, device=self.device) for name, shape in shapes.items()}
         return ones | initial_head(self.classifier, seed)
 
-    def peft_config(self, **options: Any) -> Any:
+    def peft_config(self, weights: Weights, **options: Any) -> Any:
         """Build PEFT's configuration of the adapter."""
         from peft import IA3Config
 
