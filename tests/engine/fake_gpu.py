@@ -257,8 +257,8 @@ PASSES: dict[str, Callable[[Path], None]] = {
 
 def main() -> None:
     _setup_privateuseone_for_python_backend(GPU)
-    for name, run in PASSES.items():
-        with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, run in PASSES.items():
             try:
                 run(Path(folder))
                 print(f"{name}: ok", flush=True)

@@ -54,7 +54,7 @@ def read(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", prompting.KINDS)
+@pytest.mark.parametrize("kind", ["opt", "llama"])
 def test_answers_are_the_textbooks_at_any_batch_and_order(kind: str, folder: Path) -> None:
     backbone = load(kind, folder)
     asked = items(folder)
@@ -115,11 +115,8 @@ def test_likelihoods_are_chosen_by_length_where_the_study_says_so(folder: Path) 
     assert chosen == {"none": 0, "characters": 1, "bytes": 0}
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_written_answers_are_those_of_transformers_in_any_order_of_options(
-    kind: str, folder: Path
-) -> None:
-    backbone = load(kind, folder)
+def test_written_answers_are_those_of_transformers_in_any_order_of_options(folder: Path) -> None:
+    backbone = load("llama", folder)
     asked = items(folder)
     method = OptionAnswer.model_validate(
         {"orders": 2, "answer_tokens": 3, "prompt_format": "raw", "unknowns": ["?"]}

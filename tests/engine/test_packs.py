@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from raybias.engine.adapters.base import AdapterTrainer, FullTrainer, TrainingBatch, stack_weights
+from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch, stack_weights
 from raybias.engine.adapters.packed_layers import LoraTrainer, target_layers
 from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.backbone import ModelContext
@@ -29,7 +29,7 @@ from raybias.storage import Store
 from support import backbones
 from support.ia3 import Ia3
 
-RUNS = ("a", "b", "c", "d", "e")
+RUNS = ("a", "b", "c", "d")
 SHORT: dict[str, Any] = {
     "batch_size": 6, "eval_every": 2, "max_steps": 4, "validation_rows": 9, "seeds": (1,),
     "keep": 1, "early_stop": EarlyStop(after_step=10**6), "restore_best": False,
@@ -44,11 +44,8 @@ METHODS: dict[str, Tuned] = {
 FULL = Full(**SHORT, dropout_after_first_eval=True)
 FEW = [("soft_prompt", "opt"), ("lora", "llama"), ("lora", "bert"), ("label_tokens", "gpt2")]
 SIZES = [("sizes", kind) for kind in ("llama", "bert", "opt", "gpt2")]
-MORE = [
-    *(("soft_prompt", kind) for kind in ("gpt2", "mixtral", "bloom", "cohere")),
-    *(("lora", kind) for kind in ("opt_projected", "roberta")),
-    ("ia3", "llama"),
-]
+#: Experts that see other rows, rows that share no sequence, and a package's method.
+MORE = [("soft_prompt", "mixtral"), ("soft_prompt", "bloom"), ("ia3", "llama")]
 
 
 @cache
@@ -210,25 +207,13 @@ def load(kind: str, folder: Path, method: Finetuned) -> Classifier:
     return load_classifier(backbones.spec_of(kind, folder / kind), method, LABELS)
 
 
-def test_padding_changes_no_logits_of_a_model_that_reads_the_last_position(tmp_path: Path) -> None:
-    classifier = load("xlnet", tmp_path, FULL)
-    assert classifier.pads_left
-    assert not load("gpt2", tmp_path, FULL).pads_left
-    trainer = FullTrainer(classifier, FULL)
-    rows = [[1, 5, 6, 7], [1, 8], [1, 9, 10, 11, 12, 13, 14]]
-    keyed = [Placed(0, each) for each in trainer.prepare(rows)]
-    with torch.no_grad():
-        together = classifier(*classifier.read(stack(keyed)))
-        for each, logits_L in zip(keyed, together, strict=True):
-            (alone_L,) = classifier(*classifier.read(stack([each])))
-            torch.testing.assert_close(logits_L, alone_L, atol=1e-5, rtol=0)
+def test_lora_of_a_model_that_reads_the_last_position_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="padded at the right"):
-        LoraTrainer(classifier, Lora())
+        LoraTrainer(load("xlnet", tmp_path, FULL), Lora())
 
 
-@pytest.mark.parametrize("kind", ["bert", "xlnet"])
-def test_a_state_of_a_whole_model_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
-    trainer = made(kind, tmp_path, FULL)
+def test_a_state_of_a_whole_model_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    trainer = made("bert", tmp_path, FULL)
     first, second, third = (
         backbones.tuner(trainer, FULL, [Trial("s3", 3, 1e-3, "final", 1e-3, 2)]) for _ in range(3)
     )

@@ -33,7 +33,7 @@ from support import backbones, pair_models
 
 CAUSAL_KINDS = ("gpt2", "llama", "opt", "opt_projected", "mistral", "bloom", "cohere")
 MASKED_KINDS = ("bert", "roberta")
-PAIRS = pair_models.pairs(25, seed=4)
+PAIRS = pair_models.pairs(16, seed=4)
 
 Load = Callable[[str], LoadedBackbone]
 

@@ -89,7 +89,7 @@ def by_hand(answers: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(items=st.integers(1, 60), templates=st.integers(1, 5), seed=st.integers(0, 2**32))
 def test_scores_are_those_counted_by_hand_whatever_the_order_of_rows(
     items: int, templates: int, seed: int
@@ -161,32 +161,30 @@ def test_metadata_says_what_the_stereotype_is_about(
 INFO = {"ans0": ["he", "old"], "ans1": ["she", "nonOld"], "ans2": ["?", "unknown"]}
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"label": 3}, "label: Input should be less than or equal to 2"),
-        ({"question_polarity": "bad"}, "question_polarity: Input should be 'neg' or 'nonneg'"),
-        ({"answer_info": {}}, "answer_info.ans0: Field required"),
-        ({"answer_info": INFO | {"ans2": []}}, "answer_info calls 0 of them so"),
-        ({"answer_info": INFO | {"ans2": ["?", "young"]}}, "the unknown option cannot be told"),
-        ({"answer_info": INFO | {"ans1": ["she", "old"]}}, "2 name a stereotyped group (old)"),
-        ({"m_pred": 1}, "m_pred is no text"),
-        ({"n_pred": "x"}, "n_pred is not in all lines"),
-    ],
-)
-def test_a_wrong_line_is_named_with_its_file_and_number(
-    changes: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "x.jsonl").write_bytes(bbq_file(bbq_line(0), bbq_line(1, **changes)))
-    line = refused(capsys, "measure", tmp_path / "x.jsonl", "--out", tmp_path / "out")
-    assert line.startswith(f"raybias: {tmp_path}/x.jsonl, line 2: ")
-    assert said in line
-    assert not (tmp_path / "out").exists()
+def second(**changes: Any) -> bytes:
+    """A file whose second line is wrong."""
+    return bbq_file(bbq_line(0), bbq_line(1, **changes))
 
 
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
+        ("x.jsonl", second(label=3), "line 2: label: Input should be less than or equal to 2"),
+        ("x.jsonl", second(question_polarity="bad"), "line 2: question_polarity: Input should be"),
+        ("x.jsonl", second(answer_info={}), "line 2: answer_info.ans0: Field required"),
+        ("x.jsonl", second(answer_info=INFO | {"ans2": []}), "answer_info calls 0 of them so"),
+        (
+            "x.jsonl",
+            second(answer_info=INFO | {"ans2": ["?", "young"]}),
+            "line 2: the unknown option cannot be told",
+        ),
+        (
+            "x.jsonl",
+            second(answer_info=INFO | {"ans1": ["she", "old"]}),
+            "2 name a stereotyped group (old)",
+        ),
+        ("x.jsonl", second(m_pred=1), "line 2: m_pred is no text"),
+        ("x.jsonl", second(n_pred="x"), "line 2: n_pred is not in all lines"),
         ("x.jsonl", b"", "is empty"),
         ("x.jsonl", b"\xff\xfe", "line 1: Invalid JSON"),
         ("x.jsonl", bbq_file().replace(b"m_pred", b"said"), "line 1: holds no answers"),
@@ -197,12 +195,12 @@ def test_a_wrong_line_is_named_with_its_file_and_number(
         ("x.csv", b"model\nm\n", "lacks the columns decision_id, item_id, person"),
     ],
 )
-def test_a_wrong_file_is_named(
+def test_a_wrong_file_and_its_line_are_named(
     name: str, data: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / name).write_bytes(data)
     line = refused(capsys, "measure", tmp_path / name, "--out", tmp_path / "out")
-    assert str(tmp_path / name) in line
+    assert line.startswith(f"raybias: {tmp_path / name}")
     assert said in line
     assert not (tmp_path / "out").exists()
 

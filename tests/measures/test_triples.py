@@ -63,7 +63,7 @@ def by_hand(items: dict[str, Any], scores: dict[str, float]) -> tuple[float, flo
     return ss, lms, lms * min(ss, 100 - ss) / 50
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(triples=st.integers(1, 30), terms=st.integers(1, 6), seed=st.integers(0, 2**32))
 def test_scores_are_those_of_each_term_counted_by_hand_ties_included(
     triples: int, terms: int, seed: int, tmp_path_factory: pytest.TempPathFactory

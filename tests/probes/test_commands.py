@@ -53,18 +53,6 @@ def test_write_gives_the_contract_in_both_formats(shared: Path, tmp_path: Path, 
     assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "items.csv").read_bytes()
 
 
-def test_unmarked_forms_are_written_and_read_again(shared: Path, tmp_path: Path, run: Run) -> None:
-    data, out = shared / "data" / "ns_prompts", tmp_path / "items.csv"
-    write = ("probes", "write", "ns_prompts", "--data", data, "--unmarked", "--out", out)
-    run(*write)
-    groups = dict(pl.read_csv(out)["group"].value_counts().rows())
-    assert (groups["unmarked"], groups["placeholder"], groups["white"]) == (870, 1740, 888)
-    # What was written keeps its extra groups as a probe of one's own.
-    again = ("probes", "write", out, "--out", tmp_path / "again.csv")
-    run(*again)
-    assert (tmp_path / "again.csv").read_bytes() == out.read_bytes()
-
-
 def test_pairs_are_listed_and_written_in_styles(shared: Path, tmp_path: Path, run: Run) -> None:
     listed = run("probes", "list").out
     for name in ("amazon", "crows_pairs", "winobias", "winobias_dev", "pairs"):

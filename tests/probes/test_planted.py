@@ -6,17 +6,15 @@ import hashlib
 from importlib.resources import files
 from pathlib import Path
 
-import polars as pl
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from benchmarks import planted_model as planted
-from raybias.config import Probe, TrainingSet, load_study
+from raybias.config import Probe, TrainingSet
 from raybias.probes import probe_items, training_sentences
 from raybias.probes.published.planted import plant
-from raybias.schema import LABELS
 
 ASSETS = Path(str(files("raybias") / "assets"))
 FOLDER = ASSETS / "planted"
@@ -43,17 +41,6 @@ def test_the_text_is_the_text_that_the_shipped_model_learnt() -> None:
     assert hashlib.sha256(text).hexdigest()[:16] == "ae5d1e10a92c3f4b"
 
 
-def test_the_shipped_tokenizer_knows_every_word(tokenizer: Tokenizer) -> None:
-    assert tokenizer.get_vocab() == planted.make_tokenizer().get_vocab()
-    sentences = pl.concat(planted.planted_sentences().values())["text"].to_list()
-    rows = tokenizer(planted.planted_items()["text"].to_list() + sentences + corpus(50)).input_ids
-    assert all(tokenizer.unk_token_id not in row for row in rows)
-    assert all(row[0] == tokenizer.bos_token_id for row in rows)
-    words = [tokenizer(f" {label}", add_special_tokens=False).input_ids for label in LABELS]
-    assert sorted(map(len, words)) == [1, 1, 1]
-    assert len({word for (word,) in words}) == 3
-
-
 def test_the_shipped_model_reads_the_words_of_unplanted_groups_alike_one_to_one(
     tokenizer: Tokenizer,
 ) -> None:
@@ -78,13 +65,3 @@ def test_what_was_planted_is_recorded_for_every_gap() -> None:
     assert all(set(truth) == set(planted.STEMS) for truth in known.truth.values())
     others = [truth[group] for truth in known.truth.values() for group in planted.UNPLANTED_GROUPS]
     assert set(others) == {0.0}
-
-
-def test_the_demonstration_measures_against_the_unplanted_groups() -> None:
-    study = load_study(ASSETS / "demo.yaml")
-    (probe,), (method,), known = study.probes, study.methods, plant()
-    assert set(probe.reference_groups[known.attribute]) == set(planted.UNPLANTED_GROUPS)
-    assert known.group == planted.PLANTED_GROUP
-    assert study.backbones[0].id == "planted"
-    assert method.prompt_length == planted.SLOTS
-    assert len(method.seeds) == method.keep, "the runs are a sample of all seeds, not the best"

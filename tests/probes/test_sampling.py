@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raybias.config import PairProbe
@@ -44,6 +44,7 @@ def ids(items: pl.DataFrame) -> list[str]:
     return items["item_id"].to_list()
 
 
+@settings(max_examples=15)
 @given(TEMPLATES, st.integers(1, 40), st.integers(0, 40), st.randoms())
 def test_a_sample_is_whole_bounded_growing_and_the_same_for_any_order(
     templates: Templates, limit: int, more: int, random: Any

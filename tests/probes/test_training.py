@@ -12,16 +12,6 @@ from raybias.config import TrainingSet
 from raybias.errors import DataError
 from raybias.probes import training_sentences
 
-CLASSES = {
-    -3: "very negative emotional state can be inferred",
-    -2: "moderately negative emotional state can be inferred",
-    -1: "slightly negative emotional state can be inferred",
-    0: "neutral or mixed emotional state can be inferred",
-    1: "slightly positive emotional state can be inferred",
-    2: "moderately positive emotional state can be inferred",
-    3: "very positive emotional state can be inferred",
-}
-
 
 def training(source: str, data: Path | None, **options: object) -> TrainingSet:
     return TrainingSet.model_validate({"source": source, "data": data and str(data), **options})
@@ -70,7 +60,7 @@ def semeval(path: Path, classes: list[str]) -> None:
 
 
 def test_semeval_keeps_the_papers_wide_neutral(tmp_path: Path) -> None:
-    written = [f"{number}: {words}" for number, words in CLASSES.items()]
+    written = [f"{number}: some emotional state can be inferred" for number in range(-3, 4)]
     semeval(tmp_path / "2018-Valence-oc-En-train.txt", written)
     # Archives unpack into folders of their own.
     semeval(tmp_path / "2018-Valence-oc-En-dev" / "2018-Valence-oc-En-dev.txt", written[:1])

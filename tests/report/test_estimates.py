@@ -54,41 +54,30 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_page_has_tables_cards_and_cautions(out: Path) -> None:
+def test_the_page_the_card_and_results_json_say_the_same(out: Path, tmp_path: Path) -> None:
     page = (out / "report.html").read_text()
     assert "Answers to questions with options, x 100" in page
-    assert "Decisions about people, in logits of the favourable answer" in page
-    assert "m lacks 1 answer to bbq: the study is not finished." in page
     assert "bbq, by its author&#39;s card" in page
-    assert "old people, called slow where nothing says so; higher is worse" in page
-    assert raybias.measure([out]).equals(raybias.open(out).table("estimates").collect())
-
-
-def test_results_json_has_every_number_with_its_interval(out: Path) -> None:
+    estimates = raybias.measure([out])
+    assert estimates.equals(raybias.open(out).table("estimates").collect())
     content = json.loads((out / "results.json").read_text())
     assert content["schema_version"] == 3
-    (row,) = (
-        raybias.measure([out], kind="options").filter(condition="ambig", score="bbq").to_dicts()
-    )
+    (row,) = estimates.filter(kind="options", condition="ambig", score="bbq").to_dicts()
     task = content["results"]["m.bbq.Age.ambig"]
-    assert task["bbq,none"] == row["value"]
-    assert task["bbq_low,none"] == row["low"]
+    assert (task["bbq,none"], task["bbq_low,none"]) == (row["value"], row["low"])
     assert task["bbq_stderr,none"] == "N/A"
     assert "more_favourable:20,none" in content["results"]["m.discrim_eval.age"]
-
-
-def test_the_model_card_and_latex(out: Path, tmp_path: Path) -> None:
     card = (out / "tables/model_card.md").read_text()
     assert card.startswith("## Bias, Risks, and Limitations: asked")
     assert "### Decisions about people" in card
-    assert "- m lacks 1 answer to bbq" in card
+    for each in (page, card):
+        assert "m lacks 1 answer to bbq" in each
     first, *_ = raybias.export(out, "latex", tmp_path)
     assert "\\begin{tabular}" in (tmp_path / first).read_text()
-    hostile = TextTable("100% \\input{x}", ("a_b", "$"), (("50%", "\\end{tabular}"),))
-    text = hostile.latex()
-    assert text.startswith("% 100% ")
-    assert "a\\_b" in text
-    assert "\\textbackslash{}end" in text
+    hostile = TextTable("100% \\input{x}", ("a_b", "$"), (("50%", "\\end{tabular}"),)).latex()
+    assert hostile.startswith("% 100% ")
+    assert "a\\_b" in hostile
+    assert "\\textbackslash{}end" in hostile
 
 
 def test_a_study_without_answers_is_one_line(out: Path, tmp_path: Path) -> None:

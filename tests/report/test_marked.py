@@ -18,17 +18,10 @@ from support.pages import page_of
 from support.report_outs import marked_study, write_marked
 
 
-@pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("marked")
-    write_marked(folder, marked_study())
-    return folder
-
-
 @pytest.mark.long
-def test_tables_of_marked_and_prompted_runs(out: Path) -> None:
+def test_tables_of_marked_and_prompted_runs(tmp_path: Path) -> None:
     """All their numbers are golden values."""
-    tables = write_tables(Store(out), marked_study())
+    tables = write_tables(write_marked(tmp_path, marked_study()), marked_study())
     runs = tables["cells"].group_by("method").agg(pl.col("run_id").n_unique())
     assert dict(runs.iter_rows()) == {
         "full": 5, "zero_shot": 5, "nine": 5, "nine+likelihood": 5, "zero_shot+likelihood": 1,
@@ -53,10 +46,11 @@ def test_tables_of_marked_and_prompted_runs(out: Path) -> None:
 def test_unreadable_answers_come_first_and_have_no_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_marked(tmp_path, marked_study(), silent=("zero_shot",))
+    one_probe = marked_study(probes=[{"source": "planted", "name": "p1"}])
+    write_marked(tmp_path, one_probe, silent=("zero_shot",))
     assert exit_code("report", tmp_path) == 0
     text = page_of(Store(tmp_path)).text
-    sentence = r"No verdict for m0, zero_shot on p1: (\d\d\.\d%) of its answers name no label word"
+    sentence = r"No verdict for m0, zero_shot: (\d\d\.\d%) of its answers name no label word"
     first, said = (
         re.search(sentence, text),
         re.search(r"Significant if only seeds are redrawn: (\d+|none) of \d+ gap", text),
@@ -76,22 +70,7 @@ def test_unreadable_answers_come_first_and_have_no_verdict(
     marks = pl.read_parquet(tmp_path / "tables" / "markedness.parquet")
     read = evidence.readings(marks).filter(method="zero_shot")["reading"].unique().to_list()
     assert read == [evidence.UNABLE]
-
-
-@pytest.mark.long
-def test_the_page_asks_whether_it_is_the_template(out: Path) -> None:
-    assert exit_code("report", out) == 0
-    text = page_of(Store(out)).text
-    for said in (
-        "Is this bias, or the template?",
-        "A neutral word in the group's place changes the rate of being wrongly called negative",
-        "Terms farthest from the mean",
-        "best by test accuracy",
-        "m0, zero_shot, on p1: no label could be read from",
-        "top_k 50, top_p 1",
-        "3 demonstrations per label, order: shuffled",
-        "Answers that hold no label",
-        "means of 25",
-        "named, against a neutral word",
-    ):
-        assert said in text, said
+    for said in ("Is this bias, or the template?", "Terms farthest from the mean", "means of 25",
+                 "best by test accuracy", "Answers that hold no label", "top_k 50, top_p 1",
+                 "3 demonstrations per label, order: shuffled"):  # fmt: skip
+        assert said in text

@@ -156,28 +156,6 @@ def test_the_original_style_alone_has_a_result(
     assert table.filter(statistic="difference").is_empty()
 
 
-@pytest.mark.long
-def test_a_studys_statistics_judge_its_pairs(tmp_path: Path) -> None:
-    strict = plain_out(tmp_path / "strict")
-    write_report(strict, pair_study(styles={"names": ["original"]}))
-    rules = {"adjust": "none", "bootstrap_draws": 150, "bootstrap_seed": 7, "level": 0.8}
-    other = plain_out(tmp_path / "other", statistics=rules)
-    write_report(other, pair_study(styles={"names": ["original"]}, statistics=rules))
-    one, two = (
-        pl.read_parquet(store.path("tables/estimates.parquet")).filter(
-            pl.col("low").is_not_null(), score="preference", statistic="score"
-        )
-        for store in (strict, other)
-    )
-    judged = two.drop_nulls("p")
-    assert judged["survives"].to_list() == judged["significant"].to_list()
-    narrower = (two["high"] - two["low"]) < (one["high"] - one["low"])
-    assert narrower.drop_nulls().all()
-    text = page_of(other).text
-    assert "80% intervals" in text
-    assert "after correction" not in text.partition("How to make it again")[0]
-
-
 def test_scores_of_pairs_come_back_from_samples(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

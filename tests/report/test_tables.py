@@ -121,24 +121,6 @@ def test_probes_with_different_reference_groups_each_have_their_own(tmp_path: Pa
     assert dict(inside.iter_rows()) == {"planted": 2, "other": 6}
 
 
-@pytest.mark.long
-def test_gaps_of_an_out_are_those_of_its_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study = make_study(statistics={"level": 0.9, "interval": "normal"})
-    store = write_out(tmp_path / "out", study)
-    whole = write_tables(store, study)["estimates"]
-    beside = gap_rows(whole, "widest").filter(condition="not in the mean")
-    assert beside["group"].unique().to_list() == ["quixlan"]
-    monkeypatch.chdir(tmp_path / "out")
-    for place in (f"{tmp_path}/out/", "predictions", Path("predictions/planted")):
-        assert raybias.measure(place).equals(whole)
-    # What the caller says goes before the study.
-    given = {"origin": GROUPS}
-    stated = judged_files(["predictions"], profile="strict", reference_groups=given).gaps
-    assert (stated["interval"][0], stated["in_mean"].all()) == ("t", True)
-
-
 def test_studies_that_judge_differently_are_not_joined(tmp_path: Path) -> None:
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
     write_out(first, make_study())
@@ -182,15 +164,6 @@ def test_errors_name_what_is_missing(tmp_path: Path) -> None:
     wrong = make_study(probes=[{"source": "planted", "reference_groups": {"origin": ["frobnain"]}}])
     with pytest.raises(ConfigError, match="frobnian"):
         write_tables(store, wrong)
-    broken = store.files("predictions", recursive=True)[0]
-    table = pl.DataFrame(store.read_table(broken))
-    odd = table.with_columns(label=pl.when(pl.int_range(pl.len()) == 7).then(2).otherwise("label"))
-    store.write_table(broken, odd.to_arrow().cast(schema.PREDICTIONS))
-    with pytest.raises(DataError, match=r"of probe 'planted' has the label . in run"):
-        write_tables(store, study)
-    store.write_bytes(broken, b"PAR1 nothing")
-    with pytest.raises(DataError, match="cannot be read as predictions"):
-        write_tables(store, study)
 
 
 def test_a_table_wider_than_the_terminal_is_still_read() -> None:

@@ -25,7 +25,7 @@ def point_gaps(table: pl.DataFrame, groups: list[str]) -> np.ndarray:
 
 
 @pytest.mark.long
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 3), st.booleans())
 @pytest.mark.filterwarnings("ignore::raybias.stats.checks.StatisticsWarning")
 def test_product_weights_equal_row_resampling(seed: int, runs: int, uneven: bool) -> None:

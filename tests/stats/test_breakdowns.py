@@ -18,7 +18,7 @@ from raybias.stats.counts import composition, count_cells, read_counts
 from raybias.stats.intervals import ONE_RUN
 from support.stats_data import analysed, crossed, gaps, predictions, term_cells, word_cells
 
-EXAMPLES = settings(max_examples=6, deadline=None)
+EXAMPLES = settings(max_examples=3, deadline=None)
 MARKED = st.builds(
     predictions,
     seed=st.integers(0, 10_000),
@@ -33,30 +33,6 @@ MARKED = st.builds(
 
 def measured(table: pl.DataFrame, **options: object) -> pl.DataFrame:
     return analysed(count_cells(table), **{"scope": "widest", **options}).marked  # type: ignore[arg-type]
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore:.*are the same in every run")
-@EXAMPLES
-@given(MARKED)
-def test_effects_add_up_and_gaps_add_to_zero(table: pl.DataFrame) -> None:
-    found = measured(table)
-    by = ["model", "score"]
-    neutral = found.filter(condition="neutral_effect").select(*by, neutral="value")
-    assert neutral.height == found.select(by).unique().height
-    wide = found.filter(pl.col("condition") != "neutral_effect").pivot(
-        "condition", index=[*by, "group"], values="value"
-    )
-    wide = wide.join(neutral, on=by)
-    remains = wide["marking_effect"] - wide["neutral"] - wide["beyond_neutral"]
-    assert remains.abs().max() < 1e-12
-    assert wide.group_by(by).agg(pl.col("gap").sum())["gap"].abs().max() < 1e-12
-    # A gap is what is left of a marking effect when that of all groups is taken away.
-    shared = pl.col("marking_effect").mean().over(by)
-    rest = pl.col("gap") - pl.col("marking_effect") + shared
-    assert wide.select(rest.abs().max()).item() < 1e-12
-    shuffled = table.sample(fraction=1, shuffle=True, seed=3)
-    assert measured(shuffled).equals(found)
 
 
 @pytest.mark.filterwarnings("ignore:.*are the same in every run")
@@ -121,7 +97,7 @@ def test_nothing_to_measure_without_unmarked_sentences() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*are the same in every run")
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 3))
 def test_a_groups_gap_is_the_weighted_mean_of_its_terms(seed: int, runs: int) -> None:
     table = predictions(seed=seed, runs=runs, terms=True, extras=True)

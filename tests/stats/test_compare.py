@@ -15,7 +15,6 @@ import pytest
 from statsmodels.stats.contingency_tables import mcnemar
 
 import raybias
-from benchmarks.calibrate import Design, simulate
 from raybias.config import Statistics
 from raybias.measures.compare import COMPARED
 from raybias.measures.compare_answers import matched
@@ -228,25 +227,6 @@ def test_arms_that_do_not_match_are_refused_in_one_line(
     other = written(tmp_path, "other", change(arm((1, 2), templates=12)))
     assert message in refused(capsys, "compare", base, other, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_bands_of_arms_with_other_seeds_are_as_wide_as_their_noise() -> None:
-    """The noise of cells is in what runs and what templates vary, and counts once."""
-    found, _ = simulate(Design("again", runs=10, template_group=0.02), 300, gaps=(0.0,) * 6)
-    tables = [table for table, _ in found.tables()]
-    halves = [
-        [replace(table, values_GRT=weight * part) for weight, part in zip(
-            (-1.0, 1.0), np.split(table.values_GRT, 2, axis=1), strict=True)]
-        for table in tables
-    ]  # fmt: skip
-    estimates = [Blend(tuple(parts), None).estimates["sentences"] for parts in halves]
-    changes = np.array([each.mean for each in estimates])
-    variance = np.mean([each.variance for each in estimates])
-    # The templates' own effects are the same in both arms and cancel; no square is taken twice.
-    assert 0.9 < variance / changes.var() < 1.3
-    low_high = np.array([each.interval(0.95) for each in estimates])
-    held = (low_high[:, 0] <= 0) & (low_high[:, 1] >= 0)
-    assert 0.93 < held.mean() < 0.985
 
 
 def test_few_templates_show_nothing_to_be_equivalent(tmp_path: Path) -> None:

@@ -96,10 +96,10 @@ def test_a_page_at_chance_reads_as_a_manager_would_read_it(tmp_path: Path) -> No
 
 
 def test_an_accuracy_is_judged_over_templates_and_runs() -> None:
-    """In studies at chance, 2.5% at most may pass; of 80, with few templates and five runs."""
+    """In studies at chance, 2.5% at most may pass; of 40, with few templates and five runs."""
     random, passed = np.random.default_rng(1), 0
     base = predictions(models=1, runs=5, templates=12)
-    for _ in range(80):
+    for _ in range(40):
         # What a template is taken for is one draw, from which runs depart now and then.
         names = base["template_id"].unique().to_list()
         taken = dict(zip(names, random.integers(0, 3, len(names)).tolist(), strict=True))
@@ -108,7 +108,7 @@ def test_an_accuracy_is_judged_over_templates_and_runs() -> None:
         pred = np.where(kept, own, random.integers(0, 3, base.height))
         cells = count_cells(base.with_columns(pred=pl.Series(pred, dtype=pl.Int8)))
         passed += of_predictions(cells, NO_ANSWERS, level=0.95).is_empty()
-    assert passed <= 5
+    assert passed <= 3
 
 
 def test_a_comparison_with_an_arm_at_chance_cannot_tell(tmp_path: Path) -> None:

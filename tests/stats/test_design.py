@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +10,11 @@ import pytest
 from scipy import stats as reference
 
 import raybias
-from benchmarks import calibrate
 from raybias import schema
 from raybias.errors import ConfigError
 from raybias.report.design import design_sentences
 from raybias.stats.components import Doubles, mean_squares
-from raybias.stats.design import Costs, Design, Sources, _sources, cheapest, design, variance_rows
+from raybias.stats.design import Costs, Design, Sources, cheapest, design, variance_rows
 from raybias.stats.scopes import GapTable, WordVariance
 from support.commands import exit_code, refused
 from support.stats_data import gap_table, predictions
@@ -132,24 +130,3 @@ def test_predictions_are_planned_for_from_files(
     predictions().with_columns(template_id=pl.lit(None, pl.String)).write_parquet(file)
     line = refused(capsys, "measure", file, "--target", "0.1")
     assert "templates of these predictions are not known" in line
-
-
-def test_more_words_shrink_what_they_vary_by_template() -> None:
-    """Promises for six words a group from studies of two, against studies of six."""
-    plan = calibrate.Design("few", templates=40, words=(2,) * 5)
-    many = replace(plan, name="many", words=(6,) * 5)
-    studies = list(calibrate.simulate(plan, 60)[0].tables())
-    ((_, sources),) = _sources(*tables(*studies))
-    promised = sources.half_width(Design(5, 40, 6), "wording", 0.95)
-    halves = []
-    for table, words in calibrate.simulate(many, 60)[0].tables():
-        low, high = table.estimates(words)["wording"].interval(0.95)
-        halves.append(np.mean(high - low) / 2)
-    assert promised == pytest.approx(np.mean(halves), rel=0.12)
-    # One study's promise has a range that the truth of the larger lies in, four times of five.
-    reached = 0
-    for study in studies[:40]:
-        ((_, own),) = _sources(*tables(study))
-        low_high = own.within(Design(5, 40, 6), "wording", 0.95)
-        reached += low_high[0] <= np.mean(halves) <= low_high[1]
-    assert reached >= 28

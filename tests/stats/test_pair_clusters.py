@@ -1,4 +1,4 @@
-"""Pairs in clusters: the algebra of cluster-robust means, coverage, and what is drawn is said."""
+"""Pairs in clusters: the algebra of cluster-robust means, and what is drawn is said."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scipy import stats
 from raybias.measures.entries.pairs import pair_outcomes
 from raybias.measures.kind import Rules
 from raybias.measures.paired import effect_rows, score_rows, style_rows
-from raybias.stats.components import Doubles, cluster_robust
+from raybias.stats.components import cluster_robust, mean_squares
 from support.pair_data import pair_scores
 
 FEW = Rules(bootstrap_draws=300)
@@ -55,46 +55,6 @@ def test_the_variance_and_its_degrees_of_freedom_are_those_of_the_matrices(strat
     assert found.freedom[0] == pytest.approx(np.trace(spectrum) ** 2 / (spectrum**2).sum())
 
 
-def in_clusters(random: np.random.Generator) -> Doubles:
-    """Outcomes [200 studies, 600 pairs], 60% of them 1, alike within clusters of ten."""
-    spread = np.sqrt(0.3 / 0.7)
-    latent = random.normal(size=(200, 600))
-    latent += spread * random.normal(size=(200, 60)).repeat(10, axis=1)
-    return (latent < stats.norm.ppf(0.6) * np.sqrt(1 + spread**2)).astype(float)
-
-
-def outcomes(values_RNS: Doubles, cluster_N: np.ndarray | None, test: str) -> pl.DataFrame:
-    """Outcomes of pairs under styles, of studies as if each were a model."""
-    study, pair, style = np.indices(values_RNS.shape).reshape(3, -1)
-    places = pl.DataFrame({"model": study, "pair_id": pair, "style": style}).cast(pl.String)
-    return places.with_columns(
-        value=pl.Series(values_RNS.ravel()), score=pl.lit("s"), probe=pl.lit("p"),
-        bias_type=pl.lit("age"), state=pl.lit(None, pl.Float64), test=pl.lit(test),
-        cluster=pl.lit(None, pl.String) if cluster_N is None
-        else pl.Series(cluster_N[pair]).cast(pl.String),
-    )  # fmt: skip
-
-
-@pytest.mark.long
-def test_intervals_of_pairs_in_clusters_of_ten_cover_the_truth() -> None:
-    random, cluster, coverage = np.random.default_rng(2), np.repeat(np.arange(60), 10), {}
-    for what, share, test, times in (
-        ("preference", 0.6, "mcnemar", 100), ("effect", 0.0, "paired_t", 100)
-    ):  # fmt: skip
-        values = in_clusters(random)
-        if what == "effect":
-            # A style's effect is a mean of paired differences, here of writers that turn alike.
-            values = values - in_clusters(random)
-        for drawn, known in (("clusters", cluster), ("pairs", None)):
-            given = outcomes(values[..., None], known, test).with_columns(style=pl.lit("original"))
-            table = score_rows(given, FEW).filter(attribute="avg_weighted")
-            held = (table["low"] <= times * share) & (table["high"] >= times * share)
-            coverage[what, drawn] = held.mean()
-    for what in ("preference", "effect"):
-        assert 0.93 <= coverage[what, "clusters"] <= 0.97
-        assert coverage[what, "pairs"] <= 0.91
-
-
 def test_clusters_of_one_pair_or_unknown_ones_change_nothing_that_need_not() -> None:
     scores = pair_scores(pairs=40)
     alone = scores.with_columns(cluster=pl.col("pair_id"))
@@ -118,19 +78,39 @@ def test_one_cluster_says_nothing_of_others() -> None:
     assert scores["low"].null_count() == scores["p"].null_count() == scores.height
 
 
-@pytest.mark.long
-def test_the_scope_of_styles_covers_other_styles_and_the_scope_of_pairs_does_not() -> None:
-    """Writers, pairs, styles and cells that vary; 9 styles of 90 pairs by 30 writers."""
-    random, studies, writer = np.random.default_rng(4), 200, np.repeat(np.arange(30), 3)
-    values = random.normal(0.05, 0.3, (studies, 90, 1)) + random.normal(0, 0.15, (studies, 1, 9))
-    values = values + random.normal(0, 0.25, (studies, 30))[:, writer, None]
-    values = values + random.normal(0, 0.3, (studies, 90, 9))
-    table = style_rows(outcomes(values, writer, "paired_t"), Rules())
-    table = table.filter(attribute="avg_weighted")
-    held = table.group_by("scope").agg(
-        ((pl.col("low") <= 5) & (pl.col("high") >= 5)).mean(), pl.col("units").first()
+def test_pairs_are_drawn_with_their_cluster_and_styles_beside_them() -> None:
+    """Clusters of two pairs under four styles: tables of their means."""
+    random = np.random.default_rng(4)
+    values_NS = random.normal(0.05, 0.3, (24, 4)) + random.normal(0, 0.3, 12).repeat(2)[:, None]
+    pair, style = np.indices(values_NS.shape).reshape(2, -1)
+    given = pl.DataFrame({"pair_id": pair, "style": style, "cluster": pair // 2}).cast(pl.String)
+    given = given.with_columns(
+        value=pl.Series(values_NS.ravel()), model=pl.lit("m"), score=pl.lit("s"), probe=pl.lit("p"),
+        bias_type=pl.lit("age"), state=pl.lit(None, pl.Float64), test=pl.lit("paired_t"),
+    )  # fmt: skip
+    means_US = 100 * values_NS.reshape(12, 2, 4).mean(axis=1)
+    crossed = mean_squares(means_US, ("unit", "style"))
+    by_style, over_styles = (
+        rows(given, FEW).filter(attribute="avg_weighted") for rows in (score_rows, style_rows)
     )
-    coverage = dict(held.select("scope", "low").iter_rows())
-    assert 0.93 <= coverage["clusters, styles"] <= 0.98
-    assert coverage["clusters"] < 0.9
-    assert held["units"].to_list() == [30, 30]
+    expected = {
+        **{(str(s), "clusters"): stats.ttest_1samp(means_US[:, s], 0).confidence_interval()
+           for s in range(4)},
+        ("all", "clusters"): crossed.estimate(["unit"]).interval(0.95),
+        ("all", "clusters, styles"): crossed.estimate().interval(0.95),
+    }  # fmt: skip
+    found = pl.concat([by_style, over_styles], how="diagonal_relaxed")
+    assert {*found.select("style", "scope").iter_rows()} == {*expected}
+    for row in found.iter_rows(named=True):
+        assert (row["low"], row["high"]) == pytest.approx(expected[row["style"], row["scope"]])
+        assert row["units"] == 12
+    # A preference has Wilson's interval of as many pairs as clusters are worth.
+    preferred = given.with_columns(value=pl.col("value").gt(0).cast(float), test=pl.lit("mcnemar"))
+    shares_U = (values_NS[:, 0] > 0).reshape(12, 2).mean(axis=1)
+    share, t = shares_U.mean(), stats.t.ppf(0.975, 11)
+    worth = share * (1 - share) * 24 / 23 / stats.sem(shares_U) ** 2
+    middle = (share + t**2 / 2 / worth) / (1 + t**2 / worth)
+    reach = t / (1 + t**2 / worth) * np.sqrt(share * (1 - share) / worth + (t / 2 / worth) ** 2)
+    row = score_rows(preferred, FEW).filter(attribute="avg_weighted", style="0").row(0, named=True)
+    found_ends = np.array([row["low"], row["high"]]) / 100
+    np.testing.assert_allclose(found_ends, [middle - reach, middle + reach])

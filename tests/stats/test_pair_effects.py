@@ -40,21 +40,6 @@ def estimates(scores: pl.DataFrame, **options: bool) -> pl.DataFrame:
     return measure(PAIRS, scores, Rules(bootstrap_draws=DRAWS, **options))
 
 
-def test_an_unchanged_style_has_no_effect() -> None:
-    original = pair_scores(styles=["original"])
-    copied = pl.concat([original, original.with_columns(style=pl.lit("formal"))])
-    table = effects(copied)
-    for name in ("value", "low", "high", "flips"):
-        assert set(table[name]) == {0}
-    assert table["p"].drop_nulls().unique().to_list() == [1.0]
-    assert set(table["paper_z"]) == {0}
-    found = estimates(copied)
-    assert set(found.filter(score="styles_that_move_it")["reason"]) == {"stable"}
-    lists = set(found.filter(score="t")["group"])
-    assert "original_stereo - original_anti" in lists
-    assert "original_stereo - formal_stereo" not in lists
-
-
 def test_effects_are_paired_differences_of_the_pairs_that_both_styles_have() -> None:
     scores = pair_scores(pairs=20)
     part = scores.filter(~((pl.col("style") == "prefix_1") & pl.col("pair_id").str.ends_with("7")))

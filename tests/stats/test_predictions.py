@@ -94,7 +94,7 @@ def test_wrong_tsv_names_file_and_line(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("piece_rows", [5, 40, 1_000])
+@pytest.mark.parametrize("piece_rows", [5, 1_000])
 def test_parquet_files_folders_and_a_studys_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_rows: int
 ) -> None:
@@ -112,17 +112,6 @@ def test_parquet_files_folders_and_a_studys_output(
         assert_frame_equal(read_predictions(paths), table, check_row_order=False, check_exact=True)
         cells = read_counts(paths).cells.cast({pl.Categorical: pl.String})
         assert cells.sort(pl.all()).equals(expected)
-
-
-def test_both_formats_together_and_optional_columns(tmp_path: Path) -> None:
-    table = predictions().drop("method", "dataset", "style", "template_id", "scores", "parsed")
-    table.with_columns(label=pl.col("label").cast(pl.Int64)).write_parquet(tmp_path / "a.parquet")
-    read = read_predictions([tmp_path / "a.parquet", tsv(tmp_path, LINE)])
-    assert read.schema == TYPES
-    assert read.height == table.height + 1
-    assert read.row(0, named=True) | {"style": "original", "method": "", "parsed": True} == (
-        read.row(0, named=True)
-    )
 
 
 @pytest.mark.parametrize(

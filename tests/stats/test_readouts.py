@@ -25,7 +25,7 @@ def with_readouts(table: pl.DataFrame) -> pl.DataFrame:
     return read.join(same, on=RUN_KEYS, how="anti", nulls_equal=True, maintain_order="left")
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 3))
 def test_likelihood_is_the_highest_score_and_stands_beside(seed: int, runs: int) -> None:
     table = pl.concat([prompted(seed=seed, runs=runs), predictions(seed=seed)])

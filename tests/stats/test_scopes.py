@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as reference
 
+from benchmarks.calibrate import Design, simulate
+from raybias.config import Statistics
 from raybias.stats.components import MeanEstimate
 from raybias.stats.counts import count_cells
 from raybias.stats.metric import metric_rates
+from raybias.stats.null_check import null_check
 from raybias.stats.scopes import GapTable, WordVariance, rate_tables, word_variances
 from support.stats_data import analysed, crossed, gaps, predictions, word_cells
 
@@ -149,3 +152,14 @@ def test_predictions_without_templates_are_judged_over_runs_alone() -> None:
     assert analysis.components.is_empty()
     asked = gaps(count_cells(frame), scope="sentences")
     assert set(asked["reason"]) == {"templates not known, or one"}
+
+
+def test_a_group_effect_is_shuffled_away_and_runs_alone_are_found_wanting() -> None:
+    design = Design("check", templates=40, word=0.0)
+    tables, _ = simulate(design, 30, gaps=(0.2, 0, 0, 0, 0, 0))
+    found = null_check([table for table, _ in tables.tables()], {}, Statistics.under("strict"))
+    flagged = found.filter(score="meaningless_flagged")
+    shares = dict(flagged.select("scope", "value").iter_rows())
+    assert shares["runs"] > 0.15
+    assert 0.01 < shares["sentences"] < 0.08
+    assert [*shares] == ["runs", "sentences", "widest"]

@@ -29,7 +29,6 @@ CHAT = (
 )
 _TEXTS = ["the film was a delight", "nothing works in it", "it runs for two hours", "a dull day"]
 _SHOTS = [(text, label) for label in range(3) for text in _TEXTS]
-KINDS = ("opt", "gpt2", "llama", "qwen2")
 
 
 def uniforms(key: tuple[str | int, ...], count: int) -> torch.Tensor:
