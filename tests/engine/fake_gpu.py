@@ -38,7 +38,6 @@ from raybias.engine.token_scores import MaskedScorer, TokenScorer, load_masked
 from raybias.methods import Full, Lora, SoftPrompt
 from raybias.schema import LABELS
 from support import backbones, pair_models
-from support.ia3 import Ia3
 
 ROWS = [(1, 5, 6, 7, 9), (1, 5, 8), (1, 9, 10, 11, 12, 13, 14), (1, 5, 6, 20)]
 GPU = "gpu"
@@ -243,7 +242,6 @@ def misplaced(folder: Path) -> None:
 PASSES: dict[str, Callable[[Path], None]] = {
     "soft prompts": tuning(SoftPrompt()),
     "lora": tuning(Lora(dropout=0.1)),
-    "ia3": tuning(Ia3()),
     "full": tuning(Full()),
     "scoring": scoring,
     "decoding": decoding,

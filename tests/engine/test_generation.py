@@ -125,7 +125,7 @@ def test_tokens_are_those_of_each_row_alone(
     assert_alike([each for part in cut for each in part], expected)
 
 
-@pytest.mark.parametrize("kind", ["opt", "llama", "mpt"])
+@pytest.mark.parametrize("kind", ["llama", "mpt"])
 def test_greedy_tokens_are_those_of_transformers(
     kind: str, backbone: Callable[[str], LoadedBackbone]
 ) -> None:
@@ -142,7 +142,7 @@ def test_greedy_tokens_are_those_of_transformers(
         assert list(each.tokens) == written[:ended]
 
 
-@pytest.mark.parametrize("kind", ["opt", "gpt2", "llama"])
+@pytest.mark.parametrize("kind", ["opt", "llama"])
 def test_answers_are_to_the_bit_what_they_are_without_earlier_requests(
     kind: str, backbone: Callable[[str], LoadedBackbone], monkeypatch: pytest.MonkeyPatch
 ) -> None:

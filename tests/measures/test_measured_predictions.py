@@ -141,9 +141,9 @@ def test_gaps_of_independent_items_have_welchs_interval() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*is undefined in")
 def test_a_few_items_that_are_all_alike_show_nothing() -> None:
-    """Of 30 tables without any difference, few have a survivor; a lone item never is one."""
+    """Of 15 tables without any difference, few have a survivor; a lone item never is one."""
     random, survivors = np.random.default_rng(7), 0
-    for _ in range(30):
+    for _ in range(15):
         n = 60
         label = random.integers(0, 2, n)
         table = pl.DataFrame({
@@ -156,7 +156,7 @@ def test_a_few_items_that_are_all_alike_show_nothing() -> None:
         judged = found.filter(pl.col("survives").fill_null(value=False))
         survivors += judged.height > 0
         assert not judged.filter(pl.col("group").str.contains("alone")).height
-    assert survivors <= 4
+    assert survivors <= 2
 
 
 def test_frames_arrays_and_standard_input_are_read_alike(

@@ -170,6 +170,12 @@ def test_doubts_are_told(tmp_path: Path) -> None:
     ):
         assert doubt in text
     assert "Calibration" not in text
+    first, page = "No verdict for a: it ", store.read_text("report.html")
+    assert page.index(first) < page.index('id="plain"')
+    assert store.read_text("tables/model_card.md").index(first) < 400
+    configs = json.loads(store.read_text("results.json"))["configs"].values()
+    assert any("do the task" in config.get("no_verdict", "") for config in configs)
+    assert first in str(raybias.open(tmp_path))
 
 
 def test_results_json_has_lm_evals_shape(written: Store) -> None:
@@ -240,20 +246,15 @@ def test_the_command_is_repeatable_and_prints_the_table(
     assert yaml.safe_load((out / "study.yaml").read_text())["study"]["profile"] == "strict"
 
 
-def test_a_study_file_alone_is_enough(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_a_report_needs_a_study_file_and_predictions_and_neither_torch_nor_ray(
+    tmp_path: Path,
+) -> None:
     study = make_study()
     store = write_out(tmp_path, study, planted=False)
     store.delete("runs.parquet")
     store.delete("items/planted.parquet")
     store.write_text("study.yaml", yaml.safe_dump({"study": study.model_dump(mode="json")}))
-    write_report(store, study)
-    assert all(group in page_of(store).text for group in GROUPS)
-
-
-@pytest.mark.long
-def test_reports_and_gaps_need_neither_torch_nor_ray(tmp_path: Path) -> None:
-    study = make_study()
-    write_out(tmp_path, study)
     predictions().write_parquet(tmp_path / "p.parquet")
     gaps = ["measure", str(tmp_path / "p.parquet"), "--out", str(tmp_path / "gaps")]
     code = (
@@ -278,3 +279,4 @@ def test_reports_and_gaps_need_neither_torch_nor_ray(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert (tmp_path / "gaps" / "estimates.csv").exists()
+    assert all(group in page_of(store).text for group in GROUPS)

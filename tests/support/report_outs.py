@@ -104,13 +104,12 @@ def _runs(model: str, study: Study) -> pl.DataFrame:
                 "adapter": f"adapters/{seed}",
             }
         )  # fmt: skip
-    frame = pl.DataFrame(rows)
     rank = pl.col("validation_accuracy").rank("ordinal", descending=True).cast(pl.Int32)
-    frame = frame.with_columns(rank=rank)
-    return frame.with_columns(
-        selected=(pl.col("rank") <= study.methods[0].keep).fill_null(False),
-        tied=pl.col("rank") == study.methods[0].keep,
-    ).select(schema.RUNS.names)
+    return pl.DataFrame(rows, pl.Schema(schema.RUNS)).with_columns(
+        rank=rank,
+        selected=(rank <= study.methods[0].keep).fill_null(False),
+        tied=rank == study.methods[0].keep,
+    )
 
 
 def _predictions(
