@@ -40,7 +40,7 @@ def test_every_step_is_a_make_target_that_there_is() -> None:
     """What CI runs a laptop runs too."""
     commands = {step["run"] for step in STEPS if "run" in step and "name" not in step}
     assert {command.removeprefix("make ") for command in commands} <= TARGETS
-    texts = ["README.md", "CONTRIBUTING.md", "docs/releasing.md", ".ci/run"]
+    texts = ["README.md", "AGENTS.md", "CONTRIBUTING.md", "docs/releasing.md", ".ci/run"]
     named = re.findall(
         r"^ *make ([a-z ]+?)(?=$| [^a-z]|  )",
         "\n".join((ROOT / name).read_text("utf-8") for name in texts),
