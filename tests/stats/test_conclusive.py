@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from raybias.stats.counts import count_cells, read_counts
 from raybias.stats.gaps import GapAnalysis, GapRules, gap_analysis
 from support.answer_data import option_answers
 from support.commands import exit_code
+from support.report_outs import make_study, write_out
 from support.stats_data import predictions
 
 
@@ -173,6 +175,20 @@ def test_decisions_whose_answers_are_not_likely_have_no_interval(
     likely = frame.with_columns(pl.col("favourable", "unfavourable") + 2)
     likely.write_parquet(tmp_path / "d.parquet")
     assert raybias.measure(tmp_path / "d.parquet")["low"].null_count() == 0
+
+
+@pytest.mark.long
+def test_the_reason_stands_first_in_every_file_of_a_study(tmp_path: Path) -> None:
+    study = make_study(("a",))
+    store = write_out(tmp_path, study, accuracy=0.3, size=0.0, planted=False)
+    raybias.write_report(tmp_path)
+    first = "No verdict for a: it "
+    page = store.read_text("report.html")
+    assert page.index(first) < page.index('id="plain"')
+    assert store.read_text("tables/model_card.md").index(first) < 400
+    (config,) = json.loads(store.read_text("results.json"))["configs"].values()
+    assert "do the task" in config["no_verdict"]
+    assert first in str(raybias.open(tmp_path))
 
 
 def test_the_reading_beside_a_classifier_that_can_is_no_headline() -> None:
