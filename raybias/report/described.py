@@ -357,6 +357,11 @@ def without_folder(text: str) -> str:
     return Path(text).name if Path(text).is_absolute() else text
 
 
+def portable(command: str) -> str:
+    """Cut the folders off the absolute paths of a command."""
+    return " ".join(map(without_folder, command.split(" ")))
+
+
 def cards(store: Store, study: Study, composition: pl.DataFrame | None) -> Iterator[TextTable]:
     """Yield what each probe measures, by its card in OUT/cards or by the catalogue."""
     files = store.files("cards", suffix=".yaml")
@@ -393,7 +398,7 @@ def provenance(record: Record) -> TextTable:
     """List when, by which command and versions a study was made, and fingerprints of its data."""
     rows = [
         ("begun", record.begun or "not recorded"),
-        ("command", record.command or "not recorded"),
+        ("command", portable(record.command) or "not recorded"),
         *([("study", record.hash)] if record.hash else []),
         *sorted(record.data.items()),
         *sorted(record.versions.items()),
@@ -403,7 +408,7 @@ def provenance(record: Record) -> TextTable:
 
 def made_from(paths: Sequence[str], *, command: str = "") -> TextTable:
     """List a page's command, date and version, and the sha256 of each file at some paths."""
-    rows = [("command", command)] if command else []
+    rows = [("command", portable(command))] if command else []
     rows += [("date", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"))]
     rows += [("raybias", version("raybias"))]
     for path in paths:

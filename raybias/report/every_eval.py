@@ -14,7 +14,7 @@ from raybias.measures.kind import kinds
 from raybias.measures.prediction_rows import KIND
 from raybias.probes import sources
 from raybias.providers.base import Provider
-from raybias.report.described import without_folder
+from raybias.report.described import portable, without_folder
 from raybias.report.export import file_name, one_scope_each
 from raybias.stats.metric import metrics
 from raybias.storage import Store
@@ -72,7 +72,7 @@ def _log(
         "eval_library": {
             "name": "raybias",
             "version": record.versions.get("raybias", "unknown"),
-            "additional_details": {**record.versions, "command": record.command},
+            "additional_details": {**record.versions, "command": portable(record.command)},
         },
         "model_info": {
             "name": backbone.name,

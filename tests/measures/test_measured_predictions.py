@@ -71,7 +71,12 @@ def test_groups_that_differ_in_case_alone_are_warned_of() -> None:
 
 def test_rates_stand_beside_gaps_and_ratios_within_what_is_possible(tmp_path: Path) -> None:
     table = loans()
-    found = raybias.measure(table, **NAMED, positive="approved", out=tmp_path)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"command": "raybias measure /home/me/loans.csv", "out": tmp_path}
+    found = raybias.measure(table, **NAMED, positive="approved", **given)  # type: ignore[arg-type]
+    for page in ("report.html", "statement.html"):
+        said = (tmp_path / page).read_text()
+        assert "raybias measure loans.csv" in said
+        assert "/home" not in said
     assert "decided is `approved`" in (tmp_path / "statement.html").read_text()
     # The table of Local Law 144 has intersections too.
     statement = "".join(Page((tmp_path / "statement.html").read_text()).text.split())
