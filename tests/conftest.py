@@ -19,7 +19,7 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 # The same cases each time, so that a change fails for what it did; `long` looks for new ones.
 settings.register_profile("tests", max_examples=40, derandomize=True, deadline=None)
 settings.register_profile("fast", max_examples=5, derandomize=True, deadline=None)
-settings.register_profile("long", max_examples=2500, deadline=None)
+settings.register_profile("long", max_examples=4000, deadline=None)
 settings.load_profile("tests")
 
 #: Architectures of which a claim holds once more: `make fast` leaves them to `make test`.

@@ -142,7 +142,7 @@ def test_the_key_of_an_endpoint_is_nowhere_in_ray_or_in_out(
     for process in head.children(recursive=True):
         said[f"process {process.pid}"] = f"{process.cmdline()} {process.environ()}"
     # It knows the study's actors, and shows their logs.
-    assert "Scorer" in said["/logical/actors"]
+    assert "ServeReplica:raybias-" in said["/logical/actors"]
     assert any(name.startswith("worker-") for name in names)
     assert len(said) > 30
     assert [path for path, text in said.items() if KEY in text] == []

@@ -41,20 +41,19 @@ from support.studies import NO_RAY, run
 pytestmark = pytest.mark.cluster
 
 
-#: Seeds of a method that is tuned.
-FIVE = {"learning_rates": [0.01], "seeds": [1, 2, 3, 4, 5], "keep": 2, "batch_size": 4,
-        "eval_every": 10, "max_steps": 120}  # fmt: skip
+#: A tuning of seconds.
+LONG = {"learning_rates": [0.01], "keep": 2, "batch_size": 4, "eval_every": 10, "max_steps": 120}
 
 
 @pytest.fixture(scope="module")
 def method_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The study file of a prompted method and of five seeds of a soft prompt."""
+    """The study file of a prompted method and of a soft prompt."""
     path = studies.save(tmp_path_factory.mktemp("methods"), "few_shot", "soft_prompt")
     sentences = path.parent / "sentences"
     shutil.copyfile(sentences / "validation.csv", sentences / "test.csv")
     content = yaml.safe_load(path.read_text())
     content["resources"] |= {"replicas_max": 2, "rows_per_shard": 3}
-    content["methods"][1] |= FIVE
+    content["methods"][1] |= LONG
     path.write_text(yaml.safe_dump(content))
     return path
 
@@ -134,16 +133,15 @@ def test_a_run_leaves_tables_report_and_runs(method_out: Path) -> None:
 def test_an_idle_worker_takes_half_of_a_pack_and_no_step_is_done_twice(method_out: Path) -> None:
     runs = pl.read_parquet(method_out / "runs.parquet").filter(method="soft_prompt")
     rows = runs.sort("seed").to_dicts()
-    assert [row["seed"] for row in rows] == [1, 2, 3, 4, 5]
+    assert [row["seed"] for row in rows] == [1, 2]
     assert {row["steps"] for row in rows} == {120}
-    assert sorted(row["rank"] for row in rows) == [1, 2, 3, 4, 5]
+    assert sorted(row["rank"] for row in rows) == [1, 2]
     assert all(len(row["eval_losses"]) == 1 + 12 for row in rows)
     assert all(row["untuned_accuracy"] == row["eval_accuracies"][0] for row in rows)
     assert all(0 <= row["test_accuracy"] <= 1 for row in rows)
     assert not list(method_out.glob("train/*"))
-    # Some went on elsewhere, one after another where halves were halved.
     resumed, again = repeated_steps((method_out.parent / "said").read_text())
-    assert resumed >= 2
+    assert resumed >= 1
     assert again == 0
 
 
@@ -241,7 +239,7 @@ def test_a_killed_rank_of_a_sharded_backbone_changes_no_bit(
 ) -> None:
     path = studies.save(tmp_path, method)
     content = yaml.safe_load(path.read_text())
-    content["methods"][0] |= FIVE
+    content["methods"][0] |= {**LONG, "seeds": [1, 2, 3, 4, 5]}
     content["resources"] |= {"shard": "zero3", "train_workers": 2, "tokens_per_batch": 256}
     path.write_text(yaml.safe_dump(content))
     whole, cut = tmp_path / "whole", tmp_path / "cut"

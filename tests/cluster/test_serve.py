@@ -17,42 +17,47 @@ from typing import Any
 
 import aiohttp
 import numpy as np
-import polars as pl
 import psutil
+import pyarrow as pa
 import pytest
 import ray
 from ray import serve
 from scipy.special import softmax
 
+from raybias import config, methods
 from raybias.runtime.serve.app import TOKEN_VARIABLE, Serving, app
-from raybias.schema import LABELS
-from support import studies
+from raybias.schema import LABELS, RUNS
+from raybias.storage import Store
+from raybias.study_record import begin, make_record
 from support.commands import free_port
+from support.tiny import Logits, save_model, save_prompts, texts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
+RUN_IDS = ("tiny.set.soft_prompt.lr0.001.s1", "tiny.set.soft_prompt.lr0.001.s2")
 TOKEN = "0123456789abcdef0123"
+#: Of a run that was tuned to its end.
+DONE = {"stage": "final", "steps": 10}
+TEXTS = texts(8, seed=4)
 
 
-@pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The OUT of a study that kept two prompts."""
-    study = studies.save(tmp_path_factory.mktemp("served"), "soft_prompt")
-    studies.run(study, study.parent / "out", "--set", "methods.0.keep=2", *studies.NO_RAY)
-    return study.parent / "out"
-
-
-@pytest.fixture(scope="module")
-def expected(out: Path) -> dict[str, np.ndarray]:
-    """The shares of labels of the items' texts, by run."""
-    found = pl.read_parquet(out / "predictions/mine/*.parquet").sort("item_id")
-    parts = found.partition_by("run_id", as_dict=True)
-    return {run: softmax(part["scores"].to_list(), -1) for (run,), part in parts.items()}
-
-
-@pytest.fixture(scope="module")
-def texts(out: Path) -> list[str]:
-    return pl.read_parquet(out / "items/mine.parquet").sort("item_id")["text"].to_list()
+def finished(folder: Path, model: Path) -> Logits:
+    """An OUT with two random adapters, and what the engine makes of `TEXTS` with each."""
+    spec = config.Backbone(id=str(model), name="tiny", dtype="float32", bos="prepend")
+    method = methods.SoftPrompt(prompt_length=4, seeds=(1, 2), keep=2)
+    training = config.TrainingSet(source="file", name="set", data="set")
+    probe = config.Probe(source="planted")
+    study = config.Study(
+        name="served", backbones=(spec,), methods=(method,), training=(training,), probes=(probe,)
+    )
+    store = Store(folder)
+    begin(store, make_record(study, {}, command="test"))
+    logits = save_prompts(store, spec, RUN_IDS, TEXTS)
+    row = {**dict.fromkeys(RUNS.names), **DONE, "model": "tiny", "dataset": "set"}
+    row |= {"method": "soft_prompt", "selected": True}
+    rows = [{**row, "run_id": name, "seed": n} for n, name in enumerate(RUN_IDS, start=1)]
+    store.write_table("runs.parquet", pa.Table.from_pylist(rows, schema=RUNS))
+    return {name: softmax(each, -1) for name, each in logits.items()}
 
 
 async def asked(place: str, run: str, sent: Any, token: str = TOKEN) -> tuple[int, Any, Any]:
@@ -65,8 +70,9 @@ async def asked(place: str, run: str, sent: Any, token: str = TOKEN) -> tuple[in
         return answer.status, answer.headers, json.loads(await answer.read())
 
 
-async def load(place: str, runs: list[str], texts: list[str]) -> list[tuple[int, Any, Any]]:
-    return list(await asyncio.gather(*(asked(place, runs[n % 2], texts) for n in range(40))))
+async def load(place: str, count: int) -> list[tuple[int, Any, Any]]:
+    calls = (asked(place, RUN_IDS[n % 2], TEXTS * 30) for n in range(count))
+    return list(await asyncio.gather(*calls))
 
 
 @contextmanager
@@ -89,13 +95,12 @@ def serving(out: Path, *options: str) -> Iterator[str]:
             assert server.wait(30) == 128 + signal.SIGTERM
 
 
-def test_serve_answers_refuses_and_stops(
-    out: Path, expected: dict[str, np.ndarray], texts: list[str]
-) -> None:
+def test_serve_answers_refuses_and_stops(tmp_path: Path) -> None:
+    expected = finished(tmp_path / "out", save_model(tmp_path / "tiny"))
     serve.shutdown()  # what other tests left has no HTTP
-    with serving(out, "--max-queued", "2", "--replicas", "2") as place:
+    with serving(tmp_path / "out", "--max-queued", "2", "--replicas", "2") as place:
         for run_id, shares in expected.items():
-            status, _, content = asyncio.run(asked(place, run_id, texts))
+            status, _, content = asyncio.run(asked(place, run_id, TEXTS))
             assert status == 200
             found = [
                 [each["probabilities"][label] for label in LABELS] for each in content["results"]
@@ -104,20 +109,20 @@ def test_serve_answers_refuses_and_stops(
             assert [each["label"] for each in content["results"]] == [
                 LABELS[n] for n in shares.argmax(1)
             ]
-        run_id, shares = next(iter(expected.items()))
-        assert asyncio.run(asked(place, run_id, texts, token="guessed"))[0] == 401
-        status, _, content = asyncio.run(asked(place, run_id, [" ".join(["the"] * 600)]))
+        assert asyncio.run(asked(place, RUN_IDS[0], TEXTS, token="guessed"))[0] == 401
+        status, _, content = asyncio.run(asked(place, RUN_IDS[0], [" ".join(["w1"] * 70)]))
         assert status == 422, content
         assert "text 0" in content["error"]
-        answers = asyncio.run(load(place, [*expected], texts * 8))
+        answers = asyncio.run(load(place, 40))
         counts = Counter(status for status, _, _ in answers)
         assert set(counts) == {200, 503}, counts
         refused = [headers for status, headers, _ in answers if status == 503]
         assert all(headers["Retry-After"] == "1" for headers in refused)
+        shares = np.concatenate([expected[RUN_IDS[0]]] * 30)
         for n, (status, _, content) in enumerate(answers):
             if status == 200 and n % 2 == 0:
                 found = [list(each["probabilities"].values()) for each in content["results"]]
-                np.testing.assert_allclose(found, np.concatenate([shares] * 8), atol=2e-5)
+                np.testing.assert_allclose(found, shares, atol=2e-5)
     for _ in range(300):  # its replicas end by themselves
         if not serve.status().applications:
             break
@@ -141,14 +146,14 @@ def killed(title: str) -> None:
     found[0].kill()
 
 
-async def seen(place: str, run: str, title: str) -> list[tuple[int | str, str | None]]:
+async def seen(place: str, title: str) -> list[tuple[int | str, str | None]]:
     """Code and Retry-After of what clients got after a kill, until all was well."""
     answers: list[tuple[int | str, str | None]] = []
 
     async def caller() -> None:
         while True:
             try:
-                status, headers, _ = await asked(place, run, ["the man sang"])
+                status, headers, _ = await asked(place, RUN_IDS[0], TEXTS[:1])
                 answers.append((status, headers.get("Retry-After")))
             except (aiohttp.ClientError, TimeoutError) as error:
                 answers.append((type(error).__name__, None))
@@ -168,47 +173,45 @@ async def seen(place: str, run: str, title: str) -> list[tuple[int | str, str | 
     return answers
 
 
-def lost(place: str, run: str, title: str) -> set[int | str]:
+def lost(place: str, title: str) -> set[int | str]:
     """Kill a process; the codes that clients get then."""
-    answers = asyncio.run(seen(place, run, title))
+    answers = asyncio.run(seen(place, title))
     assert all(retry == "1" for code, retry in answers if code == 503)
     return {code for code, _ in answers}
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_parts_of_raybias_serve_are_lost(
-    out: Path, expected: dict[str, np.ndarray], replicas: int
-) -> None:
+def test_parts_of_raybias_serve_are_lost(tmp_path: Path, replicas: int) -> None:
     """Its ingress is the command itself, and there is no proxy."""
-    run = min(expected)
-    with serving(out, "--replicas", str(replicas)) as place:
-        codes = lost(place, run, "ServeReplica:raybias-serve")
+    finished(tmp_path / "out", save_model(tmp_path / "tiny"))
+    with serving(tmp_path / "out", "--replicas", str(replicas)) as place:
+        codes = lost(place, "ServeReplica:raybias-serve")
         assert codes == ({200} if replicas == 2 else {200, 503})
         # Another controller first asks the replicas whether they live, and there may be one alone.
-        assert lost(place, run, "ServeController") <= {200, 503}
+        assert lost(place, "ServeController") <= {200, 503}
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_parts_of_the_application_are_lost(
-    out: Path, expected: dict[str, np.ndarray], replicas: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, replicas: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `serve run` and KubeRay have it: proxy, ingress and replicas are processes."""
-    run = min(expected)
+    finished(tmp_path / "out", save_model(tmp_path / "tiny"))
     monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
     port = free_port()
     serve.shutdown()  # what other tests left has no HTTP
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     place = f"http://127.0.0.1:{port}"
     try:
-        arguments = Serving(out=str(out), replicas=replicas)
+        arguments = Serving(out=str(tmp_path / "out"), replicas=replicas)
         serve.run(app(arguments), name="raybias", route_prefix="/")
-        codes = lost(place, run, "ServeReplica:raybias:tiny")
+        codes = lost(place, "ServeReplica:raybias:tiny")
         assert codes == ({200} if replicas == 2 else {200, 503})
         # Serve answers what was lost with an ingress by 500.
-        assert lost(place, run, "ServeReplica:raybias:Ingress") <= {200, 500, 503}
+        assert lost(place, "ServeReplica:raybias:Ingress") <= {200, 500, 503}
         # Nobody listens until there is another, and answers that were on their way break off.
         refused = {"ClientConnectorError", "ServerDisconnectedError", "ClientOSError"}
         broken = {"ClientPayloadError"}
-        assert lost(place, run, "ProxyActor") <= {200, 503} | refused | broken
+        assert lost(place, "ProxyActor") <= {200, 503} | refused | broken
     finally:
         serve.shutdown()

@@ -1,7 +1,7 @@
-"""What README.md, docs/ and cluster/README.md tell a reader to type, and the notebooks.
+"""What README.md, docs/ and cluster/README.md tell a reader to type.
 
-test_guides.py runs the commands of docs/, tests/cluster/test_readme.py the README and the guides
-that need Ray, test_extending.py the package of docs/extending.md.
+test_guides.py runs commands of docs/, tests/cluster/test_readme.py the README and the guides that
+go on from it, test_extending.py the package of docs/extending.md.
 """
 
 from __future__ import annotations

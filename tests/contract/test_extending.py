@@ -20,7 +20,7 @@ from support import extension
 from support.documents import ROOT
 from support.stats_data import predictions
 
-#: What they are to a planner and a reader; tests/cluster/test_extended_study.py runs a study.
+#: What they are to a planner and a reader; tests/cluster/test_examples.py runs a study.
 SCRIPT = """
 import sys
 from pathlib import Path

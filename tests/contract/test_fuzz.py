@@ -264,7 +264,7 @@ def test_a_file_gives_a_result_or_one_line(name: str) -> None:
     with folder(whole):
         assert every_one(reads)
 
-    cases = max(2, settings.default.max_examples * share // 16)  # type: ignore[union-attr]
+    cases = max(2, settings.default.max_examples * share // 24)  # type: ignore[union-attr]
 
     @settings(
         max_examples=cases, deadline=None,
