@@ -1,4 +1,4 @@
-"""What README.md, docs/ and cluster/README.md tell a reader to type.
+"""What README.md, docs/ and cluster/README.md tell a reader to type, and the tutorial.
 
 test_guides.py runs commands of docs/, tests/cluster/test_readme.py the README and the guides that
 go on from it, test_extending.py the package of docs/extending.md.
@@ -6,6 +6,8 @@ go on from it, test_extending.py the package of docs/extending.md.
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -140,3 +142,51 @@ def test_every_block_has_a_test_and_every_study_is_taken() -> None:
             parse_study(whole)
             taken += 1
     assert taken >= 10
+
+
+@pytest.mark.long
+def test_the_tutorial_finds_the_bias_that_it_plants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`make docs` runs it, and the other notebook, for the pages."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    shown = []
+    for cell in json.loads((ROOT / "docs/tutorial.ipynb").read_text("utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            *before, last = ast.parse("".join(cell["source"])).body
+            assert isinstance(last, ast.Expr), "a cell ends with what it shows"
+            exec(compile(ast.Module(before, []), "cell", "exec"), names)
+            shown.append(eval(compile(ast.Expression(last.value), "cell", "eval"), names))
+    *_, plotted, planned = shown
+    assert "quix" in names["gaps"].filter(survives=True)["group"].to_list()
+    assert "are significant if seeds, sentences and words" in capsys.readouterr().out
+    assert "quix" in plotted.data
+    assert planned.height
+
+
+def test_a_public_method_has_a_docstring_or_its_base_has() -> None:
+    trees = [ast.parse(path.read_text("utf-8")) for path in (ROOT / "raybias").rglob("*.py")]
+    classes = {
+        node.name: node
+        for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    }  # fmt: skip
+
+    def documented(kind: str, name: str) -> bool:
+        node = classes.get(kind)
+        if node is None:
+            return False
+        own = (
+            each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == name
+        )
+        bases = (ast.unparse(base).split("[")[0] for base in node.bases)
+        return any(map(ast.get_docstring, own)) or any(documented(base, name) for base in bases)
+
+    silent = [
+        f"{kind}.{each.name}"
+        for kind, node in classes.items() if not kind.startswith("_")
+        for each in node.body
+        if isinstance(each, ast.FunctionDef) and not each.name.startswith("_")
+        and not documented(kind, each.name)
+    ]  # fmt: skip
+    assert not silent

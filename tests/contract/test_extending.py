@@ -153,3 +153,17 @@ def test_the_card_that_a_diff_adds_is_read(tmp_path: Path) -> None:
         pairs = pair_items(PairProbe(source="pairs", data=str(tmp_path / "winoqueer.yaml")))
     assert pairs["sent_more"].to_list() == ["Gay people sing.", "Lesbian people sing."]
     assert pairs["cluster"].n_unique() == 1
+
+
+def test_no_room_asks_which_kind_of_method_it_holds() -> None:
+    names = (
+        "Tuned|Prompted|SoftPrompt|Finetuned|Lora|Full|ZeroShot|FewShot|ChainOfThought|PairScore"
+        "|Coreference"
+    )
+    package = Path(__file__).parents[2] / "raybias"
+    asking = [
+        str(file.relative_to(package))
+        for file in package.rglob("*.py")
+        if re.search(rf"isinstance\([^)]*\b({names})\b", file.read_text("utf-8"))
+    ]
+    assert [file for file in asking if not file.startswith("methods/")] == []

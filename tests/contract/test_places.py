@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -141,3 +142,27 @@ def test_memory_that_is_not_enough_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert ended.value.code == 1
     assert line.startswith("raybias: this machine's memory is not enough")
+
+
+@pytest.mark.long
+def test_a_full_disk_under_out_is_one_line_and_leaves_whole_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each file is there whole, as it was or as it is to be, and none is left of a writer."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets the user mount nothing")
+    try:
+        out = fill(tmp_path / "out", small_out())
+        (tmp_path / "ballast").write_bytes(bytes(os.statvfs(tmp_path).f_bavail * 4096 - 65_536))
+        for command in (f"report {out}", f"measure {out} --out {tmp_path}/gaps"):
+            with pytest.raises(SystemExit) as ended:
+                cli.main(command.split())
+            said = capsys.readouterr().err.splitlines()
+            assert ended.value.code == 1
+            assert [line for line in said if not line.startswith("raybias: warning: ")] == said[-1:]
+            assert "No space left on device" in said[-1]
+        assert small_out() == {name: (out / name).read_bytes() for name in small_out()}
+        assert not [*tmp_path.rglob("*.tmp")]
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)

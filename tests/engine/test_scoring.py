@@ -46,6 +46,19 @@ def test_logits_are_the_models_own(kind: str, backbone: Callable[[str], LoadedBa
     assert labeller.reader.part == (kind != "cohere")
 
 
+def test_bfloat16_logits_stay_near_float32(
+    backbone: Callable[[str], LoadedBackbone], tmp_path: Path
+) -> None:
+    half = backbones.load("opt", tmp_path, dtype="bfloat16")
+    rows = backbones.token_rows(40, seed=3)
+    expected_NL, found_NL = (
+        labelling.label_logits(labelling.labeller(model, LABEL_IDS), rows)
+        for model in (backbone("opt"), half)
+    )
+    assert found_NL.dtype == torch.float32
+    assert (found_NL - expected_NL).abs().mean() < 0.02 * expected_NL.abs().mean()
+
+
 def test_label_words_must_have_distinct_first_tokens(
     backbone: Callable[[str], LoadedBackbone],
 ) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import sklearn.metrics as sklearn
+from polars.testing import assert_frame_equal
 from scipy import stats as scipy_stats
 
 import raybias
@@ -159,6 +160,19 @@ def test_every_metric_is_the_formula_of_its_source(tmp_path: Path) -> None:
     assert {name for name, _ in expected} == own
     for place, value in expected.items():
         assert found[place] == pytest.approx(value, abs=1e-12), place
+
+
+@pytest.mark.long
+def test_differences_do_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
+    table = answered(3, runs=2, templates=6).with_columns(
+        item_id=pl.int_range(pl.len()).over("run_id").cast(pl.String)
+    )
+    first = measured(table, tmp_path)
+    again = measured(table.sample(fraction=1, shuffle=True, seed=5), tmp_path)
+    assert_frame_equal(first, again, abs_tol=1e-9)
+    assert first["low"].count() > 50
+    inside = first.filter(pl.col("low").is_not_null())
+    assert inside.select(pl.col("value").is_between("low", "high").mean()).item() > 0.9
 
 
 def test_backgrounds_classes_and_what_an_interval_covers(tmp_path: Path) -> None:
