@@ -5,17 +5,22 @@ test_documented.py parses these and those that need Ray, the hub or hours.
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 import shlex
 import shutil
 from glob import glob
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 import yaml
 
 from raybias.stats.metric import metrics
+from support import prompting, question_data, studies
+from support.answer_data import bbq_line
 from support.commands import exit_code
 from support.documents import ROOT, blocks
 from support.report_outs import make_study, write_out
@@ -72,6 +77,31 @@ def test_the_pages_on_comparing(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.long
+def test_the_page_on_questions() -> None:
+    study = studies.questions(Path())
+    follow(f"raybias run {study} --out OUT {shlex.join(NO_RAY)}")
+    for name in ("Age", "Nationality", "Sexual_orientation"):
+        lines = [json.dumps(bbq_line(number, category=name)) for number in range(24)]
+        Path(f"preds_{name}.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    items = json.loads(Path("dev.json").read_text())["data"]
+    scored = {
+        task: [
+            {"id": sentence["id"], "score": 0.5} for each in of for sentence in each["sentences"]
+        ]
+        for task, of in items.items()
+    }
+    for name in ("gpt2_race", "bert-base-cased_race"):
+        text = json.dumps(scored)
+        Path(f"predictions_{name}.json").write_text(text)
+        Path(f"predictions_{name}.json.gz").write_bytes(gzip.compress(text.encode()))
+    Path("race.json.gz").write_bytes(gzip.compress(Path("dev.json").read_bytes()))
+    for line in commands("options"):
+        follow(line)
+    measured = pl.read_csv("scored/estimates.csv")
+    assert set(measured["kind"]) == {*question_data.FOLDERS}
+
+
+@pytest.mark.long
 def test_the_page_on_metrics(shared: Path) -> None:
     published = Path("data/regard_published")
     published.mkdir(parents=True)
@@ -92,7 +122,7 @@ def test_the_page_on_metrics(shared: Path) -> None:
 
 @pytest.mark.long
 def test_the_page_on_ones_own_probe() -> None:
-    _, metric = (block for block in blocks(DOCS / "guides/own_probe.md") if block.language)
+    study, metric = (block for block in blocks(DOCS / "guides/own_probe.md") if block.language)
     exec(compile(metric.text, "own_probe.md", "exec"), {"__name__": "own_metric"})
     # Taken out again, since other tests of this process compute all metrics there are.
     assert metrics._entries.pop("neutral_negative").effect(0.1) == "harm"
@@ -108,3 +138,12 @@ def test_the_page_on_ones_own_probe() -> None:
     # What the card says by default of its file.
     pl.DataFrame(rows).with_columns(pl.col("label") - 1).write_csv("data/sentences.csv")
     follow(check)
+    prompting.save("opt", Path("tiny"))
+    content: dict[str, Any] = {
+        "name": "own",
+        "backbones": [{"id": "tiny", "dtype": "float32", "bos": "prepend"}],
+        "methods": [{"kind": "zero_shot", "seeds": [1, 2]}],
+    }
+    Path("study.yaml").write_text(yaml.safe_dump(content | yaml.safe_load(study.text)))
+    follow(f"raybias run study.yaml --out out {shlex.join(NO_RAY)}")
+    assert Path("out/report.html").exists()
