@@ -238,7 +238,9 @@ def audit(
         tell(audits.said(found, limit, spent))
         study = found.study
     results = run(study, out=place, address=address, command=command)
-    tell(audits.reached(study, results.estimates.collect(), audits.accuracy_in(Store(place))))
+    tell(
+        audits.reached(study, results.estimates.collect(), audits.accuracy_in(Store(place), study))
+    )
     return results
 
 

@@ -313,9 +313,9 @@ def choose(question: Question, budget: float, estimate: Callable[[Study], float]
     )
 
 
-def accuracy_in(store: Store) -> float | None:
-    """Return the accuracy of the way of asking that a pilot chose; None where there was none."""
-    if not store.exists(PILOT_FILE):
+def accuracy_in(store: Store, study: Study) -> float | None:
+    """Return the pilot's accuracy of a study's way of asking; None where it tunes, or had none."""
+    if study.methods[0].trains or not store.exists(PILOT_FILE):
         return None
     with store.reading(PILOT_FILE, "as what a pilot found"):
         return max(float(way["accuracy"]) for way in json.loads(store.read_text(PILOT_FILE)))

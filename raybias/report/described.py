@@ -216,18 +216,22 @@ def prompts(store: Store, runs: pl.DataFrame) -> TextTable:
 
 def piloted(store: Store, study: Study) -> tuple[TextTable, list[str]]:
     """Show the ways of asking that an audit's pilot tried, and caution that one was chosen."""
-    ways = json.loads(store.read_text(schema.PILOT_FILE)) if store.exists(schema.PILOT_FILE) else []
     chosen = {(m.kind, m.prompt_format, m.read) for m in prompted_methods(study.methods)}
-    rows = [
-        {
-            "asked": f"{way['kind']} {way['prompt_format']}",
-            "read by": way["read"],
-            "accuracy": f"{way['accuracy']:.2f}",
-            "without a label": f"{way['unread']:.0%}",
-            "chosen": wording.YES_NO[(way["kind"], way["prompt_format"], way["read"]) in chosen],
-        }
-        for way in ways
-    ]
+    rows: list[dict[str, str]] = []
+    if store.exists(name := schema.PILOT_FILE):
+        with store.reading(name, "as what a pilot found"):
+            rows = [
+                {
+                    "asked": f"{way['kind']} {way['prompt_format']}",
+                    "read by": way["read"],
+                    "accuracy": f"{way['accuracy']:.2f}",
+                    "without a label": f"{way['unread']:.0%}",
+                    "chosen": wording.YES_NO[
+                        (way["kind"], way["prompt_format"], way["read"]) in chosen
+                    ],
+                }
+                for way in json.loads(store.read_text(name))
+            ]
     said = [
         f"The way of asking was chosen among {len(rows)} by their accuracy on other sentences: "
         "another prompt may treat groups otherwise, and no interval covers that."

@@ -11,9 +11,9 @@ from support.documents import ROOT
 #: Lines and files. `raybias` is the whole package, `raybias/*.py` its modules beside the rooms.
 BUDGET = {
     "benchmarks": (4_000, 21),
-    "raybias": (41_164, 185),
+    "raybias": (41_170, 185),
     "raybias/*.py": (1_816, 13),
-    "raybias/api": (616, 3),
+    "raybias/api": (618, 3),
     "raybias/cli": (1_234, 5),
     "raybias/config": (1_685, 6),
     "raybias/engine": (5_823, 22),
@@ -23,10 +23,10 @@ BUDGET = {
     "raybias/planning": (3_237, 12),
     "raybias/probes": (3_416, 20),
     "raybias/providers": (1_030, 5),
-    "raybias/report": (4_314, 20),
+    "raybias/report": (4_318, 20),
     "raybias/runtime": (5_094, 24),
     "raybias/stats": (5_570, 23),
-    "tests": (25_036, 166),
+    "tests": (25_075, 166),
 }
 
 
