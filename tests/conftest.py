@@ -25,7 +25,7 @@ settings.load_profile("tests")
 #: Architectures of which a claim holds once more: `make fast` leaves them to `make test`.
 FURTHER = {
     "bert_int8", "bloom", "cohere", "gpt2", "llama_int4", "llama_int8", "mistral", "mixtral",
-    "opt_int4", "opt_projected", "qwen2", "roberta", "xlnet",
+    "opt_int4", "opt_projected", "qwen2", "roberta", "smollm2", "xlnet",
 }  # fmt: skip
 
 #: These files of tests/cluster start what they need by themselves.

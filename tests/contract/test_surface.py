@@ -210,6 +210,7 @@ def test_the_package_is_a_command_too_and_help_is_wrapped_by_the_terminal(
     assert "The study stands in OUT/study.yaml, and the same command" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_plain_install_plans_a_study(tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extra = {re.split(r"[>=<~\[]", line)[0].replace("-", "_")

@@ -145,6 +145,7 @@ def test_gaps_of_independent_items_have_welchs_interval() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*is undefined in")
+@pytest.mark.long
 def test_a_few_items_that_are_all_alike_show_nothing() -> None:
     """Of 15 tables without any difference, few have a survivor; a lone item never is one."""
     random, survivors = np.random.default_rng(7), 0
