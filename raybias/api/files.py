@@ -131,7 +131,7 @@ def measure(
         found.append(measure_predictions(files, wanted))
         if not wanted.sentiment:
             is_class = f"`{positive}`" if positive is not None else "the last label (1 of 0 and 1)"
-            counted = f"The class that rates are of: {pred_column} is {is_class}."
+            counted = f"Rates are those of the class for which {pred_column} is {is_class}."
         level, strict = gap_rules.statistics.level, gap_rules.statistics.adjust != "none"
     if others:
         asked: pl.DataFrame | str | None = None if items is None else str(items)

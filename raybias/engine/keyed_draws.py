@@ -56,7 +56,7 @@ def joined(one: Tensor, other: Tensor | int) -> Tensor:
 
 
 def counter(count: int, device: torch.device) -> Tensor:
-    """Return what the first `count` words of any key are made of, int32 [C]."""
+    """Return the hashed counter, int32 [C], that the first `count` words of all keys share."""
     return _mixed(torch.arange(count, dtype=torch.int32, device=device))
 
 

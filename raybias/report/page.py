@@ -76,9 +76,10 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
     write_results(store, study, record, found)
     judge = judge_section(study, tables) if tables else None
     unmeasured = [UNMEASURED] if judge is not None and not judge["measured"] else []
+    measured = _measured_on(store, study, record, tables)
     warned = [
         *doubts, *unmeasured, *cautions.of_study(study, record, tables), *about_answers,
-        *described.piloted(store, study)[1],
+        *measured.pop("chosen"),
     ]  # fmt: skip
     answers = parts_of(found.filter(pl.col("kind") != KIND), level=statistics.level)
     context: dict[str, Any] = {
@@ -92,7 +93,7 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
         "cards": [*described.cards(store, study, tables.get("composition"))],
         "cautions": warned,
         **(_gap_section(store, study, tables) if tables else {}),
-        **_measured_on(store, study, record, tables),
+        **measured,
     }
     _write_page(store, context)
     write_statement(
@@ -182,6 +183,7 @@ def _measured_on(
 ) -> dict[str, Any]:
     runs = _in_study_order(read_runs(store), study)
     drawn = run_figures(runs, study.methods)
+    pilot, chosen = described.piloted(store, study)
     write_figures(store, drawn, "figures/")
     context: dict[str, Any] = {
         "runs": drawn,
@@ -192,11 +194,9 @@ def _measured_on(
             for one in described.measured_on(store, study, record, runs, tables.get("answers"))
             if one.rows
         ],
-        "asked_how": [
-            one for one in (described.prompts(store, runs), described.piloted(store, study)[0])
-            if one.rows
-        ],
-    }  # fmt: skip
+        "asked_how": [one for one in (described.prompts(store, runs), pilot) if one.rows],
+        "chosen": chosen,
+    }
     if tables:
         context |= {
             "accuracy": described.accuracies(tables["estimates"], tables["composition"]),

@@ -289,9 +289,8 @@ def measured(gaps: pl.DataFrame, composition: pl.DataFrame, runs: int) -> str:
         f"{times}, and asked about {read} that differ in the group they name ({attributes})."
     )
     if more := len(classifiers) - n:
-        was = "1 more was" if more == 1 else f"{more} more were"
-        said += f" {was} not shown to do better than guessing, and {'has' if more == 1 else 'have'}"
-        said += " no verdict."
+        others = wording.counted(more, "more classifier has", "more classifiers have")
+        said += f" {others} no verdict: it was not shown that they can do the task."
     return said
 
 

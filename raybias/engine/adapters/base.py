@@ -144,7 +144,7 @@ class AdapterTrainer(ABC):
         """Return a run's initial weights, keyed by its seed."""
 
     def sized_weights(self, seed: int, rank: int | None, target: str | None) -> dict[str, Tensor]:
-        """Return a run's initial weights of a size that LoRA's runs differ in."""
+        """Return a run's initial weights; LoRA's have this rank, on these target layers."""
         return self.init_weights(seed)
 
     @abstractmethod
@@ -407,15 +407,14 @@ def unscaled(gradient: Weights, loss_scale: float) -> dict[str, Tensor]:
 class Stacked(dict[str, Tensor]):
     """The tensors of all runs by name, [S, ...] each.
 
-    shapes: of each run's tensors by name, where runs differ; the stacked ones are the largest, and
-        zeros fill up the others.
+    shapes: each run's own, by name, if they differ; zeros then pad smaller tensors to the largest.
     """
 
     shapes: Sequence[Mapping[str, torch.Size]] = ()
 
 
 def stack_weights(weights: Sequence[Weights]) -> Stacked:
-    """Stack the tensors of all runs."""
+    """Stack the tensors of all runs, padded where their shapes differ."""
     shapes = [{name: tensor.shape for name, tensor in each.items()} for each in weights]
     if all(each == shapes[0] for each in shapes):
         return Stacked({
@@ -433,7 +432,7 @@ def stack_weights(weights: Sequence[Weights]) -> Stacked:
 
 
 def own_part(stacked: Mapping[str, Tensor], s: int, weights: Weights) -> dict[str, Tensor]:
-    """Cut out of stacked tensors what a run's weights have a place for."""
+    """Return run `s`'s part of stacked tensors, in the shapes of its weights."""
     found = {name: stacked[name][s] for name in weights}
     return {
         name: own if own.shape == weight.shape else own[tuple(slice(n) for n in weight.shape)]
