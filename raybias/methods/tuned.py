@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -16,7 +17,7 @@ from pydantic import Field, model_validator
 
 from raybias.config import MethodFields
 from raybias.config.section import Amount, Count, Rate, by_profile
-from raybias.engine.adapters.options import EarlyStop, Recipe
+from raybias.engine.adapters.options import EarlyStop, Recipe, SweepCut
 from raybias.engine.encoder import TextEncoder
 from raybias.engine.memory import MemoryTerm
 from raybias.errors import DataError, WorkFailed
@@ -48,6 +49,9 @@ class Tuned(Method):
     """Early-stop windows to sweep over, in every combination with the others."""
     sweep_seeds: Count = Field(1, ge=1)
     """How many of the seeds, from the first, the sweep runs."""
+    sweep_cut: SweepCut | None = None
+    """Where the sweep gives up combinations that are behind; by default all go to their end. A run
+    that goes on has the bits that it has without the cut, and seeds are never given up."""
     batch_size: Count = Field(8, ge=1)
     """Rows of one seed's step."""
     eval_every: Amount = Field(125, ge=1)
@@ -89,6 +93,15 @@ class Tuned(Method):
             raise ValueError(f"keep is {self.keep} but there are {len(self.seeds)} seeds")
         if self.sweep_seeds > len(self.seeds):
             raise ValueError(f"sweep_seeds is {self.sweep_seeds}, seeds are {len(self.seeds)}")
+        if cut := self.sweep_cut:
+            swept, last = len(hyper_parameter_grid(self)), self.max_steps or math.inf
+            if cut.keep >= swept:
+                raise ValueError(f"sweep_cut keeps {cut.keep} of {swept} combinations; keep fewer")
+            if cut.step % self.eval_every or cut.step >= last:
+                raise ValueError(
+                    f"sweep_cut is at step {cut.step}; a multiple of eval_every"
+                    f" ({self.eval_every}) below max_steps is needed"
+                )
         return self
 
     @property
@@ -205,10 +218,11 @@ class Tuned(Method):
         train, validation = (splits[name]["text"] for name in ("train", "validation"))
         tested = splits["test"]["text"] if "test" in splits else validation.clear()
         sweep, final = runs_of(self)
-        recipe = self.recipe
+        recipe, cut = self.recipe, self.sweep_cut
         last, first = recipe.last_step(len(train)), recipe.first_stop
         return Tuning(
             sweep=sweep,
+            cut=(cut.step, cut.keep * self.sweep_seeds) if cut else None,
             final=final,
             step=self._rows(inputs, train, self.batch_size),
             every=self.eval_every,
@@ -308,14 +322,17 @@ def hyper_parameters_of(row: Row) -> HyperParameters:
 
 
 def finished(row: Row) -> bool:
-    """Check whether a run has a usable adapter."""
+    """Check whether a run has a usable adapter, or had one at the sweep's cut."""
     return bool(row["stop_reason"] != "diverged")
 
 
-def best_hyper_parameters(
+def ranked_hyper_parameters(
     rows: Sequence[Row], choices: Sequence[HyperParameters]
-) -> HyperParameters:
-    """Choose the combination of best mean validation accuracy; WorkFailed: all runs diverged."""
+) -> list[HyperParameters]:
+    """Sort combinations by mean validation accuracy, of equal ones the first given is first.
+
+    Those whose runs all diverged are left out; WorkFailed: every one's did.
+    """
     means = {}
     for choice in choices:
         accuracies = [
@@ -330,7 +347,7 @@ def best_hyper_parameters(
             f"every run of the sweep over {len(choices)} combinations diverged",
             cure="try smaller learning_rates",
         )
-    return max(means, key=lambda choice: means[choice])  # max keeps the first of equals
+    return sorted(means, key=lambda choice: -means[choice])
 
 
 def select(rows: Sequence[Row], method: Tuned) -> list[dict[str, Any]]:

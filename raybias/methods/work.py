@@ -167,6 +167,7 @@ class Tuning:
 
     factor: FLOPs of a step for each parameter and token.
     sweep, final: runs of the sweep, 0 without one, and runs after it.
+    cut: the step at which the sweep gives runs up, and how many go on; None where it does not.
     step, checked: rows of one run's step, and of one evaluation.
     tested: rows of the test split, which each run reads once at its end.
     every: steps between evaluations.
@@ -187,6 +188,7 @@ class Tuning:
     checked: Rows
     tested: Rows
     launches: tuple[float, float]
+    cut: tuple[int, int] | None = None
     moved: int = 0
     most: int | None = None
 

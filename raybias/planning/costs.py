@@ -75,7 +75,8 @@ def costs_of(plan: Plan) -> Costs:
 def _tuning_cost(stage: TunePlan, hours: float, planned: float) -> Cost:
     work, steps, unit = stage.work, stage.work.last or 0, "GPU" if stage.gpus else "core"
     shape = work.passes.shape
-    runs, checks = work.sweep + work.final, 1 + math.ceil(steps / work.every)
+    (cut, whole), checks = work.cut or (0, work.sweep), 1 + math.ceil(steps / work.every)
+    runs, given_up = whole + work.final, work.sweep - whole
     tuned, tuned_on = product(
         (runs, "{} runs"), (steps, "{:,} steps"), (work.step.number, "{} rows"),
         (work.step.length, "{:.1f}"),
@@ -87,7 +88,12 @@ def _tuning_cost(stage: TunePlan, hours: float, planned: float) -> Cost:
     tested, tested_on = product(
         (runs, "{} runs"), (work.tested.number, "{:,} rows"), (work.tested.length, "{:.1f}")
     )
-    read = checked + tested
+    cut_rows = cut * work.step.number, (1 + cut // work.every) * work.checked.number
+    cut_tuned, cut_read = (
+        given_up * rows * each.length
+        for rows, each in zip(cut_rows, (work.step, work.checked), strict=True)
+    )
+    tuned, read = tuned + cut_tuned, checked + tested + cut_read
     flops = shape.block_parameters * (work.factor * tuned + 2 * read)
     # The sweep and the final runs come one after the other, each in packs of its own.
     gathered = sum(
@@ -98,9 +104,11 @@ def _tuning_cost(stage: TunePlan, hours: float, planned: float) -> Cost:
     parts = work.step_parts(stage.speed, stage.layout, stage.pack)
     taken = ", ".join(f"{what} {1e3 * each:,.1f} ms" for what, each in parts.items())
     lines = [
-        ("tokens tuned on", tuned_on, _short(tuned)),
+        ("tokens tuned on", tuned_on, _short(tuned - cut_tuned)),
         ("tokens of evaluations", evaluated_on, _short(checked)),
         *([("tokens of tests", tested_on, _short(tested))] if tested else []),
+        *([("tokens of runs given up", f"{given_up} runs to step {cut:,}",
+            _short(cut_tuned + cut_read))] if given_up else []),
         ("work",
          f"{_short(shape.block_parameters)} parameters x ({work.factor} x {_short(tuned)}"
          f" + 2 x {_short(read)})",
@@ -261,7 +269,11 @@ def _described(plan: TunePlan | ScorePlan, study: Study) -> list[str]:
     if isinstance(plan, TunePlan):
         runs = f"{plan.work.final} runs"
         if plan.work.sweep:
-            runs = f"{plan.work.sweep} runs of the sweep, then {runs} of what it chooses"
+            cut = ", of which {1} go on at step {0:,}".format(*plan.work.cut or (0, 0))
+            runs = (
+                f"{plan.work.sweep} runs of the sweep{cut if plan.work.cut else ''}, then {runs} of"
+                " what it chooses"
+            )
         packs = _count(max(plan.packs.values()), "pack")
         together = (
             f"{plan.workers} workers share one pack of {plan.pack} seeds"

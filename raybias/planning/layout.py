@@ -139,7 +139,7 @@ class LayoutPlanner:
             work=work,
             workers=fit.workers,
             pack=min(size, work.most or size),
-            packs={"sweep": math.ceil(work.sweep / size), "final": math.ceil(work.final / size)},
+            packs={stage: math.ceil(runs / size) for stage, (runs, _) in work.begun.items()},
             **self.stage(fit, terms),
         )
 

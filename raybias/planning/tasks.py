@@ -31,7 +31,7 @@ Kind = Literal["fetch", "rewrite", "tune", "read"]
 class Task:
     """Work of one worker, one worker group or some replicas.
 
-    stage: "sweep" or "final" of tuning.
+    stage: of tuning, see `TuningWork.begun`.
     pack, packs: the task has every `packs`-th run of its stage, from the one at `pack`.
     runs: number of these runs.
     seconds: of computing, once the backbone is loaded; of one replica, where several share it.
@@ -148,16 +148,16 @@ def _fetching(spec: Backbone) -> str:
 def tuning_tasks(
     plan: Plan, stage: TunePlan, after: tuple[str, ...] = (), *, early: bool
 ) -> Iterator[Task]:
-    """Yield the packs of a training set: of the sweep, after `after`, then of the final runs."""
+    """Yield the packs of a training set, stage by stage; the first stage is after `after`."""
     work = stage.work
     load = stage.speed.load(work.passes.all_bytes / stage.layout.ranks)
 
     def seconds(stops: Sequence[int], packs: int) -> list[float]:
         each = (stops[pack::packs] for pack in range(packs))
-        return [work.pack_seconds(stage.speed, stage.layout, own) for own in each]
+        return [work.pack_seconds(stage.speed, stage.layout, own, name) for own in each]
 
-    for name, runs in (("sweep", work.sweep), ("final", work.final)):
-        packs, stops = stage.packs[name], work.stops(runs, early=early)
+    for name, (runs, _) in work.begun.items():
+        packs, stops = stage.packs[name], work.stops(runs, early=early, stage=name)
         if not packs:
             continue
         each, rounds = seconds(stops, packs), 0.0

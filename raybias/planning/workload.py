@@ -106,14 +106,29 @@ class TuningWork(Tuning):
 
     passes: Passes
 
-    def stops(self, runs: int, *, early: bool = True) -> tuple[int, ...]:
+    @property
+    def begun(self) -> dict[str, tuple[int, int]]:
+        """The stages in order: how many runs each has, and from which step on.
+
+        "cut": the sweep until it gives runs up, "sweep", and "final": the runs after it.
+        """
+        step, left = self.cut or (0, self.sweep)
+        stages = {"cut": (self.sweep, 0)} if self.cut else {}
+        return stages | {"sweep": (left, step), "final": (self.final, 0)}
+
+    def stops(self, runs: int, *, early: bool = True, stage: str = "final") -> tuple[int, ...]:
         """Return the planned last steps of runs, log-spaced; not `early` the last one."""
+        if stage == "cut" and self.cut:
+            return (self.cut[0],) * runs
         last = self.last or _UNBOUNDED * self.first
         if not early:
             return (last,) * runs
         ratio = last / self.first
         steps = (self.first * ratio ** ((n + 0.5) / runs) for n in range(runs))
-        return tuple(min(last, math.ceil(each / self.every) * self.every) for each in steps)
+        least = self.begun[stage][1]
+        return tuple(
+            max(least, min(last, math.ceil(each / self.every) * self.every)) for each in steps
+        )
 
     def step_seconds(self, speed: Speed, layout: Layout, runs: int) -> float:
         """Return the seconds of one step of so many runs."""
@@ -161,11 +176,13 @@ class TuningWork(Tuning):
         count, length, _ = self.tested
         return max(self.passes.seconds(speed, layout, count * length, length=length).values())
 
-    def pack_seconds(self, speed: Speed, layout: Layout, stops: Sequence[int]) -> float:
-        """Return the seconds of a pack whose runs stop at these steps and leave it then."""
+    def pack_seconds(
+        self, speed: Speed, layout: Layout, stops: Sequence[int], stage: str = "final"
+    ) -> float:
+        """Return the seconds of a stage's pack whose runs stop at these steps and leave it then."""
         if self.most == 1 and len(stops) > 1:
-            return sum(self.pack_seconds(speed, layout, (each,)) for each in stops)
-        reached, left = 0, len(stops)
+            return sum(self.pack_seconds(speed, layout, (each,), stage) for each in stops)
+        (_, reached), left = self.begun[stage], len(stops)
         # Before the first step.
         seconds = self.evaluation_seconds(speed, layout, left)
         for stop in sorted(stops):
@@ -175,7 +192,8 @@ class TuningWork(Tuning):
                 checks = steps / self.every
                 seconds += checks * self.evaluation_seconds(speed, layout, left)
             reached, left = stop, left - 1
-        return seconds + len(stops) * self.test_seconds(speed, layout)
+        tested = 0 if stage == "cut" else len(stops)
+        return seconds + tested * self.test_seconds(speed, layout)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from raybias.measures.prediction_rows import gap_rows
 from raybias.methods import prompted_methods
 from raybias.methods.options import OptionLikelihood
 from raybias.report import wording
+from raybias.schema import KEYS
 from raybias.stats.conclusive import HELD, held
 from raybias.stats.intervals import ONE_RUN
 from raybias.storage import Store
@@ -52,7 +53,15 @@ def _about_runs(study: Study, runs: pl.DataFrame) -> Iterator[str]:
         return named if len(seeds) <= _NAMED else f"{len(seeds)} seeds"
 
     final = runs.filter(pl.col("stage") == "final")
-    for key, part in final.group_by("model", "method", "dataset", maintain_order=True):
+    given_up = runs.filter(stop_reason="cut")
+    for (model, way, data, step), part in given_up.group_by(
+        *KEYS[:3], "steps", maintain_order=True
+    ):
+        yield (
+            f"{model}, {way} on {data}: {wording.counted(part.height, 'run')} of the sweep given up"
+            f" at step {step:,}, behind those that went on."
+        )
+    for key, part in final.group_by(*KEYS[:3], maintain_order=True):
         by = next((m.selection for m in study.methods if m.name == key[1]), None)
         name = f"{key[0]}, {key[1]} on {key[2]}"
         for reason, text in (("diverged", "diverged"), ("max_steps", "stopped at max_steps")):

@@ -32,6 +32,10 @@ from raybias.runtime.worker_group import Zero3, within_memory
 from raybias.storage import Store
 
 RECORD: Final = "raybias.json"
+#: Why a trial stopped that waits at a sweep's cut, or was given up there.
+CUT: Final = "cut"
+#: The states of a pack whose ranks share a backbone; a stage has one such pack.
+_JOINED: Final = "pack"
 #: Large states are saved again after so many times the seconds that saving them took.
 _KEPT_EVERY: Final = 20
 
@@ -50,6 +54,7 @@ class TuneTask:
     """The task of a stage, which all of its packs share; `folder` is of its states in OUT.
 
     `fingerprint` hashes all that decides a trial's result except what differs between trials.
+    `until` is the step at which the sweep gives trials up: all wait there.
     """
 
     context: ModelContext
@@ -61,15 +66,23 @@ class TuneTask:
     sharded: bool
     meter: Meter
     tokens: Tokens
+    until: int | None = None
 
 
-def record_of(store: Store, run_id: str, fingerprint: str) -> dict[str, Any] | None:
-    """Return the row of a finished trial; None if it is not tuned, or was tuned otherwise."""
+def record_of(
+    store: Store, run_id: str, fingerprint: str, until: int | None = None
+) -> dict[str, Any] | None:
+    """Return the row of a trial that has ended, or waits at the step `until`.
+
+    None if it is not tuned so far, or was tuned otherwise.
+    """
     name = f"adapters/{run_id}/{RECORD}"
     if not store.exists(name):
         return None
     record: dict[str, Any] = json.loads(store.read_text(name))
-    return record["run"] if record.get("fingerprint") == fingerprint else None
+    row: dict[str, Any] = record["run"]
+    there = row["stop_reason"] != CUT or row["steps"] == until
+    return row if there and record.get("fingerprint") == fingerprint else None
 
 
 class PackWorker:
@@ -120,7 +133,11 @@ class PackWorker:
         """Begin a pack with those of its trials that have no result."""
         self.task, self.trainer, self.store = task, trainer, task.store
         self.name = trials[0].run_id
-        left = [t for t in trials if record_of(self.store, t.run_id, task.fingerprint) is None]
+        left = [
+            trial
+            for trial in trials
+            if record_of(self.store, trial.run_id, task.fingerprint, task.until) is None
+        ]
         self.asked, self.active = (), [trial.run_id for trial in left]
         self.together = len(left)
         self.finished = tuple(t.run_id for t in trials if t.run_id not in self.active)
@@ -150,7 +167,7 @@ class PackWorker:
             for run_id, step in json.loads(self.store.read_text(name)).items():
                 reached[run_id] = max(step, reached.get(run_id, 0))
         states: dict[str, dict[str, torch.Tensor]] = {}
-        for owner in [self.name] if self.task.sharded else self.active:
+        for owner in [_JOINED] if self.task.sharded else self.active:
             if self.store.exists(file := self._state(owner)):
                 for key, tensor in load(self.store.read_bytes(file)).items():
                     run_id, _, name = key.rpartition(":")
@@ -160,7 +177,7 @@ class PackWorker:
             step = 0
             if state := states.get(run_id):
                 step = int(state["steps"])
-                if self.tuner.load_state(run_id, state):
+                if self.tuner.load_state(run_id, state) or step == self.task.until:
                     self._save(self.tuner.runs[run_id])
                     self._drop(run_id)
                     self.finished += (run_id,)
@@ -187,10 +204,12 @@ class PackWorker:
             reached = json.dumps({each.run_id: each.step for each in evaluations})
             self.store.write_text(f"{self.task.folder}/reached/{self.name}.json", reached)
         stops = [each.run_id for each in evaluations if each.stop_reason is not None]
-        if stops and self.task.sharded:
+        until = self.task.until
+        cut = [e.run_id for e in evaluations if e.step == until and e.stop_reason is None]
+        if cut or (stops and self.task.sharded):
             # Before there is a result, with which the others' states would have to agree.
             self.keep()
-        for stopped in stops:
+        for stopped in stops + cut:
             self._save(self.tuner.runs[stopped])
             self._drop(stopped)
         given = tuple(run_id for run_id in self.asked if run_id in self.active)
@@ -203,6 +222,7 @@ class PackWorker:
         return WorkerReport(
             pack=self.name,
             evaluated=tuple(evaluations),
+            finished=tuple(cut),
             given=given,
             steps=self.tuner.steps - steps,
             tokens=self.tuner.tokens - tokens,
@@ -219,7 +239,7 @@ class PackWorker:
                     for run_id, state in states.items()
                     for name, tensor in state.items()
                 }
-                states = {self.name: joined}
+                states = {_JOINED: joined}
             for name, state in states.items():
                 if state:
                     self.store.write_bytes(self._state(name), save(state))
@@ -231,9 +251,10 @@ class PackWorker:
         self.active.remove(run_id)
 
     def _save(self, result: Run) -> None:
-        diverged, trainer = result.stop_reason == "diverged", self.tuner.trainer
+        reason, trainer = result.stop_reason or CUT, self.tuner.trainer
+        unusable = reason in ("diverged", CUT)
         accuracy, test = None, self.task.tokens.test
-        if test is not None and not diverged:
+        if test is not None and not unusable:
             sequences = trainer.prepare(test.rows)
             (logits_NL,) = trainer.logits([result.weights], [sequences])
             accuracy = float((logits_NL.argmax(1) == torch.tensor(test.labels)).double().mean())
@@ -247,7 +268,7 @@ class PackWorker:
             "dataset": self.task.dataset,
             "steps": result.steps,
             "weights_step": result.weights_step,
-            "stop_reason": result.stop_reason,
+            "stop_reason": reason,
             "validation_loss": _number(result.losses[at]),
             "validation_accuracy": _number(result.accuracies[at]),
             "untuned_accuracy": _number(result.accuracies[0]),
@@ -258,7 +279,7 @@ class PackWorker:
             "seconds": result.seconds,
             "verbalizer_ids": list(trainer.label_ids),
             "prompt_token_id": trainer.prompt_token_id,
-            "adapter": None if diverged else folder,
+            "adapter": None if unusable else folder,
         }
         # What decides how a GPU rounds.
         computed = {
@@ -269,7 +290,7 @@ class PackWorker:
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
         record = {"run": row, "fingerprint": self.task.fingerprint, "computed": computed}
-        if diverged:
+        if unusable:
             self.store.write_text(f"{folder}/{RECORD}", json.dumps(record))
         else:
             trainer.save(self.store, folder, result.weights, record)

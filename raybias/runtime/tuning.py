@@ -16,9 +16,9 @@ from raybias.errors import WorkFailed
 from raybias.methods import Tuned
 from raybias.methods.tuned import (
     HyperParameters,
-    best_hyper_parameters,
     hyper_parameter_grid,
     hyper_parameters_of,
+    ranked_hyper_parameters,
     runs_of,
     select,
 )
@@ -109,6 +109,10 @@ class TuningJob:
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of `schema.RUNS` of all runs, those that are kept marked as selected."""
         swept = self._rows(self._sweep.trials) if len(self.choices) > 1 else []
+        if self.method.sweep_cut:
+            given_up = set(self.choices) - set(self._going_on)
+            cut = self._rows(self._cut.trials, self._cut.task.until)
+            swept += [row for row in cut if hyper_parameters_of(row) in given_up]
         final = self._rows(self._finals)
         others = [
             {**row, "rank": None, "tied": False, "selected": False}
@@ -119,8 +123,11 @@ class TuningJob:
 
     def left(self, stage: str) -> float:
         """Return the share of a stage's runs that OUT lacks, 0 to 1."""
-        if stage == "final" and len(self.choices) > 1 and self._sweep.missing:
-            return 1.0
+        for before in self.plan.packs:
+            if before == stage:
+                break
+            if self.plan.packs[before] and self._stage(before).missing:
+                return 1.0
         known = self._stage(stage)
         return len(known.missing) / max(1, len(known.trials))
 
@@ -131,13 +138,34 @@ class TuningJob:
 
     def _stage(self, name: str) -> TuningStage:
         with self.lock:
-            return self._sweep if name == "sweep" else self._final
+            stage: TuningStage = getattr(self, f"_{name}")
+            return stage
+
+    @cached_property
+    def _cut(self) -> TuningStage:
+        return TuningStage(self, "cut", self._swept(self.choices))
 
     @cached_property
     def _sweep(self) -> TuningStage:
+        return TuningStage(self, "sweep", self._swept(self._going_on))
+
+    def _swept(self, choices: Sequence[HyperParameters]) -> list[Trial]:
         seeds = self.method.seeds[: self.method.sweep_seeds]
-        trials = trials_of(self.backbone, self.training, self.method, seeds, self.choices)
-        return TuningStage(self, "sweep", [replace(each, stage="sweep") for each in trials])
+        trials = trials_of(self.backbone, self.training, self.method, seeds, choices)
+        return [replace(each, stage="sweep") for each in trials]
+
+    @cached_property
+    def _going_on(self) -> list[HyperParameters]:
+        """What the sweep's cut leaves, in the study's order."""
+        if (cut := self.method.sweep_cut) is None:
+            return self.choices
+        rows = self._rows(self._cut.trials, cut.step)
+        best = ranked_hyper_parameters(rows, self.choices)[: cut.keep]
+        self.reporter.say(
+            f"{self.title}: {len(best)} of {len(self.choices)} combinations go on at step"
+            f" {cut.step:,}"
+        )
+        return [choice for choice in self.choices if choice in best]
 
     @cached_property
     def _final(self) -> TuningStage:
@@ -149,7 +177,8 @@ class TuningJob:
     def _choice(self) -> HyperParameters:
         if len(self.choices) == 1:
             return self.choices[0]
-        choice = best_hyper_parameters(self._rows(self._sweep.trials), self.choices)
+        rows = self._rows(self._sweep.trials)
+        choice, *_ = ranked_hyper_parameters(rows, self._going_on)
         self.reporter.say(f"{self.title}: the sweep chose {choice}")
         return choice
 
@@ -158,11 +187,11 @@ class TuningJob:
         seeds, choices = self.method.seeds, (self._choice,)
         return trials_of(self.backbone, self.training, self.method, seeds, choices)
 
-    def _rows(self, trials: Sequence[Trial]) -> list[dict[str, Any]]:
-        """Return rows of `schema.RUNS` of trials, all of which have ended."""
+    def _rows(self, trials: Sequence[Trial], until: int | None = None) -> list[dict[str, Any]]:
+        """Return rows of `schema.RUNS` of trials, all of which have ended, or are at the cut."""
         found = []
         for trial in trials:
-            row = record_of(self.store, trial.run_id, self.fingerprint)
+            row = record_of(self.store, trial.run_id, self.fingerprint, until)
             if row is None:
                 raise WorkFailed(f"no result of {trial.run_id}", where=self.store.uri)
             found.append(row)
@@ -173,7 +202,7 @@ class TuningJob:
         """Hash all that decides a trial's result except what differs between trials."""
         varied = {
             *("seeds", "learning_rates", "weight_decays", "stop_windows", "sweep_seeds"),
-            *("ranks", "targets"),
+            *("sweep_cut", "ranks", "targets"),
             *("keep", "select", "allow_failed", "name"),
         }
         # Sorted keys: where an option is declared decides nothing.
@@ -186,24 +215,28 @@ class TuningJob:
 
 
 class TuningStage:
-    """The sweep or the final runs of a job, and how far they are.
+    """The sweep, until its cut or to its end, or the final runs of a job, and how far they are.
 
     missing: runs that had no result when the stage began.
     left: packs that are not done.
+    goes_on: whether its trials were tuned until the sweep's cut before.
     given: trials that a pack gave up, by the key of the task that goes on with them.
     """
 
     def __init__(self, job: TuningJob, name: str, trials: Sequence[Trial]) -> None:
         self.job, self.plan, self.trials = job, job.plan, trials
-        self.title = f"{job.title} (sweep)" if name == "sweep" else job.title
+        cut = job.method.sweep_cut
+        until = cut.step if cut and name == "cut" else None
+        self.goes_on = cut is not None and name == "sweep"
+        self.title = job.title if name == "final" else f"{job.title} (sweep)"
         self.left = job.plan.packs[name]
         self.missing = {
             trial.run_id
             for trial in trials
-            if record_of(job.store, trial.run_id, job.fingerprint) is None
+            if record_of(job.store, trial.run_id, job.fingerprint, until) is None
         }
-        parts = (job.backbone.name, job.training.name, job.method.name, name)
-        self.name = f"{'.'.join(parts)}-{job.fingerprint[:8]}"
+        whose = f"{job.backbone.name}.{job.training.name}.{job.method.name}"
+        self.name = f"{whose}.{name}-{job.fingerprint[:8]}"
         self.given: dict[str, Sequence[Trial]] = {}
         self._shown, study = ExitStack(), job.prepared.study
         #: What all of its workers are sent.
@@ -212,8 +245,10 @@ class TuningStage:
             dataset=job.training.name,
             method=job.method,
             store=job.store,
-            folder=f"train/{self.name}",
+            # What goes on after the cut goes on from the states that it kept.
+            folder=f"train/{self.name.replace('.cut-', '.sweep-')}",
             fingerprint=job.fingerprint,
+            until=until,
             sharded=job.plan.sharded,
             meter=Meter(study=study.name, stage="tune", model=job.backbone.name),
             tokens=job.tokens,
@@ -225,7 +260,7 @@ class TuningStage:
         job, meter = self.job, self.task.meter
         shown = job.reporter.stage(self.title, len(self.missing), starting=job.workers.starting)
         advance = self._shown.enter_context(shown)
-        end = job.method.recipe.last_step(len(job.tokens.train.rows))
+        end = self.task.until or job.method.recipe.last_step(len(job.tokens.train.rows))
         return ProgressAggregator(advance, meter, set(self.missing), end)
 
     def split(self, trials: Sequence[Trial], grant: Grant) -> None:
@@ -239,13 +274,18 @@ class TuningStage:
         grant.add(replace(whole, key=name, runs=len(trials), seconds=whole.seconds * part))
 
     def end(self) -> None:
-        """End the bar; every run is an adapter now, and its state is needed no more."""
-        if not self.missing:
-            return
-        self._shown.close()
-        if self.progress.resumed:
-            self.job.reporter.say(
-                f"{self.title}: {self.progress.resumed} runs resumed,"
-                f" {self.progress.repeated} steps done twice"
-            )
-        self.job.store.delete_folder(self.task.folder)
+        """End the bar; every run is an adapter now, and its state is needed no more.
+
+        At a sweep's cut the states remain, from which the rest of the sweep goes on.
+        """
+        if self.missing:
+            self._shown.close()
+            progress = self.progress
+            if progress.repeated or (progress.resumed and not self.goes_on):
+                self.job.reporter.say(
+                    f"{self.title}: {progress.resumed} runs resumed,"
+                    f" {progress.repeated} steps done twice"
+                )
+        store, folder = self.job.store, self.task.folder
+        if self.task.until is None and (self.missing or (self.goes_on and store.files(folder))):
+            store.delete_folder(folder)

@@ -179,6 +179,14 @@ def test_rewriting_is_paired_as_the_profile_says_and_paths_begin_at_the_study(
         ({"methods": [{"sedes": [1]}]}, "methods.0: unknown key 'sedes'; did you mean 'seeds'?"),
         ({"methods": [{"seeds": [1, 2, 1], "keep": 1}]}, "seeds repeat: 1; list each once"),
         ({"methods": [{"seeds": [1], "keep": 2}]}, "keep is 2 but there are 1 seeds"),
+        (
+            {"methods": [{"sweep_cut": {"step": 125, "keep": 1}}]},
+            "sweep_cut keeps 1 of 1 combinations; keep fewer",
+        ),
+        (
+            {"methods": [{"learning_rates": [1, 2], "sweep_cut": {"step": 100, "keep": 1}}]},
+            "sweep_cut is at step 100; a multiple of eval_every (125) below max_steps is needed",
+        ),
         ({"probes": [{"source": "regard", "attributes": []}]}, "attributes: Tuple should have"),
         ({"backbones": ["a/gpt2", "b/gpt2"]}, "backbones share the name 'gpt2'"),
         ({"methods": [{"kind": "lorra"}]}, "methods.0: unknown kind of method; known kinds: "),

@@ -343,12 +343,17 @@ def test_a_machine_without_gpus_has_its_stages_with_sums_that_add_up() -> None:
 def test_workers_that_share_a_backbone_and_nodes_to_come_are_said_to() -> None:
     kind = "{count: 2, cpus: 4, memory: 64GiB, gpus: 2, gpu_memory: 24GiB}"
     rates = "methods.0.learning_rates=[0.1,0.01]"
-    options = ("--set", f"resources.nodes=[{kind}]", "--set", "resources.shard=zero3")
+    cut = "methods.0.sweep_cut={step: 20, keep: 1}"
+    options = ("--set", cut)
+    options += ("--set", f"resources.nodes=[{kind}]", "--set", "resources.shard=zero3")
     options += ("--set", rates, "--set", "backbones.0.dtype=auto")
     found = parts(printed(*options, "--peak-tflops", "10"))
     assert "nodes (2 yet to come)" in found["demo"], "this machine is there"
     assert found["dtype"].startswith("dtype bfloat16: ")
-    assert "2 runs of the sweep, then 7 runs of what it chooses; " in found["tune"]
+    assert (
+        "2 runs of the sweep, of which 1 go on at step 20, then 7 runs of what it chooses; "
+        in found["tune"]
+    )
     assert "each worker 1 CPU and 1 GPU" in found["tune"]
     assert len(memory_tables(found["tune"])) == 2, "of the device, and of its node"
     assert "4 workers share one pack of" in found["tune"]

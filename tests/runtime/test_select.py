@@ -13,8 +13,8 @@ from raybias.errors import WorkFailed
 from raybias.methods import Lora, SoftPrompt
 from raybias.methods.tuned import (
     HyperParameters,
-    best_hyper_parameters,
     hyper_parameter_grid,
+    ranked_hyper_parameters,
     select,
 )
 
@@ -59,11 +59,11 @@ def test_sweep_takes_the_best_mean_and_the_first_listed_of_equals() -> None:
     rows = [row(seed, accuracy, rate=rate) for seed, accuracy, rate in finished]
     rows.append(row(2, 0.0, rate=1e-4, stop="diverged"))
     slow, middle, fast = (HyperParameters(rate, 0.01, 5) for rate in (1e-4, 1e-3, 1e-2))
-    assert best_hyper_parameters(rows[:4], (middle, fast)) == middle
-    assert best_hyper_parameters(rows[:4], (fast, middle)) == fast
-    assert best_hyper_parameters(rows, (fast, middle, slow)) == slow
+    assert ranked_hyper_parameters(rows[:4], (middle, fast)) == [middle, fast]
+    assert ranked_hyper_parameters(rows[:4], (fast, middle)) == [fast, middle]
+    assert ranked_hyper_parameters(rows, (fast, middle, slow)) == [slow, fast, middle]
     with pytest.raises(WorkFailed, match="every run of the sweep over 1 combinations diverged"):
-        best_hyper_parameters(rows[5:], (slow,))
+        ranked_hyper_parameters(rows[5:], (slow,))
 
 
 def test_a_sweep_takes_every_combination() -> None:

@@ -12,10 +12,15 @@ import pytest
 
 from raybias.config import load_study
 from raybias.errors import PlanError
+from raybias.report.page import write_report
 from raybias.runtime import study as running
+from raybias.runtime.pack_worker import PackWorker
+from raybias.runtime.progress import WorkerReport
 from raybias.runtime.study import run_study
 from raybias.runtime.work import StudyRun
+from raybias.storage import Store
 from support import studies
+from support.pages import page_of
 
 pytestmark = pytest.mark.long
 
@@ -63,6 +68,55 @@ def test_a_sweep_is_done_without_ray_and_nothing_is_left_to_start_it_for(
     run(study, out, rates)
     assert lefts[0] > 0 == lefts[1]
     assert {file: file.stat().st_mtime_ns for file in made} == then
+
+
+def test_a_sweep_gives_up_what_is_behind_and_the_rest_has_the_bits_of_a_whole_sweep(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    changes = (
+        "methods.0.learning_rates=[1.0e-5, 0.01, 1.0e-4, 0.02]", "methods.0.max_steps=24",
+        "methods.0.eval_every=4", "methods.0.early_stop.after_step=24",
+    )  # fmt: skip
+    cut = (*changes, "methods.0.sweep_cut={step: 8, keep: 2}")
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    run(study, whole, *changes)
+
+    def steps(folder: Path) -> dict[float, tuple[int, str]]:
+        swept = pl.read_parquet(folder / "runs.parquet").filter(seed=1)
+        return {rate: rest for rate, *rest in swept.select(
+            "learning_rate", "steps", "stop_reason").iter_rows()}  # fmt: skip
+
+    # It ends twice: once at the cut, whose runs go on from their states, and once behind it.
+    advance, calls = PackWorker.advance, list[int | None]()
+
+    def ended(self: PackWorker) -> WorkerReport:
+        calls.append(self.task.until)
+        if len(calls) in (2, 6):
+            raise KeyboardInterrupt
+        return advance(self)
+
+    monkeypatch.setattr(PackWorker, "advance", ended)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run(study, out, *cut)
+    monkeypatch.undo()
+    run(study, out, *cut, address="none")
+    assert calls.count(8) == 3, "to step 4 in one process, to step 8 in another"
+    assert "2 of 4 combinations go on at step 8" in capfd.readouterr().err
+    left = {rate for rate, (_, reason) in steps(out).items() if reason != "cut"}
+    assert left == {0.01, 0.02}
+    assert steps(out) == {
+        rate: ended if rate in left else [8, "cut"] for rate, ended in steps(whole).items()
+    }
+    for file in out.glob("adapters/*/adapter_model.safetensors"):
+        assert file.read_bytes() == (whole / file.relative_to(out)).read_bytes()
+    assert read(out).equals(read(whole))
+    assert not [*out.glob("train/*")]
+    given_up = pl.read_parquet(out / "runs.parquet").filter(stop_reason="cut")
+    assert given_up["adapter"].null_count() == given_up.height == 2
+    assert not given_up["selected"].any()
+    write_report(Store(out), load_study(study, overrides=cut))
+    assert "2 runs of the sweep given up at step 8, behind" in page_of(Store(out)).text
 
 
 def test_what_draws_nothing_is_counted_once_its_runs_are_written_down(

@@ -36,6 +36,15 @@ class EarlyStop(Section):
     paper profile of full and lora, as the paper's code has it."""
 
 
+class SweepCut(Section):
+    """Where a sweep gives up the combinations that are behind."""
+
+    step: Amount = Field(ge=1)
+    """Step of an evaluation at which all runs of the sweep wait for one another."""
+    keep: Count = Field(ge=1)
+    """How many combinations go on, best by mean validation accuracy over the sweep's seeds."""
+
+
 class PromptOptions(MethodFields):
     """A soft prompt."""
 
