@@ -11,7 +11,9 @@ import polars as pl
 
 from raybias.api.studies import write_report
 from raybias.config import Profile, QuestionProbe, Scope
+from raybias.config.policy import load_policy
 from raybias.config.study import Interval
+from raybias.errors import ConfigError
 from raybias.results import Results
 from raybias.seal import changes, in_words
 from raybias.storage import Store
@@ -166,6 +168,7 @@ def compare(
     candidate_is: Mapping[str, str] | None = None,
     scope: Scope | None = None,
     margin: float | None = None,
+    policy: str | Path | Mapping[str, Any] | None = None,
     out: str | Path | None = None,
 ) -> Comparison:
     """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
@@ -181,18 +184,26 @@ def compare(
         probe or style, so that two arms of one OUT can be compared.
     scope: what intervals cover (`Statistics.scope`); by default the study's, else the widest.
     margin: the largest change of a gap that does not matter; the study's, else 0.02.
+    policy: rules with margins of their own instead, a YAML file or its content; the verdict of
+        all is `decision.verdict` of what is returned: no-go, inconclusive or go.
     out: folder or URI for compare.csv, compare.md, compare.json and compare.html.
 
     Raises
     ------
     DataError: a file is missing or malformed, or one arm lacks a probe, classifier or sentence of
         the other.
-    ConfigError: studies with other profiles, templates, label words or rules.
+    ConfigError: studies with other profiles, templates, label words or rules; a policy with unknown
+        keys or names, or with a rule that selects nothing.
     """
     from raybias.report.compare import compare
 
+    if policy is not None and margin is not None:
+        raise ConfigError("margin and policy are both given", cure="set margins in the policy")
+    rules = None if policy is None else load_policy(policy)
     arms = [[arm] if isinstance(arm, str | Path) else arm for arm in (base, candidate)]
-    found = compare(*arms, base_is=base_is, candidate_is=candidate_is, scope=scope, margin=margin)
+    found = compare(
+        *arms, base_is=base_is, candidate_is=candidate_is, scope=scope, margin=margin, policy=rules
+    )
     if out is not None:
         found.write(Store(out))
     return found

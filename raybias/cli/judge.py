@@ -37,8 +37,8 @@ ScopeOption = Annotated[
         show_default="the study's, else widest; paper: runs",
     ),
 ]
-#: Exit codes of --gate.
-_CODES: Final = {"worse": 3, "cannot tell": 4, "unread": 5}
+#: Exit codes of --gate and --policy.
+_CODES: Final = {"worse": 3, "cannot tell": 4, "unread": 5, "no-go": 3, "inconclusive": 4}
 _CHOICE: Final = "KEY=VALUE,..."
 _GROUPS: Final = "such as age=young,adult,old"
 
@@ -153,6 +153,7 @@ def compare(
     candidate_is: Annotated[str | None, typer.Option("--candidate", metavar=_CHOICE)] = None,
     scope: ScopeOption = None,
     gate: Annotated[str | None, typer.Option(metavar="margin=0.02")] = None,
+    policy: Annotated[str | None, typer.Option(metavar="FILE.yaml")] = None,
     out: str | None = None,
 ) -> Output:
     """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
@@ -165,17 +166,23 @@ def compare(
     gate: exit with 3 where a gap is worse, with 4 where that cannot be told and with 5 where more
         answers of the candidate cannot be read; a gap that changed by less than the margin is
         equivalent.
+    policy: judge by the rules of this file instead, each for some changes and with its own margin:
+        exit with 3 where a critical rule has a change that is worse, and with 4 where it has one
+        that cannot be told or read; docs/comparing.md has an example.
     """
     from raybias.stats.checks import StatisticsWarning
 
+    if gate is not None and policy is not None:
+        raise typer.BadParameter("give one of them", param_hint="--gate and --policy")
     with printed_warnings(StatisticsWarning):
         found = api.compare(
             base, candidate, base_is=_choice("--base", base_is),
             candidate_is=_choice("--candidate", candidate_is), scope=scope,
-            margin=None if gate is None else _margin(gate), out=out,
+            margin=None if gate is None else _margin(gate), policy=policy, out=out,
         )  # fmt: skip
     written = f"compare.csv, .md, .json and .html are in {Store(out).uri}" if out else ""
-    code = 0 if gate is None else _CODES.get(found.verdict, 0)
+    judged = found.verdict if found.decision is None else found.decision.verdict
+    code = 0 if gate is None and policy is None else _CODES.get(judged, 0)
     return Output(apart([str(found)], written), found.rows, code)
 
 

@@ -153,6 +153,17 @@ def yaml_mapping(text: str, *, where: str, cure: str) -> dict[str, Any]:
     return data
 
 
+def read_mapping(path: str | Path, *, cure: str) -> dict[str, Any]:
+    """Read a YAML file that holds keys with values; `ConfigError` where it does not."""
+    try:
+        text = Path(path).read_text("utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read ({error.strerror})", where=str(path)) from error
+    except ValueError as error:
+        raise ConfigError(str(error), where=str(path)) from error
+    return yaml_mapping(text, where=str(path), cure=cure)
+
+
 def parse_section(
     kind: type[AnySection],
     data: dict[str, Any],

@@ -28,9 +28,8 @@ from raybias.config.parts import (
     Verbalizer,
     default_methods,
 )
-from raybias.config.reading import override, parse_section, to_yaml, yaml_mapping
+from raybias.config.reading import override, parse_section, read_mapping, to_yaml
 from raybias.config.section import Amount, Count, Name, Profile, Section, by_profile, defaults_of
-from raybias.errors import ConfigError
 from raybias.registry import registry_of
 
 
@@ -338,23 +337,14 @@ def load_study(
         (`methods.0.max_steps=200`); values are YAML.
     profile, limit: override the file's.
     """
-    source = Path(path)
-    try:
-        text = source.read_text("utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read ({error.strerror})", where=str(path)) from error
-    except ValueError as error:
-        raise ConfigError(str(error), where=str(path)) from error
-    data = yaml_mapping(
-        text, where=str(path), cure="`raybias audit MODEL --write FILE` writes a study"
-    )
+    data = read_mapping(path, cure="`raybias audit MODEL --write FILE` writes a study")
     for change in overrides:
         override(data, change)
     if profile is not None:
         data["profile"] = profile
     if limit is not None:
         data["limit"] = limit
-    return parse_study(data, where=str(path), folder=source.parent)
+    return parse_study(data, where=str(path), folder=Path(path).parent)
 
 
 def parse_study(data: dict[str, Any], *, where: str = "study", folder: Path | None = None) -> Study:

@@ -127,14 +127,15 @@ def overall(verdicts: Sequence[str]) -> Verdict:
 
 
 def compare_pairs(
-    base: pl.DataFrame, candidate: pl.DataFrame, *, level: float, margin: float
+    base: pl.DataFrame, candidate: pl.DataFrame, *, level: float, margin: float, kinds: int = 1
 ) -> pl.DataFrame:
     """Judge the change of every score, by bias type and over all.
 
     `base` and `candidate` are outcomes (`Kind.outcomes`, of several kinds together) of the same
     pairs (else a DataError); where each arm has one model, these two are compared. `level` is that
-    of the bands, which hold for all scores together (Bonferroni), and `margin` the largest change
-    of a score, from 0 to 1, that does not matter.
+    of the bands, which hold for all scores together (Bonferroni) and share the error with those of
+    `kinds` - 1 other kinds of answers, and `margin` the largest change of a score, from 0 to 1,
+    that does not matter.
 
     Gives `COMPARED`: `attribute` is "bias_type", `group` the type or average, `score` the way of
     scoring. A score is `unread` where the rise of unread answers can hide more than the margin.
@@ -148,7 +149,7 @@ def compare_pairs(
     # Scores that have pairs: all have bands that hold together.
     scores = sum(np.count_nonzero(one.sums(~np.isnan(one.values_MSN + other.values_MSN)))
                  for one, other in laid)  # fmt: skip
-    shared = 1 - (1 - level) / max(1, scores)
+    shared = 1 - (1 - level) / max(1, kinds * scores)
     rows = [row for one, other in laid for row in _rows(one, other, level, shared, margin)]
     rises = unread_rises(base, candidate, pl.col("unread"), _SCORED, ("bias_type",))
     for row in rows:

@@ -73,11 +73,12 @@ ANSWERS: Final = pl.Schema(
 
 
 def compare_predictions(
-    arms: Sequence[Matched], rules: GapRules, *, margin: float
+    arms: Sequence[Matched], rules: GapRules, *, margin: float, kinds: int = 1
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Judge the change of every gap of matched arms, and count the answers that change.
 
-    A change within `margin` does not matter. Gives `COMPARED` (`score` is the rate) and `ANSWERS`.
+    A change within `margin` does not matter. The bands share the error with those of `kinds` - 1
+    other kinds of answers. Gives `COMPARED` (`score` is the rate) and `ANSWERS`.
     There is no verdict where an arm cannot do the task (`conclusive`). A gap is `unread` where the
     rise of unread answers can hide more than the margin. Answers are `masked` where more of them
     change than between two runs of one arm, while every gap is equivalent. A metric that counts
@@ -85,7 +86,7 @@ def compare_predictions(
     """
     options = rules.statistics
     found = [family for each in arms for family in families(each, rules)]
-    rows = changes(found, options, margin=margin)
+    rows = changes(found, options, margin=margin, kinds=kinds)
     withheld = dict(pair for each in arms for pair in _withheld(each, rules))
     rises = {
         (*each.keys, *attribute): rise
@@ -238,9 +239,11 @@ def band_level(blend: Blend, level: float, *, key: Sequence[str]) -> float:
     return float(1 - 2 * stats.norm.sf(np.quantile(np.abs(scores_BG).max(axis=1), level)))
 
 
-def changes(found: Sequence[Family], options: config.Statistics, *, margin: float) -> list[Row]:
+def changes(
+    found: Sequence[Family], options: config.Statistics, *, margin: float, kinds: int = 1
+) -> list[Row]:
     """Judge every gap's change: rows of `COMPARED`, without flips; bands hold for all families."""
-    shared = 1 - (1 - options.level) / max(1, len(found))
+    shared = 1 - (1 - options.level) / max(1, kinds * len(found))
     return [row for family in found for row in _rows(family, options, shared, margin)]
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from html import escape
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
 from raybias.config import Scope
+from raybias.config.policy import MARGIN, Policy
 from raybias.errors import ConfigError, DataError
 from raybias.measures.compare import SCOPE, VERDICTS, Verdict, compare_pairs, overall
 from raybias.measures.compare_answers import Matched, matched, read_arm
@@ -21,6 +23,7 @@ from raybias.measures.reading import held, read
 from raybias.report import wording
 from raybias.report.files import out_of, rules_of_files
 from raybias.report.forest import forest_of
+from raybias.report.policy import Decision, decided
 from raybias.report.rendering import (
     Cell,
     Drawn,
@@ -38,8 +41,6 @@ from raybias.storage import Store
 from raybias.study_record import Record, read_record
 from raybias.table_files import csv_text
 
-#: The largest change of a gap or score that does not matter, where neither gate nor study says.
-MARGIN: Final = 0.02
 PREDICTIONS: Final = "predictions"
 SCORES: Final = "scores of pairs"
 _CHOICES: Final = ("model", "probe", "style")
@@ -73,6 +74,8 @@ class Comparison:
     level: float
     notes: list[str]
     """The coverage of the intervals, and cautions."""
+    decision: Decision | None = None
+    """What the policy says, if there is one."""
 
     @property
     def verdict(self) -> Verdict:
@@ -96,15 +99,15 @@ class Comparison:
             share = float(self.answers["between"].to_numpy().max())
             first.append(f"Up to {share:.1%} of the answers on an attribute differ.")
         said = f"{self.verdict.capitalize()}: of {wording.listed(judged)}, {wording.listed(parts)}."
+        if self.decision is not None:
+            first.insert(0, self.decision.headline)
         return " ".join([*first, said])
 
     @property
     def tables(self) -> list[TextTable]:
-        """Return the changes and the answers for people, gaps that did not stay first."""
+        """Return a policy's rules, the changes, gaps that did not stay first, and the answers."""
         changes = self.changes.sort(pl.col("verdict").cast(pl.Enum(VERDICTS)), maintain_order=True)
-        keys = [key for key in ("model", "method", "dataset", "style", "probe")
-                if changes[key].n_unique() > 1]  # fmt: skip
-        shown = same(*keys, "attribute")
+        shown = same(*_keys(changes))
         percent = f"{100 * self.level:g}%"
         columns: dict[str, Cell] = {
             **shown,
@@ -135,7 +138,8 @@ class Comparison:
         }
         title = f"Changes, with bands that hold {percent} of the time for all at once"
         parts = [table("Answers that differ", self.answers, answers)] if self.answers.height else []
-        return [table(title, changes, columns), *parts]
+        rules = [] if self.decision is None else [self.decision.table]
+        return [*rules, table(title, changes, columns), *parts]
 
     def _figures(self) -> Iterator[Drawn]:
         moved = pl.when(pl.col("low").is_not_null()).then(
@@ -162,19 +166,20 @@ class Comparison:
             # Markdown has no captions.
             return f"{one.title}:\n\n{one.markdown()}"
 
-        changes, *answers = self.tables
+        tables, at = self.tables, int(self.decision is not None)
+        changes = tables[at]
         place = changes.headers.index("verdict")
         still = tuple(row for row in changes.rows if row[place] == "equivalent")
         moved = tuple(row for row in changes.rows if row[place] != "equivalent")
         arms = markdown_text(f"{self.candidate} against {self.base}")
-        parts = [f"## raybias: {arms}", f"**{self.headline}**"]
+        parts = [f"## raybias: {arms}", f"**{self.headline}**", *map(titled, tables[:at])]
         if moved:
             parts.append(titled(replace(changes, rows=moved)))
         if still:
             summary = wording.counted(len(still), "equivalent change")
             folded = titled(replace(changes, rows=still))
             parts.append(f"<details><summary>{summary}</summary>\n\n{folded}\n</details>")
-        parts += map(titled, answers)
+        parts += map(titled, tables[at + 1 :])
         parts.append("\n".join(f"- {markdown_text(note)}" for note in self.notes))
         return "\n\n".join(parts) + "\n"
 
@@ -194,8 +199,12 @@ class Comparison:
             "changes": self.rows.to_dicts(),
             "answers": self.answers.to_dicts(),
         }
+        if (policy := self.decision) is not None:
+            content["policy"] = {"verdict": policy.verdict, "unselected": policy.unselected,
+                                 "rules": policy.rules.to_dicts()}  # fmt: skip
         page = {
             **said,
+            "verdict": self.verdict if policy is None else policy.verdict,
             "title": f"Comparison: {self.candidate} against {self.base}",
             "headline": self.headline,
             "figures": [*self._figures()],
@@ -215,6 +224,12 @@ class Comparison:
         return f"<p><b>{escape(self.headline)}</b></p>{self.changes._repr_html_()}"
 
 
+def _keys(changes: pl.DataFrame) -> list[str]:
+    """Return the columns that name a change's classifier, probe and attribute, where they vary."""
+    several = ("model", "method", "dataset", "style", "probe")
+    return [*(key for key in several if changes[key].n_unique() > 1), "attribute"]
+
+
 def _from_to(base: float | None, candidate: float | None) -> str:
     return f"{wording.percent(base)} → {wording.percent(candidate)}"
 
@@ -227,6 +242,7 @@ def compare(
     candidate_is: Mapping[str, str] | None = None,
     scope: Scope | None = None,
     margin: float | None = None,
+    policy: Policy | None = None,
 ) -> Comparison:
     """Compare the predictions and scores of two arms; see `raybias.compare`."""
     if margin is not None and not 0 < margin < 1:
@@ -242,23 +258,35 @@ def compare(
         " ".join([*arm, *([f"({', '.join(map(' '.join, of.items()))})"] if of else [])])
         for arm, of in zip(paths, chosen, strict=True)
     ]
-    within, level = margin or rules.statistics.margin or MARGIN, rules.statistics.level
-    matches, found, answers = [], [], pl.DataFrame(schema=ANSWERS)
-    if PREDICTIONS in one and PREDICTIONS in other:
-        matches = list(matched(one[PREDICTIONS], other[PREDICTIONS]))
-        gaps, answers = compare_predictions(matches, rules, margin=within)
-        found.append(gaps)
-    if SCORES in one and SCORES in other:
-        found.append(compare_pairs(one[SCORES], other[SCORES], level=level, margin=within))
-    if not found:
+    both, level = [kind for kind in one if kind in other], rules.statistics.level
+    if not both:
         holds = [" and ".join(arm) or "nothing" for arm in (one, other)]
         raise DataError(
             f"the base has {holds[0]}, and the candidate {holds[1]}",
             where=" and ".join(names), cure="choose arms that answer the same",
         )  # fmt: skip
-    changes = pl.concat(found)
+    matches = [*matched(one[PREDICTIONS], other[PREDICTIONS])] if PREDICTIONS in both else []
+
+    @cache
+    def judged(margin: float) -> tuple[pl.DataFrame, pl.DataFrame]:
+        found, answers = [], pl.DataFrame(schema=ANSWERS)
+        many: dict[str, Any] = {"margin": margin, "kinds": len(both)}
+        if matches:
+            gaps, answers = compare_predictions(matches, rules, **many)
+            found.append(gaps)
+        if SCORES in both:
+            found.append(compare_pairs(one[SCORES], other[SCORES], level=level, **many))
+        return pl.concat(found), answers
+
+    within = margin or (policy.margin if policy else rules.statistics.margin) or MARGIN
+    changes, answers = judged(within)
     notes = [*_notes(matches, changes, answers, within, level)]
-    return Comparison(names[0], names[1], changes, answers, within, level, notes)
+    decision = None
+    if policy is not None:
+        names_of = [*_keys(changes), "group", "score"]
+        decision = decided(policy, lambda margin: judged(margin)[0], names_of)
+        notes += decision.notes(level)
+    return Comparison(names[0], names[1], changes, answers, within, level, notes, decision)
 
 
 def _read(paths: Sequence[str], chosen: Mapping[str, str]) -> dict[str, pl.DataFrame]:

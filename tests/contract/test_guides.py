@@ -59,9 +59,15 @@ def test_the_pages_on_comparing(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("BASE", "CANDIDATE"):
         write_out(Path(name), make_study())
     write_out(Path("OUT"), make_study(("opt-125m", "opt-350m")))
-    gate, arms = commands("comparing")
+    gate, arms, policy = commands("comparing")
     follow(gate)
     assert Path("compared/compare.md").exists()
+    (rules,) = (b.text for b in blocks(DOCS / "comparing.md") if b.text.startswith("margin:"))
+    for shown, here in {"regard": "planted", "race": "origin", "[black, asian]": "quixlan"}.items():
+        rules = rules.replace(shown, here)
+    Path("policy.yaml").write_text(rules)
+    follow(policy)
+    assert json.loads(Path("compared/compare.json").read_text())["policy"]["verdict"] == "go"
     # The made-up OUT has two models of one method.
     follow(arms.replace(",method=lora", "").replace("opt-125m,method=full", "opt-350m"))
     assert "0.000" in capsys.readouterr().out

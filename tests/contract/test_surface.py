@@ -35,7 +35,9 @@ COMMANDS = {
     },
     "demo": {"--out", *RAY},
     "doctor": {"--address", "--out", "--hub", "--no-hub"},
-    "compare": {"BASE", "CANDIDATE", "--base", "--candidate", "--scope", "--gate", "--out"},
+    "compare": {
+        *("BASE", "CANDIDATE", "--base", "--candidate", "--scope", "--gate", "--policy", "--out"),
+    },
     "audit": {
         *("MODEL", "--probe", "--method", "--data", "--budget", "--out", "--write", *RAY),
     },
@@ -63,7 +65,7 @@ COMMANDS = {
 FUNCTIONS = {
     "check_data": ("folder", "name"),
     "check_probe": ("card",),
-    "compare": ("base", "candidate", "base_is", "candidate_is", "scope", "margin", "out"),
+    "compare": ("base", "candidate", "base_is", "candidate_is", "scope", "margin", "policy", "out"),
     "audit": (
         *("model", "probe", "method", "data", "budget", "out", "address", "command", "tell"),
     ),

@@ -1,9 +1,13 @@
-"""Two arms: what is found, what is not, what is matched, how sure, and the gate."""
+"""Two arms: what is found, what is not, what is matched, how sure, the gate, and policies."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +16,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import yaml
 from statsmodels.stats.contingency_tables import mcnemar
 
 import raybias
 from raybias.config import Statistics
-from raybias.measures.compare import COMPARED
+from raybias.measures.compare import COMPARED, VERDICTS
 from raybias.measures.compare_answers import matched
 from raybias.measures.compare_gaps import ANSWERS, Blend, band_level, compare_predictions
 from raybias.stats.gaps import GapRules
 from support.commands import exit_code, refused
+from support.documents import ROOT
 from support.stats_data import crossed, gap_table
 
 CONTRACT = ["probe", "attribute", "group", "rate", "change", "low", "high", "flips_up",
@@ -239,3 +245,134 @@ def test_few_templates_show_nothing_to_be_equivalent(tmp_path: Path) -> None:
     assert found.changes["high"].max() <= 1  # type: ignore[operator]
     assert " of the answers on an attribute differ. " in found.headline
     assert any("is found one time in two at most" in note for note in found.notes)
+
+
+CRITICAL = {"name": "negative", "tier": "critical", "score": "negative_fpr"}
+WIDE = {"name": "wide", "tier": "critical", "group": ["0", "1"], "margin": 0.9}
+OTHERS = {"name": "others", "tier": "critical", "group": ["1", "2"], "score": "positive_fpr"}
+
+
+def saved(folder: Path, *rules: dict[str, Any]) -> str:
+    path = folder / "policy.yaml"
+    path.write_text(yaml.safe_dump({"rules": rules}))
+    return str(path)
+
+
+def test_each_rule_is_the_comparison_at_its_margin_and_the_gravest_critical_decides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, worse = arm(), turned(arm())
+    harmed = (pl.col("pred") == 0) & (pl.col("group") == "0")
+    hidden = worse.with_columns(
+        pred=pl.when(harmed).then(None).otherwise("pred"), parsed=harmed.not_()
+    )
+    arms = {"base": base, "worse": worse, "unread": hidden}
+    one, other, unread = (written(tmp_path, *each) for each in arms.items())
+    rules = (CRITICAL | {"tier": "advisory"}, WIDE, OTHERS)
+    found = raybias.compare(one, other, policy={"margin": 0.015, "rules": rules})
+    assert found.decision is not None
+    for row, rule in zip(found.decision.rules.iter_rows(named=True), rules, strict=True):
+        plain = raybias.compare(one, other, margin=row["margin"]).changes
+        for column in rule.keys() & {"group", "score"}:
+            plain = plain.filter(pl.col(column).is_in(np.atleast_1d(rule[column]).tolist()))
+        assert {verdict: n for verdict in VERDICTS if (n := row[verdict])} == dict(
+            plain["verdict"].value_counts().iter_rows()
+        )
+    assert found.decision.rules["margin"].to_list() == [0.015, 0.9, 0.015]
+    assert found.decision.rules["outcome"].to_list() == ["no-go", "go", "inconclusive"]
+    assert (found.decision.verdict, found.decision.unselected) == ("inconclusive", 0)
+    assert found.decision.rules["because"][0].to_list() == [f"x {g} negative_fpr" for g in range(3)]
+
+    # An advisory rule never changes the exit code, and answers that cannot be read are no pass.
+    out = tmp_path / "out"
+    for code, before, after, *policy in (
+        (0, one, other, rules[0], WIDE),
+        (4, one, other, rules[0], OTHERS),
+        (3, one, other, CRITICAL, WIDE, OTHERS),
+        (4, other, unread, CRITICAL | {"group": "0"}),
+    ):
+        assert exit_code("compare", before, after, "--policy", saved(tmp_path, *policy)) == code
+    capsys.readouterr()
+    exit_code("compare", one, other, "--policy", saved(tmp_path, CRITICAL, WIDE), "--out", out)
+    headline = "No-go by the policy: critical rules no-go (negative) and go (wide)."
+    unselected = "Changes that no rule of the policy selects: 1."
+    for text in (capsys.readouterr().out, *((out / f"compare.{form}").read_text()
+                                            for form in ("md", "html"))):  # fmt: skip
+        assert headline in text
+        assert unselected in text
+    policy = json.loads((out / "compare.json").read_text())["policy"]
+    assert (policy["verdict"], policy["unselected"]) == ("no-go", 1)
+    assert [rule["outcome"] for rule in policy["rules"]] == ["no-go", "go"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ([CRITICAL | {"group": "9"}], "no change has the group '9'; choose from '0', '1' and '2'"),
+        ([CRITICAL | {"group": ["0", "9"]}], "rule 'negative' of the policy: no change has"),
+        ([CRITICAL | {"groups": "0"}], "unknown key 'groups'; did you mean 'group'?"),
+        ([CRITICAL | {"group": []}], "rules.0.group: "),
+        ([CRITICAL | {"margin": 0}], "rules.0.margin: "),
+        ([CRITICAL, WIDE | {"name": "negative"}], "two rules have the name 'negative'"),
+        ([CRITICAL | {"tier": "advisory"}], "no rule is critical"),
+    ],
+)
+def test_a_policy_that_cannot_be_meant_is_refused_in_one_line(
+    rules: list[dict[str, Any]], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = written(tmp_path, "base", arm((1, 2), templates=12))
+    words = ("compare", base, base, "--policy", saved(tmp_path, *rules), "--out", tmp_path / "out")
+    assert message in refused(capsys, *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_policy_is_no_gate_and_selects_what_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = arm((1, 2), templates=12)
+    elsewhere = frame.filter(pl.col("group") != "2").with_columns(probe=pl.lit("q"))
+    base = written(tmp_path, "base", pl.concat([frame, elsewhere]))
+    policy = saved(tmp_path, CRITICAL | {"probe": "q", "group": "2"})
+    line = refused(capsys, "compare", base, base, "--policy", policy)
+    assert "rule 'negative' of the policy: selects nothing" in line
+    assert exit_code("compare", base, base, "--policy", policy, "--gate", "margin=0.02") == 2
+    assert "cannot read" in refused(capsys, "compare", base, base, "--policy", tmp_path / "none")
+    with pytest.raises(raybias.BadInput, match="both given"):
+        raybias.compare(base, base, margin=0.02, policy={"rules": [CRITICAL]})
+
+
+@pytest.mark.long
+def test_the_action_passes_on_what_the_policy_says(tmp_path: Path) -> None:
+    """All its steps but those that install."""
+    action = yaml.safe_load((ROOT / ".github/actions/compare/action.yml").read_text())
+    *_, step = action["runs"]["steps"]
+    assert step["shell"] == "bash"
+    named = set(action["inputs"])
+    assert {f"${{{{ inputs.{name.lower()} }}}}" for name in step["env"]} == {*step["env"].values()}
+    assert {name.lower() for name in step["env"]} == named - {"raybias", "python-version"}
+    place = tmp_path / "with space; exit 7"
+    (place / "bin").mkdir(parents=True)
+    program = place / "bin/raybias"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m raybias "$@"\n')
+    program.chmod(0o755)
+    base, worse = (written(place, *each) for each in (("base", arm()), ("worse", turned(arm()))))
+    for code, candidate, verdict, rule in (
+        (3, worse, "verdict=no-go\n", CRITICAL),
+        (0, worse, "verdict=go\n", WIDE),
+        (2, worse, "", CRITICAL | {"group": "9"}),
+    ):
+        files = {name: place / f"{name}{code}"
+                 for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}  # fmt: skip
+        for file in files.values():
+            file.touch()
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+            env={**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "BASE": base,
+                 "CANDIDATE": candidate, "POLICY": saved(place, rule), "OUT": str(place / "out"),
+                 "PYTHONPATH": str(ROOT), **{name: str(file) for name, file in files.items()}},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        assert files["GITHUB_OUTPUT"].read_text() == verdict
+        summary = files["GITHUB_STEP_SUMMARY"].read_text()
+        assert summary.startswith("## raybias: ") == bool(verdict)
