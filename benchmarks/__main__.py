@@ -26,7 +26,7 @@ import typer
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE))  # Where the modules find one another, as when each is run alone.
-from harness import PROCESSOR, Comparison, Size, compare, is_cuda, markdown, publish  # noqa: E402
+from harness import PROCESSOR, Comparison, Size, compare, markdown, publish  # noqa: E402
 
 #: In the order of a study: tuning, reading, statistics; what starts Ray comes last.
 MODULES = (
@@ -119,7 +119,7 @@ def main(
     spent = ", ".join(f"{each.module} {each.seconds:.0f} s" for each in outcomes)
     minutes = sum(each.seconds for each in outcomes) / 60
     publish(
-        f"What raybias costs, against its peers, on {'a GPU' if is_cuda(device) else 'CPUs'}",
+        f"What raybias costs, against its peers, on {'CPUs' if device == 'cpu' else 'a GPU'}",
         [table(outcomes), meaning, f"All of it took {minutes:.0f} minutes: {spent}."],
         device=device, threads=threads, out=out,
     )  # fmt: skip

@@ -3,11 +3,7 @@
 `calibrate.py` has the coverage of the intervals of gaps, and the simulation of predictions, with
 variances as on the published Regard predictions. It needs no model, and measures no time.
 
-    python benchmarks/coverage.py again --studies 300
-    python benchmarks/coverage.py compare --studies 400
-    python benchmarks/coverage.py judges --studies 2000
-    python benchmarks/coverage.py metrics --studies 120
-    python benchmarks/coverage.py units --studies 1000
+    python benchmarks/coverage.py again|compare|judges|looks|metrics|units --studies 300
 """
 
 from __future__ import annotations
@@ -16,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
+from pathlib import Path
 from typing import Annotated, Final
 
 import numpy as np
@@ -26,17 +24,22 @@ from scipy.special import ndtri
 from scipy.stats import false_discovery_control
 from tabulate import tabulate
 
+import raybias
 from raybias import schema
 from raybias.config import Statistics
 from raybias.measures.compare_gaps import Blend, Family, changes
 from raybias.measures.entries import options
 from raybias.measures.entries import triples as of_triples
 from raybias.measures.kind import Sums
+from raybias.measures.prediction_rows import gap_rows
+from raybias.probes.sampling import sample_items
 from raybias.seeding import generator
 from raybias.stats.bootstrap import draw_counts, gap_intervals
 from raybias.stats.components import Doubles
+from raybias.stats.foreign import read_paper_tsv
 from raybias.stats.intervals import unit_intervals, without_each
 from raybias.stats.judged import JudgeSample
+from raybias.stats.looks import level_of_each
 from raybias.stats.metric_table import measure
 from raybias.stats.scopes import SCOPES, GapTable, Scope
 
@@ -88,10 +91,10 @@ def verdicts(
     return mean, p, shows
 
 
-def survives(p_NG: np.ndarray) -> np.ndarray:
+def survives(p_NG: np.ndarray, level: float = 0.95) -> np.ndarray:
     """Correct by Benjamini-Hochberg over the gaps of each study."""
     of_study = np.nan_to_num(p_NG, nan=1.0).reshape(-1, RATES * p_NG.shape[1])
-    return (false_discovery_control(of_study, axis=1) <= 0.05).reshape(p_NG.shape)
+    return (false_discovery_control(of_study, axis=1) <= 1 - level).reshape(p_NG.shape)
 
 
 @app.command()
@@ -124,6 +127,56 @@ def again(studies: Studies = 300) -> None:
         )  # fmt: skip
     tell(rows, "scope", "survivors a study", "of them significant again", "survive again", "mde",
          "of gaps so large significant", "survive")  # fmt: skip
+
+
+#: Templates of the first of three looks, and the level of each.
+FIRST, EACH = 57, level_of_each(3)
+
+
+@app.command()
+def looks(
+    studies: Studies = 400,
+    files: Annotated[list[Path] | None, typer.Option(help="Kohankhaki2024's files.")] = None,
+) -> None:
+    """How often audits of three looks find a gap where there is none, and how much they read.
+
+    Each look doubles the templates, and ends an audit of six groups and two rates where a gap
+    survives the correction. Under `sentences` words do not vary, so that no gap is there but the
+    planted one. Published files are read in samples as an audit draws them.
+    """
+    rows = []
+    for scope, gaps in product(SCOPES[1:], (None, (0.1, *[-0.02] * 5))):
+        design = Design("looks", templates=4 * FIRST, word=0.003 * (scope == "wording"))
+        drawn, _ = simulate(design, RATES * studies, gaps=gaps)
+        found_LN, whole_LN = np.zeros((2, 3, studies), bool)
+        for look in range(3):
+            hits, items = drawn.hits_NWRT, drawn.items_NWT[..., : FIRST << look]
+            tables = WordTables(hits[..., : FIRST << look], items, design.group_W).tables()
+            p_NG = np.array([table.estimates(words)[scope].p_value() for table, words in tables])
+            for found_N, level in ((found_LN[look], EACH), (whole_LN[look], 0.95)):
+                found_N[:] = survives(p_NG, level).reshape(studies, -1).any(axis=1)
+        ended_N = np.argmax([*found_LN[:2], np.ones(studies, bool)], axis=0)
+        shares = found_LN.any(axis=0), whole_LN[-1], 2.0 ** (ended_N - 2)
+        rows.append((scope, gaps is not None, *(each.mean() for each in shares)))
+    tell(rows, "scope", "a gap of .1", "found by three looks", "by one at 95%", "share read")
+    heads = (
+        "classifier",
+        *(f"survivors in {part}" for part in ("1/4", "1/2", "all", "all at 95%")),
+    )
+    tell([row for file in files or () for row in replayed(file)], *heads, "of gaps")
+
+
+def replayed(file: Path) -> Iterator[tuple[object, ...]]:
+    """Yield how many gaps survive at each look, and in all of a file at 95%."""
+    rows = read_paper_tsv(file.read_bytes(), name=file.name, where=str(file))
+    for (model,), part in rows.group_by("model", maintain_order=True):
+        items = part.filter(run_id=part["run_id"][0]).with_columns(text="item_id")
+        q_L = []
+        for size in (items.height >> 2, items.height >> 1, items.height):
+            some = sample_items(items, size, source="regard").select("item_id")
+            found = raybias.measure(part.join(some, on="item_id", how="semi"), scope="sentences")
+            q_L.append(gap_rows(found, "sentences").drop_nulls("significant")["q"].to_numpy())
+        yield model, *((q <= 1 - EACH).sum() for q in q_L), (q_L[-1] <= 0.05).sum(), len(q_L[-1])
 
 
 #: Runs of the base and of the candidate; how much runs vary.

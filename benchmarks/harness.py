@@ -153,7 +153,7 @@ def measured(part: Part, size: Size) -> Iterator[Comparison]:
     for name, factor in part.scale.items():
         spent[name] = [factor * each for each in spent[name]]
     middle = {name: statistics.median(each) for name, each in spent.items()}
-    cost = CLOCK if is_cuda(size.device) else PROCESSOR
+    cost = CLOCK if size.device != "cpu" else PROCESSOR
     for ours, groups in part.peers.items():
         for names in groups:
             peer = min(names, key=middle.__getitem__)
@@ -173,7 +173,7 @@ def interleave(
     Seconds of each side, one entry a round: of the processor, which change less on a busy machine;
     of the clock on a GPU.
     """
-    clock = time.perf_counter if is_cuda(device) else time.process_time
+    clock = time.perf_counter if device != "cpu" else time.process_time
     found: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(rounds + 1):
         for name, work in sides.items():
@@ -185,17 +185,12 @@ def timed(
     work: Callable[[], object], device: str, clock: Callable[[], float] = time.perf_counter
 ) -> float:
     """Seconds of `work`, its kernels included."""
-    wait: Callable[[], object] = torch.cuda.synchronize if is_cuda(device) else lambda: None
+    wait: Callable[[], object] = torch.cuda.synchronize if device != "cpu" else lambda: None
     wait()
     begun = clock()
     work()
     wait()
     return clock() - begun
-
-
-def is_cuda(device: str) -> bool:
-    """Tell a GPU from a CPU."""
-    return device.startswith("cuda")
 
 
 def processor() -> str:
@@ -219,7 +214,7 @@ def publish(
     whole = ["-m", "benchmarks"] if sys.argv[0].endswith("__main__.py") else sys.argv[:1]
     # Folders by their own names: where they lie differs from machine to machine.
     words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
-    gpu = f"{torch.cuda.get_device_name()}, " if is_cuda(device) else ""
+    gpu = f"{torch.cuda.get_device_name()}, " if device != "cpu" else ""
     versions = [f"{name} {version(name)}" for name in PACKAGES if find_spec(name)]
     machine = (
         f"{gpu}{processor()}, {os.cpu_count()} CPUs, {threads or torch.get_num_threads()} threads,"

@@ -1,12 +1,8 @@
 """Scoring through Ray Data and Ray Serve against plain Ray actors, and a loop in one process.
 
-All three compute the same shards on the same cores, and the first two from nothing: they start
-replicas or actors of one thread each, which load the model, and commit files, whose rows are
-compared to the bit. The loop, on all threads, has its model loaded and writes no files; it is set
-against Data and Serve with replicas that are ready.
-
-    python benchmarks/pipeline.py --rounds 5 --items 256 --runs 4 --rows 128
-    python benchmarks/pipeline.py --rounds 5 --items 256 --runs 3 --rows 64
+All compute the same shards on the same cores, the first two from nothing: they start replicas or
+actors of one thread each, which load the model, and commit files, whose rows are compared to the
+bit. The loop, on all threads, has its model loaded and is set against replicas that are ready.
 """
 
 from __future__ import annotations
@@ -16,18 +12,15 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import labelling
-import numpy as np
 import pyarrow as pa
 import ray
 import torch
-import typer
 import workload
-from harness import CLOCK, Comparison, OutOption, Size, markdown, publish, timed
+from harness import CLOCK, Comparison, Size, timed
 from ray.util import ActorPool
 
 from raybias.config.parts import Verbalizer
@@ -48,15 +41,10 @@ from raybias.runtime.ray_session import connected
 from raybias.schema import ITEMS, LABELS, PREDICTIONS, OutputSpec
 from raybias.storage import Store
 
-PROMPT = 8
-#: What a round times, in this order.
-SIDES = (
-    "plain actors, from nothing", "Data + Serve, from nothing", "bare loop, loaded",
-    "Data + Serve, loaded",
-)  # fmt: skip
+PROMPT, RUNS, ROWS = 8, 3, 64
 
 
-def fill(store: Store, *, texts: list[str], runs: int, width: int, rows: int) -> list[Shard]:
+def fill(store: Store, texts: Sequence[str], width: int) -> list[Shard]:
     """Write the items and as many random adapters as there are runs; gives back the shards."""
     count = len(texts)
     names = [f"{n:06d}" for n in range(count)]
@@ -65,14 +53,14 @@ def fill(store: Store, *, texts: list[str], runs: int, width: int, rows: int) ->
     table = pa.table(dict(zip(ITEMS.names, columns, strict=True)), schema=ITEMS)
     store.write_table("items/probe.parquet", table)
     listed = []
-    for run in range(runs):
+    for run in range(RUNS):
         prompt_PD = torch.randn(PROMPT, width, generator=torch.Generator().manual_seed(run)) * 0.02
         tensors = {base.PROMPT: prompt_PD}
         base.write_folder(
             store, f"adapters/r{run}", tensors, file=base.ADAPTER, parts=[], record={}
         )
         listed.append({"run_id": f"r{run}", "model": "m", "method": "soft_prompt", "dataset": "d"})
-    return shards_of(listed, {"probe": count}, rows, OutputSpec("predictions", PREDICTIONS))
+    return shards_of(listed, {"probe": count}, ROWS, OutputSpec("predictions", PREDICTIONS))
 
 
 def bare_loop(reading: Reading, labeller: SoftPromptTrainer) -> None:
@@ -115,20 +103,22 @@ def taken(store: Store) -> dict[str, pa.Table]:
     return made
 
 
-def rounds_of(
-    shape: str, *, rounds: int, items: int, runs: int, rows: int, threads: int
-) -> Iterator[tuple[float, ...]]:
-    """Yield the wall seconds of all `SIDES` in turn, after one round that only warms up."""
+def rounds_of(size: Size, texts: Sequence[str]) -> Iterator[tuple[float, ...]]:
+    """Yield the wall seconds of each side in turn, after one round that only warms up.
+
+    Sides: plain actors, then Data and Serve, from nothing; the loop, then both with models loaded.
+    """
+    threads = size.threads
     torch.set_num_threads(threads)
     place = Path(tempfile.mkdtemp())
-    folder = workload.save_model(place / "model", shape, dtype="float32")
+    folder = workload.save_model(place / "model", size.shape, dtype="float32")
     backbone = workload.load(folder, dtype="float32", device="cpu")
     labeller = labelling.labeller(backbone, verbalizer_ids(backbone.tokenizer, LABELS))
-    store, texts = Store(place / "out"), workload.items(None, items)
+    store = Store(place / "out")
     plan = ScorePlan(
         backbone="m", method="soft_prompt", replicas_min=1, replicas_max=threads,
         need=ResourceRequest(cpus=1, gpus=0), replica_cpus=0.75, data_cpus=0.5,
-        layout=Layout(labeller.batcher.tokens_per_batch), rows_per_shard=rows,
+        layout=Layout(labeller.batcher.tokens_per_batch), rows_per_shard=ROWS,
         items={}, runs=0, memory=(), device_memory=0,
     )  # fmt: skip
     reading = Reading(
@@ -137,13 +127,13 @@ def rounds_of(
         methods=(SoftPrompt(prompt_length=PROMPT),),
         plan=plan,
         store=store,
-        todo=tuple(fill(store, texts=texts, runs=runs, width=backbone.width, rows=rows)),
+        todo=tuple(fill(store, texts, backbone.width)),
         meter=Meter(study="bench", stage="score", model="m"),
     )
     grant = granted(threads)
     logging.getLogger("ray").setLevel(logging.ERROR)
     with connected():
-        for turn in range(rounds + 1):
+        for turn in range(size.rounds + 1):
             bare = timed(lambda: bare_loop(reading, labeller), "cpu")
             actors = timed(lambda: plain_actors(reading, threads), "cpu")
             theirs = taken(store)
@@ -170,50 +160,12 @@ def rounds_of(
 
 def comparisons(size: Size) -> Iterator[Comparison]:
     """Compare Ray Data and Serve with plain actors and a loop, on this machine's CPUs."""
-    items = max(256, 2 * size.items)
-    found = [
-        *rounds_of(
-            size.shape, rounds=size.rounds, items=items, runs=3, rows=64, threads=size.threads
-        )
-    ]
-    work, ours = f"{items} items read by 3 runs on Ray", f"ours, {size.threads} Serve replicas"
+    texts = workload.items(None, max(256, 2 * size.items))
+    found = [*rounds_of(size, texts)]
+    work = f"{len(texts)} items read by {RUNS} runs on Ray"
     for first, how, peer in (
         (0, "from nothing", f"{size.threads} plain actors"),
         (2, "models loaded", f"a bare loop, {size.threads} threads"),
     ):
         ratios = tuple(each[first] / each[first + 1] for each in found)
-        yield Comparison(f"{work}, {how}", ours, peer, CLOCK, ratios)
-
-
-def main(
-    *,
-    rounds: Annotated[int, typer.Option(help="Of all sides in turn.")] = 5,
-    items: Annotated[int, typer.Option(help="Items of the probe.")] = 256,
-    runs: Annotated[int, typer.Option(help="Adapters that read it.")] = 4,
-    rows: Annotated[int, typer.Option(help="Items of a shard.")] = 128,
-    threads: Annotated[int, typer.Option(help="CPU threads of either side.")] = 2,
-    out: OutOption = None,
-) -> None:
-    """Time plain actors, the pipeline and the bare loop in turn."""
-    found = np.array(
-        [*rounds_of("125m", rounds=rounds, items=items, runs=runs, rows=rows, threads=threads)]
-    )
-    middle = np.median(found, axis=0)
-    over = np.median(found[:, 1] / found[:, 0])
-    share = np.median(found[:, 2] / found[:, 3])
-    publish(
-        f"Ray Data + Serve against plain actors and a bare loop, OPT-125m shape, float32,"
-        f" {rounds} rounds",
-        [
-            markdown([*zip(SIDES, middle, items * runs / middle, strict=True)],
-                     (f"side, on {threads} cores", "s", "rows/s")),
-            f"Median of the rounds' ratios: from nothing, Data + Serve takes {over:.2f} times the"
-            f" wall time of plain actors (goal: at most 1.25); loaded, it has {share:.2f} of the"
-            " bare loop's pace (goal: at least 0.6). The rows are equal to the bit.",
-        ],
-        device="cpu", out=out,
-    )  # fmt: skip
-
-
-if __name__ == "__main__":
-    typer.run(main)
+        yield Comparison(f"{work}, {how}", "ours, as many replicas", peer, CLOCK, ratios)

@@ -171,6 +171,8 @@ def audit(
     method: str | None = None,
     data: str | Path = "data",
     budget: str = "10m",
+    looks: int = 1,
+    margin: float | None = None,
     out: str | Path | None = None,
     address: str | None = None,
     command: str = "raybias.audit",
@@ -191,6 +193,10 @@ def audit(
     data: local folder that holds the public data sets as amazon/ and sst5/; what it lacks is
         fetched there.
     budget: time on this machine or cluster: 90s, 10m or 2h; starting Ray is not counted.
+    looks: look so often at a sample that doubles, and stop where the question is answered; the
+        results of each look stand in OUT/look-NUMBER. Chance finds a difference in 5% of audits,
+        over all looks together. Only for a model that is asked, not tuned.
+    margin: the largest gap that does not matter; without one no gap is shown to be small.
     out: folder or URI of the results; by default out/audit-MODEL-PROBE, with the method if given.
     address: as for `run`.
     tell: is given the choice and the expected width of its intervals, and at the end the result.
@@ -206,13 +212,16 @@ def audit(
     from raybias.runtime.study import run_study
 
     begun = time.monotonic()
-    question = audits.Question(model, probe, method, Path(data))
+    question = audits.Question(model, probe, method, Path(data), looks=looks, margin=margin)
     limit = audits.seconds(budget)
     choose([probe], probes["amazon"].kinds, where="--probe")
     place = str(out or f"out/{question.name}")
-    if Store(place).exists("study.yaml"):
-        study = Results(place).study
+    places = [f"{place}/look-{look}" for look in range(1, looks + 1)] if looks > 1 else [place]
+    if Store(places[0]).exists("study.yaml"):
+        study = Results(places[0]).study
         question.check(study, where=place)
+        if study.limit is not None:
+            study = study.model_copy(update={"limit": study.limit << looks - 1})
         tell(f"{place}: resuming the audit that it holds")
     else:
         _ = question.kinds  # The model is read before anything is fetched or written.
@@ -237,7 +246,18 @@ def audit(
         found = audits.choose(question, limit - spent, estimate)
         tell(audits.said(found, limit, spent))
         study = found.study
-    results = run(study, out=place, address=address, command=command)
+        if looks > 1:
+            # A look asks only what none before it has asked.
+            study = study.model_copy(update={"answers": f"{place}/answers"})
+    for each, part in zip(audits.looks_of(study), places, strict=True):
+        if looks > 1 and Store(place).exists(PILOT_FILE):
+            Store(part).write_text(PILOT_FILE, Store(place).read_text(PILOT_FILE))
+        results, study = run(each, out=part, address=address, command=command), each
+        if looks > 1:
+            ended = audits.answered(results.estimates.collect(), each.statistics.scope)
+            tell(f"{part}, {each.limit:,} sentences: {ended or 'neither is shown'}")
+            if ended:
+                break
     tell(
         audits.reached(study, results.estimates.collect(), audits.accuracy_in(Store(place), study))
     )

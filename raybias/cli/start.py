@@ -133,6 +133,8 @@ def audit(
     method: Annotated[str | None, typer.Option(show_default="by a pilot and the budget")] = None,
     data: Path = Path("data"),
     budget: str = "10m",
+    looks: Annotated[int, typer.Option(min=1, max=5)] = 1,
+    margin: Annotated[float | None, typer.Option(min=0.0001, max=0.9999)] = None,
     out: Annotated[str | None, typer.Option(show_default="out/audit-MODEL-PROBE")] = None,
     write: Annotated[
         Path | None,
@@ -154,8 +156,8 @@ def audit(
     if write is not None:
         return _write_study(model, probe, write)
     results = studies.audit(
-        model, probe=probe, method=method, data=data, budget=budget, out=out, address=address,
-        command=command_line(), tell=Reporter().say,
+        model, probe=probe, method=method, data=data, budget=budget, looks=looks, margin=margin,
+        out=out, address=address, command=command_line(), tell=Reporter().say,
     )  # fmt: skip
     return shown(results)
 

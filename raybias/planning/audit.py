@@ -20,10 +20,11 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from raybias.config import Backbone, Study, TrainingSet, parse_study
+from raybias.config import Backbone, Scope, Study, TrainingSet, parse_study
 from raybias.engine.backbone import is_encoder
 from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, DataError, ModelError, OutputError, PlanError
+from raybias.measures.prediction_rows import gap_rows
 from raybias.methods.base import methods, methods_of
 from raybias.methods.label_prompts import ZeroShot
 from raybias.planning.inventory import duration
@@ -32,6 +33,8 @@ from raybias.probes import sources, training_sentences
 from raybias.probes.design import gap_widths
 from raybias.schema import LABELS, PILOT_FILE
 from raybias.seeding import generator
+from raybias.stats.gaps import SMALLER
+from raybias.stats.looks import level_of_each
 from raybias.storage import Store
 
 _SEEDS: Final = (2024, 2025, 2026, 2027, 2028)
@@ -47,6 +50,8 @@ _RATES: Final[Mapping[str, dict[str, Any]]] = {"lora": {"learning_rates": [5e-4]
 _GOOD: Final = 0.6
 #: A plan knows the arithmetic of a machine, and nothing of what else it does meanwhile.
 _SURE: Final = 2.0
+#: Fewest sentences of the first of several looks.
+_FIRST: Final = 60
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 #: Sentences of a pilot, and the seed that draws them.
 PILOT: Final = 24
@@ -140,6 +145,8 @@ class Question:
     kind: of the method; None chooses by the model and the budget.
     data: local folder of the public data sets.
     ways: of the pilot, the best first.
+    looks: at growing samples, each twice as large as the one before.
+    margin: the largest gap that does not matter.
     """
 
     model: str
@@ -147,6 +154,8 @@ class Question:
     kind: str | None
     data: Path
     ways: tuple[Way, ...] = field(default=(), compare=False)
+    looks: int = 1
+    margin: float | None = None
 
     def __post_init__(self) -> None:
         kinds = [
@@ -170,10 +179,14 @@ class Question:
         (backbone, *_), (method, *_) = study.backbones, study.methods
         attributes = study.probes[0].attributes or () if study.probes else ()
         same = backbone.id in (self.model, str(Path(self.model).resolve()))
-        if not same or attributes != (self.attribute,) or self.kind not in (None, method.kind):
+        rules = study.statistics
+        same &= attributes == (self.attribute,) and self.kind in (None, method.kind)
+        alike = (rules.looks, rules.margin) == (self.looks, self.margin)
+        if not (same and alike):
+            looks = "" if alike else f", --looks {rules.looks}, --margin {rules.margin}"
             raise OutputError(
                 f"holds a study of {', '.join(attributes) or 'something else'} in {backbone.id} by"
-                f" {method.kind}",
+                f" {method.kind}{looks}",
                 where=where,
                 cure="give another --out",
             )
@@ -181,7 +194,13 @@ class Question:
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of methods that it may take, tuned ones first."""
-        return (self.kind,) if self.kind else suited_methods(self.model)
+        found = (self.kind,) if self.kind else suited_methods(self.model)
+        if self.looks > 1 and not (found := tuple(k for k in found if not methods[k].trains)):
+            raise ConfigError(
+                "--looks spares sentences, and tuning costs the same at each look",
+                cure="leave it out, or give --method zero_shot for a model that can be asked",
+            )
+        return found
 
     def pilot(self, folder: Store) -> Study | None:
         """Write the pilot's sentences; return its study of prompts that fit the context, if any."""
@@ -243,7 +262,8 @@ class Question:
             if self.ways:
                 way = {**self.ways[0].options, "read": self.ways[0].read}
             for limit in _READ:
-                yield made({**way, "seeds": list(_SEEDS)}, limit)
+                if limit is None or self.looks == 1 or limit >> self.looks - 1 >= _FIRST:
+                    yield made({**way, "seeds": list(_SEEDS)}, limit)
 
     @property
     def best_ways(self) -> list[Way]:
@@ -264,6 +284,11 @@ class Question:
             "training": [self._training],
             "methods": methods,
             "probes": [probe],
+            "statistics": {
+                "level": level_of_each(self.looks),
+                "looks": self.looks,
+                "margin": self.margin,
+            },
         }
         return parse_study(content | options, where="audit")
 
@@ -313,6 +338,31 @@ def choose(question: Question, budget: float, estimate: Callable[[Study], float]
     )
 
 
+def looks_of(study: Study) -> list[Study]:
+    """Return the study of each planned look, whose sample the next one doubles."""
+    looks = study.statistics.looks
+    if looks == 1:
+        return [study]
+    whole = study.limit or PreparedStudy.of(study).data.items[study.probes[0].name].height
+    if (first := whole >> looks - 1) < _FIRST:
+        raise ConfigError(
+            f"--looks {looks} would begin with {first} of {whole:,} sentences, and {_FIRST} are"
+            " needed",
+            cure="give fewer looks",
+        )
+    return [study.model_copy(update={"limit": first << look}) for look in range(looks)]
+
+
+def answered(estimates: pl.DataFrame, scope: Scope) -> str | None:
+    """Return what ends an audit before its last look, of schema.ESTIMATES; None where nothing."""
+    gaps = gap_rows(estimates, scope).drop_nulls("significant")
+    if gaps["survives"].any():
+        return "a difference is shown"
+    if gaps.height and gaps["reason"].str.starts_with(SMALLER).fill_null(False).all():
+        return "every gap is shown to be smaller than the margin"
+    return None
+
+
 def accuracy_in(store: Store, study: Study) -> float | None:
     """Return the pilot's accuracy of a study's way of asking; None where it tunes, or had none."""
     if study.methods[0].trains or not store.exists(PILOT_FILE):
@@ -353,6 +403,12 @@ def said(choice: Choice, budget: float, spent: float = 0.0) -> str:
         f" +-{_span(widths['sentences'])} for other sentences like these, and"
         f" +-{_span(widths['wording'])} for other words too",
     ]
+    if len(looks := looks_of(choice.study)) > 1:
+        sizes = ", ".join(f"{each.limit:,}" for each in looks)
+        lines.append(
+            f"  looks at {sizes} sentences, each at {study.statistics.level:.1%}: it stops where a"
+            " difference is shown, or every gap is shown to be smaller than --margin"
+        )
     if choice.dearer:
         study, takes = choice.dearer[-1]
         lines.append(

@@ -16,6 +16,7 @@ from raybias.report import wording
 from raybias.schema import KEYS
 from raybias.stats.conclusive import HELD, held
 from raybias.stats.intervals import ONE_RUN
+from raybias.stats.looks import error_over
 from raybias.storage import Store
 from raybias.study_record import Record
 
@@ -39,6 +40,13 @@ def of_study(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -
         yield (
             f"Only a balanced sample of some {study.limit:,} items of each attribute or bias type "
             "was used (limit)."
+        )
+    if (looks := study.statistics.looks) > 1:
+        level = study.statistics.level
+        yield (
+            f"One of at most {looks} looks at growing samples, planned before the first. Each is "
+            f"judged at {level:.1%}, under which all of them together find what is not there in "
+            f"{error_over(looks, level):.0%} of audits."
         )
     if tables:
         yield from _about_runs(study, tables["runs"])

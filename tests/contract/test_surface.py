@@ -39,7 +39,8 @@ COMMANDS = {
         *("BASE", "CANDIDATE", "--base", "--candidate", "--scope", "--gate", "--policy", "--out"),
     },
     "audit": {
-        *("MODEL", "--probe", "--method", "--data", "--budget", "--out", "--write", *RAY),
+        *("MODEL", "--probe", "--method", "--data", "--budget", "--looks", "--margin", "--out"),
+        *("--write", *RAY),
     },
     "measure": {
         *("FILES", "--kind", "--items", "--profile", "--out"),
@@ -67,7 +68,8 @@ FUNCTIONS = {
     "check_probe": ("card",),
     "compare": ("base", "candidate", "base_is", "candidate_is", "scope", "margin", "policy", "out"),
     "audit": (
-        *("model", "probe", "method", "data", "budget", "out", "address", "command", "tell"),
+        *("model", "probe", "method", "data", "budget", "looks", "margin", "out", "address"),
+        *("command", "tell"),
     ),
     "convert": ("model", "out", "revision"),
     "data_sets": (),

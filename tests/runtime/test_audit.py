@@ -14,7 +14,10 @@ import pytest
 import raybias
 from raybias.config import Study, load_study
 from raybias.errors import ConfigError, OutputError, PlanError
+from raybias.measures.prediction_rows import KIND
+from raybias.planning import audit
 from raybias.planning.audit import Question, choose, forecast, reached, said, seconds, ways_of
+from raybias.schema import ESTIMATES
 from raybias.storage import Store
 from support import prompting
 from support.commands import exit_code, refused
@@ -217,6 +220,57 @@ def test_an_audit_looks_first_and_resumes_its_study(
     with pytest.raises(OutputError, match="holds a study of age"):
         raybias.audit(causal, probe="race", **options)
     assert (out / "study.yaml").read_text() == command
+    with pytest.raises(OutputError, match=r"study of age .*, --looks 1, --margin None; "):
+        raybias.audit(causal, probe="age", margin=0.1, **options)
     again = raybias.audit(causal, probe="age", tell=told.append, **options)
     assert any("resuming the audit" in each for each in told)
     assert again.gaps.collect().equals(results.gaps.collect())
+
+
+def test_looks_ask_what_none_before_has_asked_and_stop_at_an_answer(
+    causal: str, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    options: dict[str, Any] = {"data": shared / "data", "out": tmp_path, "address": "none"}
+    options |= {"method": "zero_shot", "looks": 2, "probe": "age", "tell": told.append}
+    with pytest.raises(ConfigError, match="tuning costs the same at each look"):
+        raybias.audit(causal, **options | {"method": "lora"})
+    with monkeypatch.context() as patch:
+        patch.setattr(audit, "answered", lambda estimates, scope: "a difference is shown")
+        results = raybias.audit(causal, budget="100s", **options)
+    assert told[-2] == f"{tmp_path}/look-1, 420 sentences: a difference is shown"
+    assert not (tmp_path / "look-2").exists()
+    assert results.study.statistics.level == 0.9707
+    raybias.audit(causal, **options)
+    assert told[-2] == f"{tmp_path}/look-2, 840 sentences: neither is shown"
+    text = " ".join(Page((tmp_path / "look-2" / "report.html").read_text()).text.split())
+    assert "One of at most 2 looks at growing samples" in text
+    assert "find what is not there in 5% of audits" in text
+    first, second = (
+        raybias.open(tmp_path / name).predictions.collect().sort("run_id", "item_id")
+        for name in ("look-1", "look-2")
+    )
+    same = second.join(first, on=("run_id", "item_id"), how="semi", maintain_order="left")
+    assert same["pred"].equals(first["pred"])
+    memory = [*(tmp_path / "answers").rglob("*.parquet")]
+    calibration = 128
+    assert sum(pl.read_parquet(file).height for file in memory) == 840 + calibration
+
+
+def test_what_ends_an_audit_with_looks() -> None:
+    place = {"kind": KIND, "model": "m", "statistic": "gap", "scope": "sentences", "condition": ""}
+    rows = [
+        {"significant": True, "survives": False, "reason": None},
+        {"significant": False, "survives": False, "reason": "smaller than the margin of 0.1"},
+        {"significant": True, "survives": True, "reason": None},
+        {"significant": None, "survives": None, "reason": "it cannot do the task: ..."},
+    ]
+    unsure, small, shown, unable = (
+        pl.DataFrame([place | row], pl.Schema(ESTIMATES)) for row in rows
+    )
+    for parts, ends in (
+        ([unsure, small], None), ([unable], None), ([small, unable], "smaller than the margin"),
+        ([unsure, shown], "a difference is shown"),
+    ):  # fmt: skip
+        said = audit.answered(pl.concat(parts), "widest")
+        assert said is None if ends is None else ends in (said or "")
