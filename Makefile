@@ -67,15 +67,15 @@ lint: $(READY)  ## Style, and which room may import which.
 types: $(READY)
 	$(BIN)/mypy
 
-# A wheel that passes here is the one that is published: it is read by twine, and installed with its
-# dependencies where nothing of this checkout is.
+# A wheel that passes here is the one that is published: it is read by twine, and runs the demonstration
+# where it is installed with its dependencies and nothing of this checkout is.
 dist: .dist/.installed  ## Build and check wheel and sdist.
 	rm -rf dist .dist/fresh
 	.dist/bin/python -m build
 	.dist/bin/twine check --strict dist/*
 	$(PYTHON) -m venv .dist/fresh
 	.dist/fresh/bin/pip install --quiet --constraint constraints.txt dist/*.whl
-	cd .dist && fresh/bin/raybias --version && fresh/bin/raybias --help && fresh/bin/raybias probes list
+	cd .dist && fresh/bin/raybias --version && fresh/bin/raybias --help && fresh/bin/raybias demo --address none --out fresh/demo
 
 .dist/.installed: Makefile
 	$(PYTHON) -m venv .dist
