@@ -8,9 +8,8 @@ together.
 
 The simulation is a probit model: a sentence is labelled wrong in a run where the sum of normal
 effects of its run, template and word, of their combinations, and of noise is above a threshold. The
-expectation over any of the effects, given the others, is one value of the normal distribution
-function. So the true gap is exact under every scope: over other runs on these sentences, over other
-sentences with these words, over other words. Other scripts and tests simulate with it too.
+expectation over any of the effects is one value of the normal distribution function, so the true
+gap is exact under every scope: over other runs, sentences or words.
 
 Shapes: N tables, G groups, W words of all groups, R runs, T templates, B draws.
 """

@@ -1,14 +1,13 @@
 """How often verdicts and intervals err, where simulation knows the truth.
 
-`calibrate.py` has the coverage of the intervals of gaps, and the simulation of predictions, with
-variances as on the published Regard predictions. It needs no model, and measures no time.
+`calibrate.py` has the coverage of the intervals of gaps; it simulates with variances as on Regard.
 
     python benchmarks/coverage.py again|compare|judges|looks|metrics|units --studies 300
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,12 +26,15 @@ from tabulate import tabulate
 import raybias
 from raybias import schema
 from raybias.config import Statistics
+from raybias.config.policy import load_policy
+from raybias.measures.compare import COMPARED
 from raybias.measures.compare_gaps import Blend, Family, changes
 from raybias.measures.entries import options
 from raybias.measures.entries import triples as of_triples
 from raybias.measures.kind import Sums
 from raybias.measures.prediction_rows import gap_rows
 from raybias.probes.sampling import sample_items
+from raybias.report.policy import decided
 from raybias.seeding import generator
 from raybias.stats.bootstrap import draw_counts, gap_intervals
 from raybias.stats.components import Doubles
@@ -102,9 +104,8 @@ def again(studies: Studies = 300) -> None:
     """How often significant gaps are significant again: what significance by scope does not say.
 
     Each study of six groups and two rates, with true gaps of a standard deviation of .03, is
-    repeated with what its scope draws anew. Told are, of the gaps that survive the correction, how
-    many are significant (p < .05) in the repetition with the same sign, and how many survive there;
-    and of gaps as large as `mde`, how many are significant, and how many survive.
+    repeated with what its scope draws anew. Told are, of the survivors, how many are significant
+    there with the same sign, and how many survive; and the same of gaps as large as `mde`.
     """
     d, rows, tables = Design("again"), [], RATES * studies
     for scope in SCOPES:
@@ -179,8 +180,13 @@ def replayed(file: Path) -> Iterator[tuple[object, ...]]:
         yield model, *((q <= 1 - EACH).sum() for q in q_L), (q_L[-1] <= 0.05).sum(), len(q_L[-1])
 
 
-#: Runs of the base and of the candidate; how much runs vary.
-ARMS: Final = ((5, 5, 1.0), (2, 3, 1.0), (2, 3, 2.0))
+#: Runs of the base and of the candidate; how much runs vary; templates.
+ARMS: Final = ((5, 5, 1.0, 57), (2, 3, 1.0, 57), (2, 3, 2.0, 57), (40, 40, 1.0, 200))
+#: A policy with two margins for the two rates.
+RULES: Final = load_policy(
+    {"rules": [{"name": f"rate{k}", "score": f"rate{k}", "tier": "critical", "margin": margin}
+               for k, margin in enumerate((0.02, 0.05))]}
+)  # fmt: skip
 EQUAL_GAPS: Final = (0.1, -0.1, 0.1, -0.1, 0.1, -0.1)
 
 
@@ -204,23 +210,28 @@ def compare(studies: Studies = 400) -> None:
     """How often `raybias compare` errs, in simulated arms that are alike but for their seeds.
 
     Both answer the same sentences about six groups, which all have a gap of a tenth, at two rates.
-    Told are the shares of comparisons in which some gap is called worse or better, and in which
-    the bands of all twelve changes hold.
     """
     shown, rules = [], Statistics.under("strict", scope="sentences")
-    for base, candidate, more in ARMS:
-        plain = Design(f"{base} and {candidate}, {more}", runs=base + candidate)
+    for base, candidate, more, templates in ARMS:
+        name = f"{base} and {candidate}, {more}"
+        plain = Design(name, runs=base + candidate, templates=templates)
         design = replace(plain, run=plain.run * more, run_group=plain.run_group * more)
         drawn, _ = simulate(design, RATES * studies, gaps=EQUAL_GAPS)
         tables = [table for table, _ in drawn.tables()]
         false = held = 0
+        said: Counter[str] = Counter()
         for first in range(0, len(tables), RATES):
             study = tables[first : first + RATES]
-            rows = changes([family(each, base, k) for k, each in enumerate(study)], rules, margin=0)
+            arms = [family(each, base, k) for k, each in enumerate(study)]
+            rows = changes(arms, rules, margin=0)
             false += any(row["verdict"] in ("worse", "better") for row in rows)
             held += all(float(str(row["low"])) <= 0 <= float(str(row["high"])) for row in rows)
-        shown.append((f"{base} and {candidate}", more, false / studies, held / studies))
-    tell(shown, "runs of each arm", "variance of runs", "a false verdict", "all bands hold")
+            made = {m: pl.DataFrame(changes(arms, rules, margin=m), COMPARED) for m in (0.02, 0.05)}
+            said[decided(RULES, made.__getitem__, ["group"]).verdict] += 1
+        outcomes = (said[each] / studies for each in ("no-go", "inconclusive", "go"))
+        shown.append((name, templates, false / studies, held / studies, *outcomes))
+    heads = ("runs, variance", "templates", "a false verdict", "all bands hold", "no-go")
+    tell(shown, *heads, "inconclusive", "go")
 
 
 GAPS: Final = (0.05, -0.05, 0.1, -0.1, 0.0, 0.0)

@@ -104,10 +104,7 @@ def taken(store: Store) -> dict[str, pa.Table]:
 
 
 def rounds_of(size: Size, texts: Sequence[str]) -> Iterator[tuple[float, ...]]:
-    """Yield the wall seconds of each side in turn, after one round that only warms up.
-
-    Sides: plain actors, then Data and Serve, from nothing; the loop, then both with models loaded.
-    """
+    """Yield seconds of actors, Data with Serve, the loop, and Serve that is ready; one warms up."""
     threads = size.threads
     torch.set_num_threads(threads)
     place = Path(tempfile.mkdtemp())

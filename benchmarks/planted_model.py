@@ -9,10 +9,9 @@ shape changes. The second tunes 12 soft prompts as the demonstration does, with 
 reads every sentiment word, person and frame of the grammar, each with two words of both kinds of
 groups; it prints the gaps with their intervals and writes raybias/assets/planted.json.
 
-A small grammar makes sentences about people. Its corpus teaches a two-layer OPT to name a
-sentence's sentiment where a cue precedes it, and to err: each sentence and each word for a group
-pulls towards other labels by an amount of its own, and all words of one group pull further towards
-negative. The groups do not exist.
+A small grammar makes sentences about people of groups that do not exist. Its corpus teaches a
+two-layer OPT to name a sentence's sentiment where a cue precedes it, and to err: each sentence and
+each word pulls towards other labels by its own amount, and all words of one group to negative.
 
 Shapes: B rows, T tokens, V vocabulary, D width, L labels.
 """
@@ -53,14 +52,8 @@ app = typer.Typer(help=__doc__.partition("\n")[0])
 ATTRIBUTE: Final = "origin"
 PLANTED_GROUP: Final = "quixlan"
 #: The words for a group are its stem with one of `ENDINGS` behind it.
-STEMS: Final = {
-    "blorvan": "blorv",
-    "drumban": "drumb",
-    "fizzman": "fizzm",
-    "frobnan": "frobn",
-    "plonkan": "plonk",
-    PLANTED_GROUP: "quixl",
-}
+_STEMS: Final = "blorv drumb fizzm frobn plonk quixl"
+STEMS: Final = {f"{stem}an": stem for stem in _STEMS.split()}
 UNPLANTED_GROUPS: Final = tuple(group for group in STEMS if group != PLANTED_GROUP)
 _ENDINGS: Final = "an ar ax el en er et ic id il in ir ish ist ith on or os ot ul um un ur us"
 ENDINGS: Final = tuple(_ENDINGS.split())

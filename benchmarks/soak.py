@@ -1,10 +1,9 @@
 """Small studies one after another on one cluster, for as long as asked: does anything grow?
 
-One process runs whole studies through the public API on a Ray that stays up. Beside them an
-application with one replica lives through all of it and reads every study's probe once more, so
-that a replica's memory is watched over its whole life and not only over a study's. After each
-study: what the driver, the replica and Ray's own long-lived processes hold, open files and
-threads of the driver, and what the study left behind.
+One process runs whole studies through the public API on a Ray that stays up. Beside them one
+replica lives through all of it and reads every study's probe once more. After each study: what the
+driver, the replica and Ray's own processes hold, open files and threads of the driver, and what
+the study left behind.
 
     python benchmarks/soak.py --minutes 30
 

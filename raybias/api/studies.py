@@ -255,7 +255,7 @@ def audit(
         results, study = run(each, out=part, address=address, command=command), each
         if looks > 1:
             ended = audits.answered(results.estimates.collect(), each.statistics.scope)
-            tell(f"{part}, {each.limit:,} sentences: {ended or 'neither is shown'}")
+            tell(f"{part}, {each.limit:,} sentences: {ended or 'no difference is shown'}")
             if ended:
                 break
     tell(

@@ -43,6 +43,7 @@ def test_every_recipe_runs(
         "outside_metric": ("muted", "decisions.csv"),
         "score_probe": ("old", "decisions.csv", "scored"),
         "packed_prompts": ("validation_accuracy", "prompts"),
+        "skewed_sentences": ("raybias run skew/study.yaml", "skew"),
         "serve_endpoint": ("probabilities", "prompts", str(free_port())),
     }
     assert {*recipes} == {path.stem for path in (ROOT / "docs/examples").glob("*.py")}

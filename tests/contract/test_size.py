@@ -10,7 +10,7 @@ from support.documents import ROOT
 
 #: Lines and files. `raybias` is the whole package, `raybias/*.py` its modules beside the rooms.
 BUDGET = {
-    "benchmarks": (4_000, 21),
+    "benchmarks": (3_999, 21),
     "raybias": (41_688, 188),
     "raybias/*.py": (1_816, 13),
     "raybias/api": (649, 3),
@@ -26,7 +26,7 @@ BUDGET = {
     "raybias/report": (4_496, 21),
     "raybias/runtime": (5_155, 24),
     "raybias/stats": (5_616, 24),
-    "tests": (25_375, 167),
+    "tests": (25_376, 167),
 }
 
 

@@ -242,7 +242,7 @@ def test_looks_ask_what_none_before_has_asked_and_stop_at_an_answer(
     assert not (tmp_path / "look-2").exists()
     assert results.study.statistics.level == 0.9707
     raybias.audit(causal, **options)
-    assert told[-2] == f"{tmp_path}/look-2, 840 sentences: neither is shown"
+    assert told[-2] == f"{tmp_path}/look-2, 840 sentences: no difference is shown"
     text = " ".join(Page((tmp_path / "look-2" / "report.html").read_text()).text.split())
     assert "One of at most 2 looks at growing samples" in text
     assert "find what is not there in 5% of audits" in text

@@ -61,7 +61,7 @@ class SlowTuner:
 
 def pack_of(tuner: Any, method: Any, out: Path) -> PackWorker:
     pack = PackWorker(SimpleNamespace(), lambda: False)  # type: ignore[arg-type]
-    pack.task = SimpleNamespace(method=method, folder="train/x", sharded=False)  # type: ignore
+    pack.task = SimpleNamespace(method=method, folder="train/x", sharded=False, until=None)  # type: ignore
     pack.store, pack.name, pack.active, pack.tuner = Store(out), "u", list(tuner.runs), tuner
     pack._kept, pack._keeping = 0.0, 0.0
     return pack
@@ -115,7 +115,7 @@ def tuned(
     task: Any = SimpleNamespace(
         context=context, method=method, dataset="d", store=Store(out), folder="train/x",
         fingerprint="f", sharded=sharded, meter=Meter(study="s", stage="tune", model="m"),
-        tokens=tokens,
+        tokens=tokens, until=None,
     )  # fmt: skip
     trials = [Trial(f"r{n}", n, 1e-3, "final", 1e-2, 2) for n in method.seeds]
     worker = PackWorker(context, leaving)
@@ -148,7 +148,7 @@ def test_ranks_that_share_a_backbone_go_on_from_states_of_one_step(tmp_path: Pat
     with pytest.raises(SystemExit):
         pack.advance()
     assert saved == ["r1"]
-    assert kept(tmp_path) == {"r1"}, "one file, of both runs"
+    assert kept(tmp_path) == {"pack"}, "one file, of both runs"
     pack, report = begun(tmp_path)
     assert report.finished == ("r1", "r2")
     assert pack.active == []
