@@ -326,6 +326,16 @@ def finished(row: Row) -> bool:
     return bool(row["stop_reason"] != "diverged")
 
 
+def at_cut(row: Row, method: Tuned, cut: SweepCut) -> Row:
+    """Return a run's row as it was at the sweep's cut, whatever became of the run behind it."""
+    if row["steps"] <= cut.step:
+        return row
+    passed = slice(1, 1 + cut.step // method.eval_every)
+    losses, accuracies = row["eval_losses"][passed], row["eval_accuracies"][passed]
+    kept = losses.index(min(losses)) if method.restore_best else -1
+    return {**row, "stop_reason": "cut", "validation_accuracy": accuracies[kept]}
+
+
 def ranked_hyper_parameters(
     rows: Sequence[Row], choices: Sequence[HyperParameters]
 ) -> list[HyperParameters]:

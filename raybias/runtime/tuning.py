@@ -16,6 +16,7 @@ from raybias.errors import WorkFailed
 from raybias.methods import Tuned
 from raybias.methods.tuned import (
     HyperParameters,
+    at_cut,
     hyper_parameter_grid,
     hyper_parameters_of,
     ranked_hyper_parameters,
@@ -159,7 +160,8 @@ class TuningJob:
         """What the sweep's cut leaves, in the study's order."""
         if (cut := self.method.sweep_cut) is None:
             return self.choices
-        rows = self._rows(self._cut.trials, cut.step)
+        found = self._rows(self._cut.trials, cut.step)
+        rows = [at_cut(row, self.method, cut) for row in found]
         best = ranked_hyper_parameters(rows, self.choices)[: cut.keep]
         self.reporter.say(
             f"{self.title}: {len(best)} of {len(self.choices)} combinations go on at step"

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from raybias.engine.adapters.options import SweepCut
 from raybias.errors import WorkFailed
 from raybias.methods import Lora, SoftPrompt
 from raybias.methods.tuned import (
     HyperParameters,
+    at_cut,
     hyper_parameter_grid,
     ranked_hyper_parameters,
     select,
@@ -64,6 +66,22 @@ def test_sweep_takes_the_best_mean_and_the_first_listed_of_equals() -> None:
     assert ranked_hyper_parameters(rows, (fast, middle, slow)) == [slow, fast, middle]
     with pytest.raises(WorkFailed, match="every run of the sweep over 1 combinations diverged"):
         ranked_hyper_parameters(rows[5:], (slow,))
+
+
+def test_a_sweep_is_cut_by_what_its_runs_had_then_also_when_some_have_ended() -> None:
+    cut = SweepCut(step=20, keep=1)
+    rates = {"learning_rates": (1e-2, 1e-3), "sweep_cut": cut, "eval_every": 10}
+    curve = {"eval_losses": [2.0, 1.0, 0.5, 0.9, 0.4], "eval_accuracies": [0.3, 0.5, 0.8, 0.2, 0.1]}
+    ended = row(1, 0.1, rate=1e-2) | curve | {"steps": 40}
+    waits = row(1, 0.7, rate=1e-3, stop="cut") | {"steps": 20}
+    for stop in ("max_steps", "diverged"):
+        rows = [ended | {"stop_reason": stop}, waits]
+        for best in (True, False):
+            tuned = method((1,), keep=1, restore_best=best, **rates)
+            then = [at_cut(each, tuned, cut) for each in rows]
+            assert [each["validation_accuracy"] for each in then] == [0.8, 0.7]
+            choices = hyper_parameter_grid(tuned)
+            assert ranked_hyper_parameters(then, choices) == choices
 
 
 def test_a_sweep_takes_every_combination() -> None:
