@@ -59,7 +59,8 @@ def test_the_pages_on_comparing(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("BASE", "CANDIDATE"):
         write_out(Path(name), make_study())
     write_out(Path("OUT"), make_study(("opt-125m", "opt-350m")))
-    gate, arms, policy = commands("comparing")
+    # What follows them needs a real model.
+    gate, arms, policy, *_ = commands("comparing")
     follow(gate)
     assert Path("compared/compare.md").exists()
     (rules,) = (b.text for b in blocks(DOCS / "comparing.md") if b.text.startswith("margin:"))
