@@ -139,7 +139,7 @@ class LayoutPlanner:
             work=work,
             workers=fit.workers,
             pack=min(size, work.most or size),
-            packs={stage: math.ceil(runs / size) for stage, (runs, _) in work.begun.items()},
+            packs={name: math.ceil(runs / size) for name, (runs, _) in work.stages.items()},
             **self.stage(fit, terms),
         )
 

@@ -77,7 +77,7 @@ class TunePlan(Stage):
 
     workers: that the nodes hold at once; all share one pack where the backbone is sharded.
     pack: most runs that one worker tunes in one step.
-    packs: of the runs of each stage, see `TuningWork.begun`.
+    packs: of the runs of each stage, see `TuningWork.stages`.
     """
 
     method: str

@@ -31,7 +31,7 @@ Kind = Literal["fetch", "rewrite", "tune", "read"]
 class Task:
     """Work of one worker, one worker group or some replicas.
 
-    stage: of tuning, see `TuningWork.begun`.
+    stage: of tuning, see `TuningWork.stages`.
     pack, packs: the task has every `packs`-th run of its stage, from the one at `pack`.
     runs: number of these runs.
     seconds: of computing, once the backbone is loaded; of one replica, where several share it.
@@ -156,7 +156,7 @@ def tuning_tasks(
         each = (stops[pack::packs] for pack in range(packs))
         return [work.pack_seconds(stage.speed, stage.layout, own, name) for own in each]
 
-    for name, (runs, _) in work.begun.items():
+    for name, (runs, _) in work.stages.items():
         packs, stops = stage.packs[name], work.stops(runs, early=early, stage=name)
         if not packs:
             continue

@@ -107,7 +107,7 @@ class TuningWork(Tuning):
     passes: Passes
 
     @property
-    def begun(self) -> dict[str, tuple[int, int]]:
+    def stages(self) -> dict[str, tuple[int, int]]:
         """The stages in order: how many runs each has, and from which step on.
 
         "cut": the sweep until it gives runs up, "sweep", and "final": the runs after it.
@@ -125,7 +125,7 @@ class TuningWork(Tuning):
             return (last,) * runs
         ratio = last / self.first
         steps = (self.first * ratio ** ((n + 0.5) / runs) for n in range(runs))
-        least = self.begun[stage][1]
+        least = self.stages[stage][1]
         return tuple(
             max(least, min(last, math.ceil(each / self.every) * self.every)) for each in steps
         )
@@ -182,7 +182,7 @@ class TuningWork(Tuning):
         """Return the seconds of a stage's pack whose runs stop at these steps and leave it then."""
         if self.most == 1 and len(stops) > 1:
             return sum(self.pack_seconds(speed, layout, (each,), stage) for each in stops)
-        (_, reached), left = self.begun[stage], len(stops)
+        (_, reached), left = self.stages[stage], len(stops)
         # Before the first step.
         seconds = self.evaluation_seconds(speed, layout, left)
         for stop in sorted(stops):
