@@ -13,8 +13,6 @@ from raybias.config.section import Name, Section
 
 #: The largest change of a gap or score that does not matter, where nothing else says.
 MARGIN: Final = 0.02
-#: Columns of a comparison by which a rule selects changes.
-SELECTORS: Final = ("probe", "attribute", "group", "score", "model", "method", "dataset", "style")
 Tier = Literal["critical", "advisory"]
 Margin = Annotated[float, Field(gt=0, lt=1)]
 Values = Annotated[tuple[str, ...], Field(min_length=1)]
@@ -40,7 +38,8 @@ class Rule(Section):
     @property
     def selection(self) -> dict[str, tuple[str, ...]]:
         """Return the values that are selected, by column."""
-        return {column: getattr(self, column) for column in SELECTORS if getattr(self, column)}
+        columns = self.model_dump(exclude={"name", "tier", "margin"})
+        return {column: values for column, values in columns.items() if values}
 
 
 class Policy(Section):

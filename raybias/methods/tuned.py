@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from raybias.engine.packing import PackedSequence
 
 Row = Mapping[str, Any]
+#: Why a run stopped that waits at a sweep's cut, or was given up there.
+CUT: Final = "cut"
 #: Shards whose packed texts are kept for other runs. A run's shards all come before the next run's,
 #: so these are as many as a run has on most studies' probes; one takes a few megabytes.
 _KEPT: Final = 8
@@ -333,7 +335,7 @@ def at_cut(row: Row, method: Tuned, cut: SweepCut) -> Row:
     passed = slice(1, 1 + cut.step // method.eval_every)
     losses, accuracies = row["eval_losses"][passed], row["eval_accuracies"][passed]
     kept = losses.index(min(losses)) if method.restore_best else -1
-    return {**row, "stop_reason": "cut", "validation_accuracy": accuracies[kept]}
+    return {**row, "stop_reason": CUT, "validation_accuracy": accuracies[kept]}
 
 
 def ranked_hyper_parameters(

@@ -120,14 +120,14 @@ def decided(policy: Policy, judge: Callable[[float], pl.DataFrame], keys: list[s
 
 
 def _selected(rule: Rule, changes: pl.DataFrame) -> pl.Series:
-    where, chosen = f"rule {rule.name!r} of the policy", pl.lit(True)
+    where = f"rule {rule.name!r} of the policy"
+    selected = pl.repeat(True, changes.height, eager=True)
     for column, values in rule.selection.items():
         there = changes[column].unique(maintain_order=True).to_list()
         if unknown := [value for value in values if value not in there]:
             cure = f"choose from {wording.listed([*map(repr, there)])}"
             raise ConfigError(f"no change has the {column} {unknown[0]!r}", where=where, cure=cure)
-        chosen &= pl.col(column).is_in(values)
-    selected = changes.select(pl.repeat(True, pl.len()) & chosen).to_series()
+        selected &= changes[column].is_in(values)
     if not selected.any():
         cure = "no change has all these values together; write a rule for each"
         raise ConfigError("selects nothing", where=where, cure=cure)

@@ -25,6 +25,7 @@ from raybias.engine.adapters.tuning import PackedTuner, Run, TokenSet, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.errors import RaybiasError
 from raybias.methods import Tuned
+from raybias.methods.tuned import CUT
 from raybias.runtime.predict.shards import device_name, keep_ways
 from raybias.runtime.progress import Meter, WorkerReport
 from raybias.runtime.ray_internals import leaving_nodes
@@ -32,8 +33,6 @@ from raybias.runtime.worker_group import Zero3, within_memory
 from raybias.storage import Store
 
 RECORD: Final = "raybias.json"
-#: Why a trial stopped that waits at a sweep's cut, or was given up there.
-CUT: Final = "cut"
 #: The states of a pack whose ranks share a backbone; a stage has one such pack.
 _JOINED: Final = "pack"
 #: Large states are saved again after so many times the seconds that saving them took.
