@@ -250,6 +250,17 @@ COMPONENTS: Final = _table(
     "model attribute score group facets variance:float levels method dataset probe style"
 )
 
+#: One row per attribute and score of a model that several engines read: its `gaps` that have a
+#: verdict with every engine, those that `turned`, and the largest difference between two engines,
+#: with its group and engines. `sd_engine` is the root of the component's mean over groups (0 where
+#: that is negative), `half_width` the mean of the intervals.
+ENGINES: Final = _table(
+    """
+    model attribute score engines:int64 gaps:int64 turned:int64 furthest:float group low_engine
+    high_engine sd_engine:float half_width:float method dataset probe style
+    """
+)
+
 #: One row per attribute, score and plan of `stats.design`. `words` are those of the group with the
 #: fewest (null where no group has two), `half_width` that of an average gap's interval (four times
 #: of five from `half_low` to `half_high`), `cost` that of what is added.

@@ -67,9 +67,13 @@ class Backbone(Section):
     sentence likelihoods and soft prompts begin with the same token in any case: the named one, or
     else the tokenizer's BOS (without one, its EOS); where that marks the turns of a chat, the token
     that separates documents. OUT/study.yaml records it."""
+    weights_of: str = ""
+    """Names the backbone that has the same weights, where this one reads them with another engine
+    or in another precision: tables then say what of a gap is the engine's, and claims over models
+    count the model once."""
 
     #: Fields that never change an answer, and so may differ when a study goes on.
-    never_change_answers: ClassVar[frozenset[str]] = frozenset()
+    never_change_answers: ClassVar[frozenset[str]] = frozenset(("weights_of",))
     #: Whether it is a checkpoint that workers load, by whatever engine.
     is_checkpoint: ClassVar[bool] = True
     #: Whether several workers can share its weights.

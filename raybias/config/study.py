@@ -221,6 +221,17 @@ class Study(Section):
         return self
 
     @model_validator(mode="after")
+    def _engines_read_known_weights(self) -> Self:
+        models = [backbone.name for backbone in self.backbones if not backbone.weights_of]
+        for name, model in self.engines.items():
+            if model not in models:
+                raise ValueError(
+                    f"backbone {name!r} has the weights of {model!r}, which is no backbone with"
+                    f" weights of its own; there are {', '.join(models) or 'none'}"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _names_differ(self) -> Self:
         """Refuse parts of one name, and runs or replicas of one name once theirs are joined."""
         _refuse_repeated("backbones", self.backbones)
@@ -287,6 +298,11 @@ class Study(Section):
             "styles": self.styles.pinned(revisions),
         }
         return self.model_copy(update=parts)
+
+    @property
+    def engines(self) -> dict[str, str]:
+        """Backbones that are other engines of a model, each with that model's backbone."""
+        return {each.name: each.weights_of for each in self.backbones if each.weights_of}
 
     @property
     def undecided(self) -> bool:

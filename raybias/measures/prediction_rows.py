@@ -69,10 +69,13 @@ def of_gaps(found: GapAnalysis) -> Iterator[pl.DataFrame]:
     placed = not found.counts.cells["template_id"].null_count()
     drawn = found.drawn if placed and shares(options.metrics) else None
     yield spans(found.gaps, drawn)
-    if found.gaps.select(schema.KEYS).n_unique() > 1:
-        yield extremes(found.gaps, drawn)
-        yield net_significance(found.gaps)
-    together = [*model_tables(found.judgeable)]
+    # Each model counts once, by whichever engines it was read.
+    models = found.gaps.filter(~pl.col("model").is_in([*found.rules.engines]))
+    if models.select(schema.KEYS).n_unique() > 1:
+        yield extremes(models, drawn)
+        yield net_significance(models)
+    own = (each for each in found.judgeable if each.keys[0] not in found.rules.engines)
+    together = [*model_tables([*own])]
     yield over_models(together, without_extras(found.counts.words), options)
     yield reliability(found.judgeable, found.word_variances, together)
     yield null_check(found.judgeable, found.word_variances, options)

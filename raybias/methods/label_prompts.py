@@ -281,17 +281,20 @@ class PromptedReader(Reader):
                 said = self._ask(run, [f"calibration-{n}" for n in range(len(texts))], texts)()
                 self.means[run.run_id] = _scores(said).mean(axis=0)
             offsets_L = self.means[run.run_id]
+        told = [_told(scores_L) for scores_L in scores_NL]
+        likeliest = zip((scores_NL - offsets_L).argmax(axis=1).tolist(), told, strict=True)
         return predictions(
             items,
             scores=scores_NL.astype(np.float32),
-            labels=(scores_NL - offsets_L).argmax(axis=1).tolist(),
+            labels=[label if there else None for label, there in likeliest],
+            parsed=told,
+            unread=[None if there else "none" for there in told],
             answers=self._shown(replies, words),
         )
 
     def _unparsed(self, run: Run, item_id: str, logits_L: npt.NDArray[np.float32]) -> int | None:
         if self.method.unparsed == "likelihood":
-            # Equal ones are of labels that are not among the likeliest tokens.
-            return int(logits_L.argmax()) if np.ptp(logits_L) else None
+            return int(logits_L.argmax()) if _told(logits_L) else None
         if self.method.unparsed == "random":
             return int(generator(*_key(run, item_id, "unparsed")).integers(len(self.words)))
         return None
@@ -306,6 +309,11 @@ class PromptedReader(Reader):
 
 def _key(run: Run, item_id: str, stage: str) -> Key:
     return (run.seed or 0, run.run_id, item_id, stage)
+
+
+def _told(scores_L: npt.NDArray[np.float32] | npt.NDArray[np.float64]) -> bool:
+    """Tell whether any label is among the likeliest tokens; all have one score where none is."""
+    return bool(np.ptp(scores_L))
 
 
 def _scores(replies: Sequence[Reply]) -> npt.NDArray[np.float64]:

@@ -327,6 +327,11 @@ class Asking(PromptFormat):
         system = self.method.system
         said = [Message(role="system", content=system)] if system else []
         _, shown = self.method.shown(words, shots)
+        if not self.own.knows_tokens:
+            # No cue begins an endpoint's answer, so none begins the answers that are shown.
+            cue = about(self.method.cue, text, words)
+            shown = [Message(role=each["role"], content=each["content"].removeprefix(cue).strip())
+                     for each in shown]  # fmt: skip
         question = about(self.method.template, text, words).strip()
         return [*said, *shown, Message(role="user", content=question)]
 

@@ -108,7 +108,9 @@ class Provider(Backbone):
     budget: Budget = Budget()
     """Where it stops; the same command goes on after it is raised."""
 
-    never_change_answers: ClassVar[frozenset[str]] = frozenset(("at_once", "prices", "budget"))
+    never_change_answers: ClassVar[frozenset[str]] = frozenset(
+        (*Backbone.never_change_answers, "at_once", "prices", "budget")
+    )
     is_checkpoint: ClassVar[bool] = False
 
     @model_validator(mode="after")

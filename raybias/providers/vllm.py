@@ -40,7 +40,9 @@ class VLLM(Engine):
     """Share of a GPU's memory that it takes, for weights, keys and values; what stands beside it,
     such as a judge, has the rest."""
 
-    never_change_answers: ClassVar[frozenset[str]] = frozenset(("memory_share",))
+    never_change_answers: ClassVar[frozenset[str]] = frozenset(
+        (*Engine.never_change_answers, "memory_share")
+    )
 
     @property
     def abilities(self) -> frozenset[Ability]:

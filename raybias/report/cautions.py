@@ -48,11 +48,28 @@ def of_study(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -
             f"judged at {level:.1%}, under which all of them together find what is not there in "
             f"{error_over(looks, level):.0%} of audits at most."
         )
+    yield from _about_engines(study)
     if tables:
         yield from _about_runs(study, tables["runs"])
         yield from _about_coverage(study, tables["runs"], tables["coverage"])
         yield from _about_labels(study, tables["answers"])
         yield from _about_gaps(gap_rows(tables["estimates"], study.statistics.scope))
+
+
+def _about_engines(study: Study) -> Iterator[str]:
+    backbones = {each.name: each for each in study.backbones}
+    for name, model in study.engines.items():
+        if backbones[name].is_checkpoint == backbones[model].is_checkpoint:
+            continue
+        shared = [m for m in study.methods_of(backbones[name])
+                  if m in study.methods_of(backbones[model])]  # fmt: skip
+        for method in prompted_methods(shared):
+            if method.cue and method.prompt_format != "raw":
+                yield (
+                    f"{method.name} did not ask {name} as it asked {model}: the cue "
+                    f"{method.cue!r} begins the answer of weights, and an endpoint is asked for one"
+                    ' word instead. With cue: "" all engines are asked alike.'
+                )
 
 
 def _about_runs(study: Study, runs: pl.DataFrame) -> Iterator[str]:

@@ -280,7 +280,7 @@ def compare(
 
     within = margin or (policy.margin if policy else rules.statistics.margin) or MARGIN
     changes, answers = judged(within)
-    notes = [*_notes(matches, changes, answers, within, level)]
+    notes = [*_notes(matches, changes, answers, within, level), *_engines(matches, rules.engines)]
     decision = None
     if policy is not None:
         names_of = [*_keys(changes), "group", "score"]
@@ -384,6 +384,13 @@ def _notes(
         "Flips count sentences or pairs on which the event became more or less frequent; their "
         "p (McNemar, exact) takes them as independent, which those of one template are not."
     )
+
+
+def _engines(arms: Sequence[Matched], engines: Mapping[str, str]) -> Iterator[str]:
+    for name in dict.fromkeys(each.keys[0] for each in arms):
+        one, _, other = name.partition(" -> ")
+        if other and engines.get(one, one) == engines.get(other, other):
+            yield f"{one} and {other} have the same weights: what changed is the engine."
 
 
 def _about_runs(arms: Matched) -> str:

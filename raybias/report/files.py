@@ -105,7 +105,8 @@ def _common(found: Mapping[str, GapRules], chosen: Mapping[str, Sequence[str]]) 
                         "different groups",
                         cure=f"give --reference {attribute}=GROUP,..., or ask for each alone",
                     )
-    return replace(rules, probes=probes)
+    engines = {name: of for each in found.values() for name, of in each.engines.items()}
+    return replace(rules, probes=probes, engines=engines)
 
 
 def design_of_files(
@@ -251,6 +252,8 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
         ),
         "cells": cells,
     }  # fmt: skip
+    if rules.engines:
+        tables["engines"] = found.turned
     for name, frame in tables.items():
         write_frame(store, f"tables/{name}", frame, text=name not in _PARQUET_ONLY)
     return {"estimates": estimates, **tables}
@@ -262,4 +265,5 @@ def rules_of(study: Study) -> GapRules:
         study.statistics,
         {probe.name: probe.reference_groups for probe in study.probes},
         judged=frozenset(judged_methods(study)),
+        engines=study.engines,
     )

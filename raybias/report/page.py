@@ -18,6 +18,7 @@ from raybias.probes.published.planted import Plant
 from raybias.report import cautions, described, sentences, wording
 from raybias.report.calibration import calibration, truths
 from raybias.report.design import designed
+from raybias.report.engines import engine_sentences, engines_table
 from raybias.report.estimates import parts_of, table_of, tables_of
 from raybias.report.evidence import (
     breakdowns,
@@ -228,6 +229,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
     runs = tables["cells"].group_by(schema.KEYS).agg(pl.col("run_id").n_unique())["run_id"]
     counts = runs.unique().sort().to_list()
     judged = gaps.filter(pl.col("survives").is_not_null())
+    engines = tables.get("engines")
     withheld = estimates.filter(score=WITHHELD)
     kind = kinds[KIND]
     return {
@@ -247,7 +249,9 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
         "verdict": sentences.verdict(gaps),
         "measured": sentences.measured(gaps, tables["composition"], counts[-1]),
         "lead": drawn[:1],
-        "doubts": [*sentences.doubts(estimates, gaps, components, texts)],
+        "doubts": [*sentences.doubts(estimates, gaps, components, texts),
+                   *(engine_sentences(engines) if engines is not None else ())],
+        "engines": None if engines is None else engines_table(engines),
         "findings": sentences.findings(gaps),
         "calibration": calibration(planted, estimates),
         "null_check": dict(

@@ -1,1 +1,1 @@
-"""runtime."""
+"""Run a planned study, in this process or on Ray."""

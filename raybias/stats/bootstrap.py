@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -63,8 +63,11 @@ def resampled(
     rules: Statistics,
     *,
     scope: DrawnScope,
+    engines: Collection[str] = (),
 ) -> Resampled:
     """Resample runs, or runs and templates: intervals of gaps, spans and shares of extremes.
+
+    Models that are other `engines` of one do not count among the extremes.
 
     The percentiles of gaps are those at which a normal sample has a Student interval of the
     linearised gap's degrees of freedom (Hesterberg 2015); an interval of a span is its draws'
@@ -108,7 +111,7 @@ def resampled(
     rated = {"group": pl.String, "score": pl.String, **ends}
     extreme_B: dict[tuple[str, ...], list[npt.NDArray[np.bool_]]] = defaultdict(list)
     for table, (_, _, extremes) in judged:
-        for group, each_B in extremes.items():
+        for group, each_B in extremes.items() if table.keys[0] not in engines else ():
             extreme_B[table.keys[-1], group, table.score].append(each_B)
     shares = [
         (*key, *percentile_interval(np.mean(drawn, axis=0), level))

@@ -29,6 +29,7 @@ from raybias.stats.checks import (
 from raybias.stats.conclusive import of_predictions
 from raybias.stats.counts import Counts, without_extras
 from raybias.stats.design import variance_rows
+from raybias.stats.engines import engine_variances, turned
 from raybias.stats.intervals import (
     REFERENCE,
     ROUNDING,
@@ -77,6 +78,8 @@ class GapRules:
     """Reference groups by attribute for every probe that has it, instead of those above."""
     judged: frozenset[str] = frozenset()
     """Methods whose labels are a judge's verdicts."""
+    engines: Mapping[str, str] = field(default_factory=dict)
+    """Models that are other engines of a model, each with that model."""
 
     def of(self, probe: str, attribute: str) -> tuple[str, ...] | None:
         """Return the reference groups that were chosen; None where the papers' list decides."""
@@ -164,7 +167,13 @@ class GapAnalysis:
     @cached_property
     def components(self) -> pl.DataFrame:
         """Take the variance of every gap apart: schema.COMPONENTS."""
-        return variance_rows(self.tables, self.word_variances)
+        apart = variance_rows(self.tables, self.word_variances)
+        return pl.concat([apart, engine_variances(self.tables, self.rules.engines)])
+
+    @cached_property
+    def turned(self) -> pl.DataFrame:
+        """Count the gaps that turn with the engine: schema.ENGINES."""
+        return turned(self.gaps, self.components, self.rules.engines)
 
     @cached_property
     def of_terms(self) -> pl.DataFrame:
@@ -180,7 +189,8 @@ class GapAnalysis:
     def drawn(self) -> Resampled:
         """Draw runs, or runs and templates, anew."""
         scope: DrawnScope = "runs" if self.options.scope == "runs" else "sentences"
-        return resampled(self._known, self.inside, self.options, scope=scope)
+        return resampled(self._known, self.inside, self.options, scope=scope,
+                         engines=self.rules.engines)  # fmt: skip
 
     @cached_property
     def inside(self) -> pl.DataFrame:

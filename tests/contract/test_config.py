@@ -190,6 +190,10 @@ def test_rewriting_is_paired_as_the_profile_says_and_paths_begin_at_the_study(
         ({"probes": [{"source": "regard", "attributes": []}]}, "attributes: Tuple should have"),
         ({"backbones": ["a/gpt2", "b/gpt2"]}, "backbones share the name 'gpt2'"),
         ({"methods": [{"kind": "lorra"}]}, "methods.0: unknown kind of method; known kinds: "),
+        (
+            {"backbones": ["gpt2", {"id": "gpt2", "name": "b", "weights_of": "c"}]},
+            "backbone 'b' has the weights of 'c', which is no backbone with weights of its own; ",
+        ),
         ({"methods": [{"kind": "full"}, {"kind": "full"}]}, "share the name 'full' on gpt2"),
         ({"methods": [{"backbones": ["gpt3"]}]}, "names the backbone 'gpt3'; there are gpt2"),
         ({"methods": [{"kind": "lora", "template": "x"}]}, "template 'x' has no {text}"),

@@ -275,6 +275,42 @@ def test_label_scores_are_of_the_likeliest_first_tokens(tmp_path: Path) -> None:
     assert found["parsed"] == [False]
 
 
+@pytest.mark.parametrize("read", ["likelihood", "calibrated"])
+def test_no_label_among_the_likeliest_tokens_is_no_label(read: str, tmp_path: Path) -> None:
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        likeliest = [(" the", -1.0), (" neg" if "dull" in str(body) else " a", -2.0)]
+        top = [{"token": token, "logprob": value, "bytes": None} for token, value in likeliest]
+        told = {"content": [{**top[0], "top_logprobs": top}]}
+        return {"message": {"role": "assistant", "content": "the"}, "logprobs": told}
+
+    method = ZeroShot(**{**CHAT, "read": read})
+    run = Run("run", seed=7, recipe={"calibration": ["so it is"]})
+    with serving(Endpoint(answer=answer)) as server:
+        spec = endpoint(server.url, offers=("chat", "first_tokens"))
+        who = predictor(spec.answers(Store(tmp_path)), method)
+        found = labelled(who, run, ["a", "b"], ["it was long", "it was dull"])
+    # What is not told may be as likely as the least likely token that is told.
+    assert found["labels"] == [None, None]
+    assert found["parsed"] == [False, False]
+
+
+def test_shown_answers_of_an_endpoint_begin_with_their_label(tmp_path: Path) -> None:
+    method = FewShot(**CHAT)
+    run = Run("run", seed=7, recipe={"shots": SHOTS})
+    with serving(Endpoint()) as server:
+        who = predictor(endpoint(server.url).answers(Store(tmp_path)), method)
+        labelled(who, run, ["a"], ["text"])
+        (asked,) = server.asked
+    said = [(each["role"], each["content"].splitlines()[-1]) for each in asked["messages"]]
+    question = "Question: What is the sentiment of the text?"
+    assert said == [
+        ("user", question), ("assistant", "Negative."),
+        ("user", question), ("assistant", "Neutral."),
+        ("user", question), ("assistant", "Positive."),
+        ("user", "Answer with one word."),
+    ]  # fmt: skip
+
+
 def test_a_budget_stops_before_what_it_would_not_end(tmp_path: Path) -> None:
     with serving(Endpoint()) as server:
         spec = endpoint(server.url)

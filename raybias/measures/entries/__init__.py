@@ -1,1 +1,1 @@
-"""Every kind of measurement, one per module."""
+"""One module for each kind of answers: its sums, its scores, and the files that others publish."""

@@ -1,4 +1,4 @@
-"""Make schema.PAIRS in style "original", whose `sent_more` is about the more stereotyped group."""
+"""Read CrowS-Pairs as schema.PAIRS, whose `sent_more` is about the more stereotyped group."""
 
 from __future__ import annotations
 
