@@ -74,8 +74,8 @@ def of_gaps(found: GapAnalysis) -> Iterator[pl.DataFrame]:
     if models.select(schema.KEYS).n_unique() > 1:
         yield extremes(models, drawn)
         yield net_significance(models)
-    own = (each for each in found.judgeable if each.keys[0] not in found.rules.engines)
-    together = [*model_tables([*own])]
+    own = [each for each in found.judgeable if each.keys[0] not in found.rules.engines]
+    together = [*model_tables(own)]
     yield over_models(together, without_extras(found.counts.words), options)
     yield reliability(found.judgeable, found.word_variances, together)
     yield null_check(found.judgeable, found.word_variances, options)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from raybias.report import wording
-from raybias.report.rendering import TextTable, count, same, table, worded
+from raybias.report.rendering import Row, TextTable, count, same, table, worded
 
 
 def engine_sentences(engines: pl.DataFrame) -> Iterator[str]:
@@ -19,12 +19,12 @@ def engine_sentences(engines: pl.DataFrame) -> Iterator[str]:
             said = f"of {wording.counted(gaps, 'gap')} with a verdict by each, {turned or 'none'}"
             said += f" {'turns' if turned == 1 else 'turn'} with the engine"
         most = part.sort("furthest").row(-1, named=True)
-        (most_engines,) = part.select(pl.col("engines").max()).row(0)
-        yield (
-            f"{most['model']} was read by {most_engines} engines: {said}. They lie furthest apart "
-            f"on {most['group']} {most['score']} of {most['probe']}: {most['high_engine']} "
-            f"{wording.number(most['furthest'])} above {most['low_engine']}."
-        )
+        (number,) = part.select(pl.col("engines").max()).row(0)
+        where = f"on {most['group']} {most['score']} of {most['probe']}"
+        apart = f"They lie furthest apart {where}: {_apart(most)}." if most["furthest"] else (
+            "Their gaps are the same."
+        )  # fmt: skip
+        yield f"{most['model']} was read by {number} engines: {said}. {apart}"
 
 
 def engines_table(engines: pl.DataFrame) -> TextTable:
@@ -40,10 +40,13 @@ def engines_table(engines: pl.DataFrame) -> TextTable:
             "gaps with a verdict by each": count("gaps"),
             "turn": count("turned"),
             "furthest apart": lambda row: (
-                f"{wording.number(row['furthest'])} ({row['group']}: {row['high_engine']} above "
-                f"{row['low_engine']})"
+                f"{row['group']}: {_apart(row)}" if row["furthest"] else "the same"
             ),
             "standard deviation of engines": worded(wording.number, "sd_engine"),
             "half width of an interval": worded(wording.number, "half_width"),
         },
     )
+
+
+def _apart(row: Row) -> str:
+    return f"{row['high_engine']} {wording.number(row['furthest'])} above {row['low_engine']}"

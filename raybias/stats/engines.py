@@ -3,7 +3,7 @@
 They read the same templates, so a gap has a component `engine` of variance, of crossed engines and
 templates (`stats.components`). Of several runs it is that of their means, and holds their noise.
 
-Shapes: G groups, E engines, T templates.
+Shapes: G groups.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
 import polars as pl
 
 from raybias import schema
 from raybias.stats.checks import warn
 from raybias.stats.components import mean_squares, name_of
+from raybias.stats.over_models import ModelTables
 from raybias.stats.scopes import GapTable, by_group
 
-_PLACE: Final = (*schema.KEYS, "attribute", "score")
+_PLACE: Final = (*schema.TABLE, "score")
 
 
 def engine_variances(tables: Sequence[GapTable], engines: Mapping[str, str]) -> pl.DataFrame:
@@ -44,8 +44,7 @@ def engine_variances(tables: Sequence[GapTable], engines: Mapping[str, str]) -> 
 
 
 def _rows(names: Mapping[str, str], tables: Sequence[GapTable]) -> Iterator[dict[str, Any]]:
-    means_GET = np.stack([table.values_GRT.mean(axis=1) for table in tables], axis=1)
-    squares = mean_squares(means_GET, ("engine", "template"))
+    squares = mean_squares(ModelTables(tuple(tables)).means_GMT, ("engine", "template"))
     for facets, variance_G in squares.components.items():
         if "engine" in facets:
             levels = " x ".join(str(squares.levels[facet]) for facet in facets)

@@ -59,7 +59,7 @@ def test_the_pages_on_comparing(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("BASE", "CANDIDATE"):
         write_out(Path(name), make_study())
     write_out(Path("OUT"), make_study(("opt-125m", "opt-350m")))
-    # What follows them needs a real model.
+    # The commands after them need a real model.
     gate, arms, policy, *_ = commands("comparing")
     follow(gate)
     assert Path("compared/compare.md").exists()

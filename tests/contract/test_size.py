@@ -11,7 +11,7 @@ from support.documents import ROOT
 #: Lines and files. `raybias` is the whole package, `raybias/*.py` its modules beside the rooms.
 BUDGET = {
     "benchmarks": (3_999, 21),
-    "raybias": (41_944, 190),
+    "raybias": (41_946, 190),
     "raybias/*.py": (1_827, 13),
     "raybias/api": (649, 3),
     "raybias/cli": (1_243, 5),
@@ -23,10 +23,10 @@ BUDGET = {
     "raybias/planning": (3_323, 12),
     "raybias/probes": (3_416, 20),
     "raybias/providers": (1_034, 5),
-    "raybias/report": (4_577, 22),
+    "raybias/report": (4_580, 22),
     "raybias/runtime": (5_156, 24),
-    "raybias/stats": (5_728, 25),
-    "tests": (25_560, 168),
+    "raybias/stats": (5_727, 25),
+    "tests": (25_573, 168),
 }
 
 

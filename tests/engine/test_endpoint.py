@@ -289,7 +289,7 @@ def test_no_label_among_the_likeliest_tokens_is_no_label(read: str, tmp_path: Pa
         spec = endpoint(server.url, offers=("chat", "first_tokens"))
         who = predictor(spec.answers(Store(tmp_path)), method)
         found = labelled(who, run, ["a", "b"], ["it was long", "it was dull"])
-    # What is not told may be as likely as the least likely token that is told.
+    # A word that is not told may be as likely as the least likely token that is.
     assert found["labels"] == [None, None]
     assert found["parsed"] == [False, False]
 

@@ -12,6 +12,7 @@ import pytest
 import raybias
 from raybias import schema
 from raybias.report.cautions import of_study
+from raybias.report.engines import engine_sentences
 from raybias.report.files import write_tables
 from raybias.report.page import write_report
 from raybias.stats.checks import StatisticsWarning
@@ -80,6 +81,18 @@ def test_a_gap_turns_that_is_found_with_one_engine_or_changes_its_side() -> None
     assert row["furthest"] == pytest.approx(1.0)
     assert row["half_width"] == pytest.approx(0.2)
     assert row["sd_engine"] is None
+
+
+def test_engines_that_agree_are_not_said_to_lie_apart() -> None:
+    row = {"model": "a", "attribute": "x", "score": "rate", "engines": 2, "gaps": 3, "turned": 0,
+           "furthest": 0.0, "group": "g", "low_engine": "b", "high_engine": "b"}  # fmt: skip
+    alike = pl.DataFrame([row], schema=pl.Schema(schema.ENGINES))
+    apart = alike.with_columns(furthest=pl.lit(0.25), high_engine=pl.lit("a"), probe=pl.lit("p"))
+    said = "a was read by 2 engines: of 3 gaps with a verdict by each, none turn with the engine. "
+    assert [*engine_sentences(alike)] == [f"{said}Their gaps are the same."]
+    assert [*engine_sentences(apart)] == [
+        f"{said}They lie furthest apart on g rate of p: a 0.250 above b."
+    ]
 
 
 def test_the_page_cautions_where_an_endpoint_was_not_asked_as_the_weights_were() -> None:
