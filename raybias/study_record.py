@@ -215,16 +215,28 @@ def _with_dtypes_of(recorded: Study, study: Study) -> Study:
 
 
 def _differences(recorded: object, given: object, key: str = "") -> list[str]:
-    """Return `key is recorded, now given` for every leaf that differs."""
+    """Return `key is recorded, now given` for each leaf that differs, and parts on one side."""
+    if isinstance(recorded, list) and isinstance(given, list) and len(recorded) != len(given):
+        recorded, given = _by_name(recorded), _by_name(given)
     if isinstance(recorded, Mapping) and isinstance(given, Mapping):
         names = list(dict.fromkeys([*recorded, *given]))
         pairs = [(name, recorded.get(name), given.get(name)) for name in names]
     elif isinstance(recorded, list) and isinstance(given, list) and len(recorded) == len(given):
         pairs = [(index, *pair) for index, pair in enumerate(zip(recorded, given, strict=True))]
+    elif given is None and isinstance(recorded, Mapping):
+        return [f"{key} is no longer in the study"]
+    elif recorded is None and isinstance(given, Mapping):
+        return [f"{key} was not in the study"]
     else:
         return [] if recorded == given else [f"{key} is {_shown(recorded)}, now {_shown(given)}"]
     prefix = f"{key}." if key else ""
     return [text for name, a, b in pairs for text in _differences(a, b, f"{prefix}{name}")]
+
+
+def _by_name(parts: list[Any]) -> object:
+    """Key the parts of a study by their names, where they have any."""
+    named = all(isinstance(part, Mapping) and "name" in part for part in parts)
+    return {part["name"]: part for part in parts} if named else parts
 
 
 def _shown(value: object) -> str:

@@ -42,11 +42,14 @@ class Written(NamedTuple):
     """An answer; `tokens` counts those read and written.
 
     `label_scores`: natural log-probabilities that it begins with each label's word; may be empty.
+    `bounds`: the labels whose score is an upper bound, where a model tells its likeliest tokens
+    alone.
     """
 
     text: str
     label_scores: tuple[float, ...]
     tokens: int
+    bounds: tuple[int, ...] = ()
 
 
 class Answers(ABC):

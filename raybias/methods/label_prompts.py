@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Final, Literal, NamedTuple, Self
 
@@ -227,7 +227,9 @@ class PromptedReader(Reader):
         method, form = self.method, self.form
         shots = run.recipe.get("shots", ())
         asked = [form.first(each, self.words, shots) for each in texts]
-        how = Writing(method.answer_room, method.temperature, form.chat, self.label_ids)
+        # Where the label words' likelihoods alone are read, nothing is drawn.
+        temperature = method.temperature if method.answer_room else 0.0
+        how = Writing(method.answer_room, temperature, form.chat, self.label_ids)
         keys = [_key(run, each, "answer") for each in item_ids]
         if not method.reasoning_room:
             write = self.answers.begin_write(asked, keys, how)
@@ -235,7 +237,7 @@ class PromptedReader(Reader):
         reason = self.answers.begin_write(
             asked,
             [_key(run, each, "reasoning") for each in item_ids],
-            replace(how, most=method.reasoning_room, labels=()),
+            Writing(method.reasoning_room, method.temperature, form.chat),
         )
 
         def conclude() -> list[Reply]:
@@ -279,6 +281,7 @@ class PromptedReader(Reader):
             if run.run_id not in self.means:
                 texts = run.recipe["calibration"]
                 said = self._ask(run, [f"calibration-{n}" for n in range(len(texts))], texts)()
+                self._refuse_bounds(said)
                 self.means[run.run_id] = _scores(said).mean(axis=0)
             offsets_L = self.means[run.run_id]
         told = [_told(scores_L) for scores_L in scores_NL]
@@ -291,6 +294,17 @@ class PromptedReader(Reader):
             unread=[None if there else "none" for there in told],
             answers=self._shown(replies, words),
         )
+
+    def _refuse_bounds(self, said: Sequence[Reply]) -> None:
+        """Refuse (WorkFailed) to calibrate a word whose score is a bound in most answers."""
+        for label, word in enumerate(self.words):
+            untold = sum(label in each.bounds for _, each in said)
+            if 2 * untold > len(said):
+                raise WorkFailed(
+                    f"the likelihood of {word!r} is not told for {untold} of the {len(said)}"
+                    " answers that `read: calibrated` takes its mean over",
+                    cure="set read: answer, or in `verbalizer` words that begin unlike each other",
+                )
 
     def _unparsed(self, run: Run, item_id: str, logits_L: npt.NDArray[np.float32]) -> int | None:
         if self.method.unparsed == "likelihood":

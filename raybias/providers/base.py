@@ -159,6 +159,7 @@ _ANSWERS: Final = pa.schema(
         ("address", pa.binary(_SIZE)),
         ("text", pa.string()),
         ("scores", pa.list_(pa.float64())),
+        ("bounds", pa.list_(pa.int64())),
     ]
 )
 _PACKAGES: Final = ("raybias", "torch", "transformers")
@@ -229,6 +230,7 @@ class RememberedAnswers(Answers):
                     "address": [*sound],
                     "text": [each.text for each in sound.values()],
                     "scores": [each.label_scores for each in sound.values()],
+                    "bounds": [each.bounds for each in sound.values()],
                 }
                 name = f"{self.folder}/{_address([each.hex() for each in sound]).hex()}.parquet"
                 self.store.write_table(name, pa.table(columns, schema=_ANSWERS))
@@ -243,8 +245,8 @@ class RememberedAnswers(Answers):
         for name in self.store.files(self.folder, suffix=".parquet"):
             table = self.store.read_table(name, schema=_ANSWERS)
             columns = (column.to_pylist() for column in table.columns)
-            for address, text, scores in zip(*columns, strict=True):
-                known[address] = Written(text, tuple(scores), 0)
+            for address, text, scores, bounds in zip(*columns, strict=True):
+                known[address] = Written(text, tuple(scores), 0, tuple(bounds))
         return known
 
 

@@ -136,7 +136,8 @@ class Prompt:
             likeliest = [*choice.logprobs.top_logprobs[0].items()] if choice.logprobs else []
         if not isinstance(text, str):
             raise TypeError(f"its text is {type(text).__name__}")
-        return Written(text, _label_scores(likeliest, self.how.labels), _tokens(reply))
+        scores, bounds = _label_scores(likeliest, self.how.labels)
+        return Written(text, scores, _tokens(reply), bounds)
 
 
 class Continued:
@@ -184,13 +185,13 @@ def _tokens(reply: Any) -> int:
 
 def _label_scores(
     likeliest: Sequence[tuple[str, float]], labels: Sequence[object]
-) -> tuple[float, ...]:
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
     """Return the log-probability of the tokens that begin each label word alone, in any case.
 
-    A word without any counts as the least likely of them, an upper bound.
+    A word without any counts as the least likely of them, an upper bound; these words come second.
     """
     if not likeliest:
-        return ()
+        return (), ()
     least = min(value for _, value in likeliest)
     words = [str(each).strip().lower() for each in labels]
     found: list[list[float]] = [[] for _ in words]
@@ -199,7 +200,8 @@ def _label_scores(
         places = [n for n, word in enumerate(words) if begun and word.startswith(begun)]
         if len(places) == 1:
             found[places[0]].append(value)
-    return tuple(float(np.logaddexp.reduce(each)) if each else least for each in found)
+    scores = tuple(float(np.logaddexp.reduce(each)) if each else least for each in found)
+    return scores, tuple(n for n, each in enumerate(found) if not each)
 
 
 #: What is surely no key.

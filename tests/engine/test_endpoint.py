@@ -275,23 +275,31 @@ def test_label_scores_are_of_the_likeliest_first_tokens(tmp_path: Path) -> None:
     assert found["parsed"] == [False]
 
 
-@pytest.mark.parametrize("read", ["likelihood", "calibrated"])
-def test_no_label_among_the_likeliest_tokens_is_no_label(read: str, tmp_path: Path) -> None:
+def test_a_label_that_is_not_among_the_likeliest_tokens_is_neither_read_nor_calibrated(
+    tmp_path: Path,
+) -> None:
     def answer(body: dict[str, Any]) -> dict[str, Any]:
         likeliest = [(" the", -1.0), (" neg" if "dull" in str(body) else " a", -2.0)]
         top = [{"token": token, "logprob": value, "bytes": None} for token, value in likeliest]
         told = {"content": [{**top[0], "top_logprobs": top}]}
         return {"message": {"role": "assistant", "content": "the"}, "logprobs": told}
 
-    method = ZeroShot(**{**CHAT, "read": read})
     run = Run("run", seed=7, recipe={"calibration": ["so it is"]})
+    texts = ["a", "b"], ["it was long", "it was dull"]
     with serving(Endpoint(answer=answer)) as server:
         spec = endpoint(server.url, offers=("chat", "first_tokens"))
-        who = predictor(spec.answers(Store(tmp_path)), method)
-        found = labelled(who, run, ["a", "b"], ["it was long", "it was dull"])
-    # A word that is not told may be as likely as the least likely token that is.
-    assert found["labels"] == [None, None]
-    assert found["parsed"] == [False, False]
+        answers = RememberedAnswers(spec.answers(Store(tmp_path)), Store(tmp_path / "memory"), spec)
+        who = predictor(answers, ZeroShot(**{**CHAT, "read": "likelihood"}))
+        found = labelled(who, run, *texts)
+        # A word that is not told may be as likely as the least likely token that is.
+        assert found["labels"] == [None, None]
+        assert found["parsed"] == [False, False]
+        for asked in (3, 3):  # the second time from the memory
+            who = predictor(answers, ZeroShot(**{**CHAT, "read": "calibrated"}))
+            with pytest.raises(WorkFailed, match="of 'negative' is not told for 1 of the 1"):
+                labelled(who, run, *texts)
+            assert len(server.asked) == asked
+        assert {each["temperature"] for each in server.asked} == {0}
 
 
 def test_shown_answers_of_an_endpoint_begin_with_their_label(tmp_path: Path) -> None:

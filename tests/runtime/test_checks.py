@@ -122,6 +122,16 @@ def test_plan_passes_what_run_does_and_looks_at_its_out(
     assert "holds another study (limit is None, now 4" in said(
         capsys, "plan", study, *assumed, "--limit", "4"
     )
+    whole = yaml.safe_load(Path(study).read_text())
+    other = folder / "other.yaml"
+    (method,) = whole["methods"]
+    added = [{**method, "max_steps": 5}, {**LORA, "name": "added"}]
+    other.write_text(yaml.safe_dump({**whole, "methods": added}))
+    refused = said(capsys, "plan", str(other), *assumed)
+    assert "(methods.soft_prompt.max_steps is 6, now 5; methods.added was not in" in refused
+    shutil.rmtree(out)
+    running.begin(Store(out), running.prepare(load_study(other), Store(out)).record)
+    assert "methods.added is no longer in the study" in said(capsys, "plan", study, *assumed)
 
 
 def test_a_sharded_study_without_deepspeed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,7 @@ def save_study(folder: Path, server: Endpoint, **backbone: object) -> Path:
     studies.write_probe(folder)
     asked = {
         "endpoint": server.url, "model": "tiny", "key_file": "key", "at_once": 4, "retries": 1,
-        "timeout_s": 1, "repeat": 0.2, "prices": {"read": 1, "written": 2}, **backbone,
+        "timeout_s": 20, "repeat": 0.2, "prices": {"read": 1, "written": 2}, **backbone,
     }  # fmt: skip
     return studies.write(
         folder, "endpoint", backbones=[asked], probes=[studies.MINE],
