@@ -212,7 +212,8 @@ def _blend(
     value = weights[0] * pl.col("value") + weights[1] * pl.col("value_right")
     variance = pooled_words(words.with_columns(value=value)).get(base.keys)
     parts = (one + other,) if arms.paired else (one, other)
-    return Blend(tuple(replace(base, values_GRT=part) for part in parts), variance)
+    # Items of two arms are pairs, also where no template makes pairs of the items of groups.
+    return Blend(tuple(replace(base, values_GRT=part, apart=None) for part in parts), variance)
 
 
 def _word_values(arms: Matched, share: Share) -> pl.DataFrame:

@@ -19,7 +19,7 @@ from raybias.stats.components import Doubles, MeanEstimate, satterthwaite
 from raybias.stats.counts import Counts, without_extras
 from raybias.stats.foreign import BLOCK
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, GapRules, by_family
-from raybias.stats.intervals import REFERENCE, from_rows, over_runs
+from raybias.stats.intervals import REFERENCE, from_rows, over_runs, reasons_of
 from raybias.stats.metric import metrics, shares
 from raybias.stats.metric_table import LESS_NOISE
 from raybias.stats.null_check import null_check
@@ -61,14 +61,14 @@ def of_gaps(found: GapAnalysis) -> Iterator[pl.DataFrame]:
     options = found.options
     yield _rates(found)
     yield found.estimates
-    yield _ratios(found)
+    yield unjudged(_ratios(found), found)
     if found.withheld is not None:
         yield found.withheld.with_columns(
             score=pl.lit(WITHHELD), statistic=pl.lit("score"), group=pl.lit(ALL)
         )
     placed = not found.counts.cells["template_id"].null_count()
     drawn = found.drawn if placed and shares(options.metrics) else None
-    yield spans(found.gaps, drawn)
+    yield unjudged(spans(found.gaps, drawn), found)
     # Each model counts once, by whichever engines it was read.
     models = found.gaps.filter(~pl.col("model").is_in([*found.rules.engines]))
     if models.select(schema.KEYS).n_unique() > 1:
@@ -136,6 +136,17 @@ def _ratios(found: GapAnalysis) -> pl.DataFrame:
     return whole.with_columns(statistic=pl.lit("ratio"))
 
 
+def unjudged(table: pl.DataFrame, found: GapAnalysis) -> pl.DataFrame:
+    """Give the values of classifiers of which nothing is judged the reason, and no interval."""
+    for frame in found.unable:
+        why = pl.when(pl.col("value").is_not_null()).then(reasons_of(table, frame))
+        ends = [name for name in ("low", "high", "p", "significant") if name in table.columns]
+        table = table.with_columns(
+            *(pl.when(why.is_null()).then(name) for name in ends), reason=pl.coalesce(why, "reason")
+        )
+    return table
+
+
 def _of_logs(
     rates: MeanEstimate, kept: npt.NDArray[np.int64], best: int, logs_G: Doubles
 ) -> MeanEstimate:
@@ -147,11 +158,14 @@ def _of_logs(
 
 
 def net_significance(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Count models with a significant gap, up minus down, of those judged (Tian2023, Table 1)."""
+    """Count models with a significant gap, up minus down, of those judged (Tian2023, Table 1).
+
+    There is no row where no gap is judged.
+    """
     by = [*_ACROSS_MODELS, "attribute", "group", "score"]
     sign = pl.col("value").sign() * pl.col("survives")
     counted = gaps.group_by(by).agg(value=sign.sum(), units=pl.col("survives").count())
-    return counted.sort(by).with_columns(
+    return counted.filter(pl.col("units") > 0).sort(by).with_columns(
         pl.format("{}_net_significance", "score").alias("score"),
         model=pl.lit(ALL), statistic=pl.lit("score"),
     )  # fmt: skip

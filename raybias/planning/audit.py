@@ -31,8 +31,9 @@ from raybias.planning.inventory import duration
 from raybias.planning.prepared import PreparedStudy
 from raybias.probes import sources, training_sentences
 from raybias.probes.design import gap_widths
-from raybias.schema import LABELS, PILOT_FILE
+from raybias.schema import ALL, LABELS, PILOT_FILE
 from raybias.seeding import generator
+from raybias.stats.conclusive import refused
 from raybias.stats.gaps import SMALLER
 from raybias.stats.looks import level_of_each
 from raybias.storage import Store
@@ -419,15 +420,19 @@ def said(choice: Choice, budget: float, spent: float = 0.0) -> str:
 
 def reached(study: Study, estimates: pl.DataFrame, accuracy: float | None) -> str:
     """Compare the forecast of intervals with schema.ESTIMATES, and say what would help."""
+    gaps = estimates.filter(
+        pl.col("method") == study.methods[0].name, pl.col("model") != ALL,
+        condition="", statistic="gap",
+    )  # fmt: skip
+    if gaps.height and gaps.select(refused("reason").all()).item():
+        return (
+            "no gap is judged. A larger --budget reads more sentences, which makes the accuracy"
+            " surer; examples (--method few_shot) or tuning (lora, soft_prompt) may raise it. Give"
+            " another --out"
+        )
     half = (pl.col("high") - pl.col("low")) / 2
     widest = (
-        estimates.filter(
-            pl.col("scope").is_in(["sentences", "wording"]),
-            pl.col("method") == study.methods[0].name,
-            pl.col("model") != "all",
-            condition="",
-            statistic="gap",
-        )
+        gaps.filter(pl.col("scope").is_in(["sentences", "wording"]))
         .group_by("group", "scope").agg(half.max())
         .pivot("scope", index="group", values="high")
     )  # fmt: skip

@@ -402,7 +402,7 @@ def provenance(record: Record) -> TextTable:
     """List when, by which command and versions a study was made, and fingerprints of its data."""
     rows = [
         ("begun", record.begun or "not recorded"),
-        ("command", portable(record.command) or "not recorded"),
+        ("command, without folders", portable(record.command) or "not recorded"),
         *([("study", record.hash)] if record.hash else []),
         *sorted(record.data.items()),
         *sorted(record.versions.items()),
@@ -412,7 +412,7 @@ def provenance(record: Record) -> TextTable:
 
 def made_from(paths: Sequence[str], *, command: str = "") -> TextTable:
     """List a page's command, date and version, and the sha256 of each file at some paths."""
-    rows = [("command", portable(command))] if command else []
+    rows = [("command, without folders", portable(command))] if command else []
     rows += [("date", datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"))]
     rows += [("raybias", version("raybias"))]
     for path in paths:

@@ -13,7 +13,7 @@ from raybias.measures.prediction_rows import BY, KIND, WITHHELD, gap_rows, under
 from raybias.report import sentences, wording
 from raybias.report.forest import forest_of
 from raybias.report.rendering import Cell, Drawn, Row, TextTable, count, slug, table
-from raybias.stats.conclusive import is_refused
+from raybias.stats.conclusive import is_refused, refused
 from raybias.stats.gaps import OUTSIDE
 from raybias.stats.metric import metrics
 from raybias.stats.scopes import ADDED
@@ -28,6 +28,7 @@ def parts_of(
 ) -> list[dict[str, Any]]:
     """Arrange each kind's sentences, tables (under `scope`, if it has several) and figures."""
     found = []
+    estimates = sentences.own_readings(estimates)
     for (name,), part in estimates.partition_by("kind", as_dict=True, maintain_order=True).items():
         kind = kinds[str(name)]
         judged = part.filter(pl.col("score") != WITHHELD) if name != KIND else gap_rows(part)
@@ -114,7 +115,8 @@ def table_of(
     tested = [n for n in names if wide[f"its {n}"].struct.field("survives").count()] or names
 
     def test(row: Row) -> Row:
-        return row[f"its {tested[0]}"] or dict.fromkeys(_ENDS)
+        found = row[f"its {tested[0]}"] or dict.fromkeys(_ENDS)
+        return {**found, "p": None, "q": None} if is_refused(found["reason"]) else found
 
     def cell(name: str) -> Cell:
         form = replace(shown, signed=True) if name in ("gap", "difference") else shown
@@ -122,8 +124,9 @@ def table_of(
 
     columns: dict[str, Cell] = {kind.called.get(name, name): _texts(name) for name in keys}
     columns |= {"value" if name == "score" else wording.spaced(name): cell(name) for name in names}
+    judged = estimates.filter(~refused("reason"))
     for name in ("p", "q"):
-        if estimates[name].count():
+        if judged[name].count():
             columns[name] = lambda row, name=name: wording.probability(test(row)[name])  # type: ignore[misc]
     if estimates["survives"].count():
         columns["reading"] = lambda row: _reading(kind, test(row))
@@ -135,7 +138,7 @@ def table_of(
     if kind.redrawn and again.height and every["scope"].n_unique() > 1:
         wide = wide.join(again, on=keys, how="left", nulls_equal=True, maintain_order="left")
         columns["significant if redrawn"] = lambda row: ", ".join(row["again"] or ())
-    elif kind.redrawn and estimates["scope"].n_unique() > 1:
+    elif kind.redrawn and judged["scope"].n_unique() > 1:
         columns["interval over"] = lambda row: str(test(row)["scope"] or "")
     for name, header in (("n", kind.called.get("n", "n")), ("units", kind.units)):
         known = wide[name].drop_nulls()
@@ -147,6 +150,7 @@ def table_of(
 def gaps_table(estimates: pl.DataFrame, scope: str) -> TextTable:
     """Show the gaps of groups under a scope with their verdicts, a row each."""
     kind = kinds[KIND]
+    estimates = sentences.own_readings(estimates)
     shown = replace(next(one for one in kind.tables if one.neutral is not None), beside="statistic")
     return table_of(kind, estimates.filter(pl.col("kind") == KIND, shown.where), shown, scope)
 

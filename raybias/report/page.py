@@ -208,17 +208,16 @@ def _measured_on(
 
 
 def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
-    options, estimates, components = study.statistics, tables["estimates"], tables["components"]
+    options, components = study.statistics, tables["components"]
+    estimates = sentences.own_readings(tables["estimates"])
     level, scope = options.level, options.scope
     gaps, scoped = gap_rows(estimates, scope), gap_rows(estimates)
     planted = None
     if store.exists("planted.json"):
         with store.reading("planted.json", "as what was planted"):
             planted = Plant.read(store.read_text("planted.json"))
-    # Who cannot do the task is in no figure, unless nobody can.
-    inside = sentences.able(scoped, scoped)
     drawn = gap_forests(
-        inside if inside.height else scoped, level=level, corrected=options.adjust != "none",
+        sentences.able(scoped, scoped), level=level, corrected=options.adjust != "none",
         truth=None if planted is None else truths(planted),
     )  # fmt: skip
     marks = marked_parts(tables["markedness"], estimates, level=level)
@@ -238,7 +237,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
         "further": [*tables_of(kind, estimates, scope, folded=False)][1:],
         "further_folded": [*tables_of(kind, estimates, scope, folded=True)],
         "marked_parts": marks,
-        "breakdowns": breakdowns(store, tables, scoped),
+        "breakdowns": breakdowns(store, tables, gap_rows(tables["estimates"])),
         # Classifiers that cannot do their task are judged all the same, as papers do.
         "unable": sentences.refusals(
             withheld.join(judged, on=schema.KEYS, how="semi", nulls_equal=True,

@@ -100,19 +100,11 @@ def scaled(row: Mapping[str, Any], kind: Kind) -> tuple[float | None, ...]:
 
 
 def refusals(estimates: pl.DataFrame, what: str = "score") -> list[str]:
-    """Name the models or classifiers of which no `what` is judged, since they cannot do the task.
-
-    The likelihood reading beside a classifier that can is not named: it is shown for comparison.
-    """
-    rows = estimates.filter(refused("reason"), pl.col("model") != ALL)
-    able = estimates.filter(~refused("reason")).select(
-        *(key for key in schema.KEYS if key != "method"), pl.col("method") + LIKELIHOOD
-    )
+    """Name the models or classifiers that cannot do the task, and of which no `what` is judged."""
+    rows = own_readings(estimates).filter(refused("reason"), pl.col("model") != ALL)
     keys = wording.shortest_keys(estimates.filter(pl.col("model") != ALL))
     probe = ["probe"] if estimates["probe"].n_unique() > 1 else []
-    rows = rows.join(
-        able.unique(), on=schema.KEYS, how="anti", nulls_equal=True, maintain_order="left"
-    ).unique([*keys, *probe], maintain_order=True)
+    rows = rows.unique([*keys, *probe], maintain_order=True)
     pairs = [
         (" on ".join((wording.classifier_name(row, keys), *(row[key] for key in probe))),
          row["reason"])
@@ -128,6 +120,18 @@ def refusals(estimates: pl.DataFrame, what: str = "score") -> list[str]:
     return [refusal(*pair, what) for pair in pairs]
 
 
+def own_readings(estimates: pl.DataFrame) -> pl.DataFrame:
+    """Leave out likelihood readings that cannot do the task, beside the method that they are of.
+
+    They are made for comparison; the table `estimates` has them.
+    """
+    others = [key for key in schema.KEYS if key != "method"]
+    beside = estimates.select(*others, pl.col("method") + LIKELIHOOD).unique()
+    how: dict[str, Any] = {"on": schema.KEYS, "nulls_equal": True, "maintain_order": "left"}
+    idle = estimates.filter(refused("reason")).join(beside, how="semi", **how)
+    return estimates.join(idle, how="anti", **how)
+
+
 def able(frame: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
     """Leave out classifiers of which no gap is judged, since they cannot do their task."""
     unable = gaps.filter(refused("reason")).select(schema.TABLE).unique()
@@ -135,8 +139,10 @@ def able(frame: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def verdict(gaps: pl.DataFrame) -> str:
-    """Name the classifiers that cannot do their task, then state the `conclusion`."""
-    return " ".join([*refusals(gaps, "gap"), *conclusion(gaps)])
+    """Name the classifiers that cannot do their task, then state the `conclusion`, if any."""
+    said = conclusion(gaps)
+    nothing = [] if said else ["Nothing can be concluded about how groups are treated."]
+    return " ".join([*nothing, *refusals(gaps, "gap"), *said])
 
 
 def conclusion(gaps: pl.DataFrame) -> list[str]:
@@ -277,7 +283,7 @@ def measured(gaps: pl.DataFrame, composition: pl.DataFrame, runs: int) -> str:
     named = wording.listed(models) if len(models) <= _MOST else f"{len(models)} language models"
     classifiers, judged = (
         each.select("model", "method", "dataset", "style").unique(maintain_order=True)
-        for each in (gaps, able(gaps, gaps))
+        for each in (own_readings(gaps), able(gaps, gaps))
     )
     n = len(judged) or len(classifiers)
     made = "a classifier" if n == 1 else f"{n} classifiers"

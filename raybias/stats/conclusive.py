@@ -74,9 +74,11 @@ def why_not(shown: Showing) -> str | None:
     accuracy, low, high = shown.right
     share, name = shown.constant
     able = "it cannot do the task" if accuracy <= share else "it is not shown to do the task"
+    # Digits that tell the two apart.
+    form = ".2%" if low < share and f"{low:.1%}" == f"{share:.1%}" else ".1%"
     return (
-        f"{able}: it is right in {accuracy:.1%} of answers [{low:.1%}, {high:.1%}], and always "
-        f"answering '{name}' would be in {share:.1%}"
+        f"{able}: it is right in {accuracy:.1%} of answers [{low:{form}}, {high:.1%}], and always "
+        f"answering '{name}' would be in {share:{form}}"
     )
 
 

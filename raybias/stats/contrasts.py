@@ -170,8 +170,11 @@ class Laid:
         all_B = all_KB[0] if parts.worst is None else parts.worst(all_KB, axis=0)
         return (each_BG if against else np.full_like(each_BG, np.nan)), all_B
 
-    def lacks(self, parts: Contrast) -> str:
+    def lacks(self, parts: Contrast, against: str) -> str:
         """Say what of a metric's needs is not there; empty where nothing is lacking."""
+        paired = parts.needs != "counts" and parts.distance is None
+        if paired and parts.against and against == "mean_of_groups":
+            return "it sets examples beside those of others, which a mean of groups does not have"
         if len(self.groups) < 2:
             return "there is one group, and nothing to compare it with"
         if parts.within == "source" and self.source_N is None:

@@ -200,13 +200,21 @@ class GapAnalysis:
     @cached_property
     def excluded(self) -> list[pl.DataFrame]:
         """What has no verdict whatever the group: keys, score, and the `reason`."""
-        withheld = [] if self.withheld is None else [self.withheld]
-        by_papers = (self.options.interval, self.options.adjust) == ("normal", "none")
+        by_papers = self._by_papers
         twice = mirrored_rates(self._known, self.rates, self.options.metrics, by_papers=by_papers)
-        if by_papers:
-            unread = pl.col("reason").str.contains("name no ", literal=True)
-            return [frame.filter(unread) for frame in withheld]
-        return [*withheld, twice]
+        return [*self.unable, *([] if by_papers else [twice])]
+
+    @cached_property
+    def unable(self) -> list[pl.DataFrame]:
+        """Classifiers of which nothing is judged: keys and the `reason`."""
+        if self.withheld is None:
+            return []
+        unread = pl.col("reason").str.contains("name no ", literal=True)
+        return [self.withheld.filter(unread) if self._by_papers else self.withheld]
+
+    @property
+    def _by_papers(self) -> bool:
+        return (self.options.interval, self.options.adjust) == ("normal", "none")
 
     @cached_property
     def tables(self) -> list[GapTable]:
@@ -245,7 +253,7 @@ class GapAnalysis:
             unread = known.filter(pl.col("pred").is_null())["n"].sum()
             warn(
                 f"{unread} of {known['n'].sum()} answers hold no label; they count as wrong, and "
-                "and never as a false positive"
+                "never as a false positive"
             )
         return known
 

@@ -75,7 +75,7 @@ def measure(
         drawing = _Drawing(laid, rules, against, wide)
         for name in names:
             entry = metrics[name]
-            lacks = "" if entry.contrast is None else laid.lacks(entry.contrast)
+            lacks = "" if entry.contrast is None else laid.lacks(entry.contrast, against)
             if lacks:
                 (values, whole), rows = drawing.nothing(), [drawing.row(entry, reason=lacks)]
             elif entry.contrast is None:

@@ -130,7 +130,7 @@ def test_the_end_sets_the_forecast_beside_what_was_reached(causal: str, shared: 
             "group": ["adult", "adult", "old", "young"], "scope": "wording",
             "low": [-0.1, -0.3, -0.01, None], "high": [0.1, 0.3, 0.01, None],
         }
-    )  # fmt: skip
+    ).with_columns(reason=pl.lit(None, pl.String))  # fmt: skip
     told = reached(study, scopes, None)
     assert f"adult                    +-{expected['wording'][0]:.2f}  +-0.30" in told
     assert "old                      +-" in told
@@ -138,6 +138,8 @@ def test_the_end_sets_the_forecast_beside_what_was_reached(causal: str, shared: 
     assert f"some {math.ceil(needed):,} sentences instead of 240" in told
     over_runs = scopes.with_columns(scope=pl.lit("runs"))
     assert "no interval over sentences" in reached(study, over_runs, None)
+    unable = scopes.with_columns(reason=pl.lit("99.0% of its answers are 'neutral'"))
+    assert reached(study, unable, None).startswith("no gap is judged. A larger --budget")
     # Who errs often varies more; who hardly errs, as Regard's classifiers do.
     often, hardly = (forecast(study, accuracy)["sentences"] for accuracy in (0.55, 0.99))
     assert (often > expected["sentences"]).all()
@@ -209,7 +211,7 @@ def test_an_audit_looks_first_and_resumes_its_study(
     results = raybias.audit(causal, probe="age", budget="40s", tell=told.append, **options)
     assert told[0] == f"{causal}: looking at the model"
     assert "accuracy" in told[2]
-    assert "half widths: expected, and reached" in told[-1]
+    assert told[-1].startswith("no gap is judged.")
     assert set(results.gaps.collect()["attribute"]) == {"age"}
     assert (out / "pilot" / "study.yaml").is_file()
     for page in ("report.html", "statement.html"):

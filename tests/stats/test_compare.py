@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
+from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 
 import raybias
@@ -108,6 +109,26 @@ def test_planted_flips_are_found_and_counted() -> None:
     back = tables(candidate, base)[0].filter(group="0")
     assert back["verdict"].item() == "better"
     assert back["value"].item() == pytest.approx(-found["0"]["value"])
+
+
+def test_items_that_no_template_makes_pairs_of_are_pairs_of_arms(tmp_path: Path) -> None:
+    random, n = np.random.default_rng(0), 1200
+    base = pl.DataFrame({"item_id": map(str, range(n)), "group": ["a", "b"] * (n // 2)})
+    base = base.with_columns(model=pl.lit("m"), label=pl.Series(random.integers(0, 2, n)))
+    right = pl.Series(random.random(n) < 0.8)
+    base = base.with_columns(pred=pl.when(right).then("label").otherwise(1 - pl.col("label")))
+    turned = pl.Series(np.isin(np.arange(n), random.choice(n, 3, replace=False)))
+    after = base.with_columns(pred=pl.when(turned).then(1 - pl.col("pred")).otherwise("pred"))
+    base.write_csv(tmp_path / "base.csv")
+    after.write_csv(tmp_path / "after.csv")
+    changes = raybias.compare(tmp_path / "base.csv", tmp_path / "after.csv").changes
+    differ = base.with_columns(differ=after["pred"] - base["pred"]).filter(label=1)
+    each = differ.group_by("group").agg(pl.col("differ").var() / pl.len())["differ"]
+    # A group's gap changes by half of the difference of two independent means of pairs.
+    half = stats.norm.isf(0.025 / 2) * np.sqrt(each.sum()) / 2
+    row = changes.row(by_predicate=(pl.col("group") == "a") & (pl.col("score") == "negative_fpr"))
+    low, high = (row[changes.columns.index(end)] for end in ("low", "high"))
+    assert (high - low) / 2 == pytest.approx(half, rel=0.05)
 
 
 def test_an_identical_pair_is_equivalent_and_the_order_of_rows_does_not_matter() -> None:

@@ -14,7 +14,8 @@ from raybias import schema
 from raybias.config import Statistics
 from raybias.measures.compare_answers import matched, read_arm
 from raybias.measures.compare_gaps import compare_predictions
-from raybias.report.sentences import refusals, verdict
+from raybias.measures.entries.predictions import estimates_of
+from raybias.report.sentences import own_readings, refusals, verdict
 from raybias.stats.checks import StatisticsWarning
 from raybias.stats.conclusive import Showing, of_options, of_predictions, why_not
 from raybias.stats.counts import count_cells, read_counts
@@ -41,6 +42,9 @@ from support.stats_data import predictions
         (Showing(right=(0.43, 0.40, 0.46), constant=(0.41, "neutral")),
          "it is not shown to do the task: it is right in 43.0% of answers [40.0%, 46.0%], and "
          "always answering 'neutral' would be in 41.0%"),
+        (Showing(right=(0.44, 0.3327, 0.55), constant=(1 / 3, "neutral")),
+         "right in 44.0% of answers [33.27%, 55.0%], and always answering 'neutral' would be in "
+         "33.33%"),
         (Showing(right=(0.34, 0.31, 0.37), constant=(0.41, "neutral")),
          "it cannot do the task: it is right in 34.0% of answers [31.0%, 37.0%], and always "
          "answering 'neutral' would be in 41.0%"),
@@ -75,7 +79,7 @@ NO_ANSWERS = pl.DataFrame(schema=pl.Schema(schema.ANSWERS))
 def test_a_page_at_chance_reads_as_a_manager_would_read_it(tmp_path: Path) -> None:
     found = judged(guesses(0.0), tmp_path)
     said = verdict(found.gaps)
-    assert said.startswith("No verdict for m0: it ")
+    assert said.startswith("Nothing can be concluded about how groups are treated. No verdict for")
     assert "do the task: it is right in 3" in said
     assert "and always answering '" in said
     assert said.endswith("No gap of it is judged. Tune it (soft_prompt, lora), show it examples "
@@ -83,6 +87,12 @@ def test_a_page_at_chance_reads_as_a_manager_would_read_it(tmp_path: Path) -> No
     assert "would most likely have been found" not in said
     for table in (found.gaps, found.scopes, found.of_terms, found.marked):
         assert table["survives"].null_count() == table.height
+    # Nor is any ratio or span, which have no gap of their own.
+    others = pl.col("statistic").is_in(["ratio", "difference"])
+    beside = estimates_of(found).filter(others, pl.col("model") != schema.ALL)
+    assert {*beside["statistic"]} == {"ratio", "difference"}
+    nothing = beside.select(pl.col("low", "high", "p", "significant").null_count())
+    assert set(nothing.row(0)) == {beside.height}
     assert found.withheld.height == 1
     assert judged(guesses(0.6), tmp_path).withheld.is_empty()
     with pytest.warns(StatisticsWarning):
@@ -200,5 +210,9 @@ def test_the_reading_beside_a_classifier_that_can_is_no_headline() -> None:
         }
     )
     assert refusals(rows) == []
+    assert own_readings(rows)["method"].to_list() == ["zero_shot"]
     neither = rows.with_columns(pl.col("reason").fill_null(strategy="backward"))
-    assert len(refusals(neither)) == 2
+    assert len(refusals(neither)) == 1
+    # One that can, beside answers that cannot be read, is a classifier of its own.
+    other = rows.with_columns(pl.col("reason").reverse())
+    assert own_readings(other).height == 2

@@ -196,6 +196,12 @@ def test_backgrounds_classes_and_what_an_interval_covers(tmp_path: Path) -> None
     assert measured(table, tmp_path, "fped")["scope"].to_list() == ["sentences"] * 4
     bare = table.drop("template_id", "term")
     assert measured(bare, tmp_path, "fped", "tpr")["scope"].to_list() == ["items"] * 7
+    # A score that sets examples beside those of others has no mean of groups to be set beside.
+    scored = table.with_columns(score=pl.col("pred") * 0.5)
+    lacking = measured(scored, tmp_path, "subgroup_auc", background="mean_of_groups")
+    assert set(lacking["value"]) == {None}
+    assert set(lacking["reason"].str.contains("which a mean of groups does not have")) == {True}
+    assert measured(scored, tmp_path, "subgroup_auc", background="pooled")["value"].count() > 0
 
 
 @pytest.mark.parametrize(

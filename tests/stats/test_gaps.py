@@ -288,8 +288,8 @@ def test_net_significance_and_spans() -> None:
     survives = pl.when(group == "c").then(None).otherwise(group == "b")
     found = gaps(count_cells(predictions(runs=2))).with_columns(value=value, survives=survives)
     net = net_significance(found).filter(score="negative_fpr_net_significance")
-    assert dict(net.select("group", "value").iter_rows()) == {"a": 0, "b": -2, "c": 0}
-    assert net["units"].to_list() == [2, 2, 0]
+    assert dict(net.select("group", "value").iter_rows()) == {"a": 0, "b": -2}
+    assert net["units"].to_list() == [2, 2]
     span = spans(found.with_columns(in_mean=group != "b"), None).row(0, named=True)
     assert (span["value"], span["reason"]) == (pytest.approx(0.1), "leaves out b")
 

@@ -22,6 +22,7 @@ from raybias.measures.prediction_rows import (
     WITHHELD,
     accuracy_rows,
     of_gaps,
+    unjudged,
     unread_rows,
     with_items,
 )
@@ -31,7 +32,7 @@ from raybias.stats.breakdown import WITHOUT, WORD
 from raybias.stats.checks import StatisticsWarning, membership
 from raybias.stats.counts import Counts, count_files, without_extras
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, GapRules, gap_analysis
-from raybias.stats.intervals import estimates, from_rows, reasons_of
+from raybias.stats.intervals import estimates, from_rows
 from raybias.stats.metric import BACKGROUNDS, check_names, contrasts, metrics
 from raybias.stats.metric_files import (
     agreement,
@@ -192,12 +193,7 @@ def estimates_of(found: GapAnalysis) -> pl.DataFrame:
     parts = [*of_gaps(found), accuracy_rows(counts, found.options), unread_rows(counts)]
     if contrasts(found.options.metrics):
         measured = metrics_of_cells(counts.cells, found.inside, found.options)
-        # Classifiers that cannot do their task have the reason in place of intervals.
-        for frame in (frame for frame in found.excluded if "score" not in frame.columns):
-            why = reasons_of(measured, frame)
-            ends = pl.when(why.is_null()).then(pl.col("low", "high"))
-            measured = measured.with_columns(ends, reason=pl.coalesce(why, "reason"))
-        parts.append(measured)
+        parts.append(unjudged(measured, found))
     return with_items(_joined(parts), counts.cells)
 
 
