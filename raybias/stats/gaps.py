@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -137,8 +137,8 @@ class GapAnalysis:
         run's mean. A gap over one run, or the same in every run, has no verdict under `runs`; nor
         has that of a group which alone is its attribute's mean, or a rate that mirrors another
         (except by the papers' rule: normal, no correction). `n` is FP + TN of a run (the fewest),
-        `q` Benjamini-Hochberg's over the table. Beside them: `rate` (the group's own), `sd` over
-        runs (ddof 1), `in_mean`, `equivalent` and `interval`.
+        `q` Benjamini-Hochberg's over all gaps of its scope, as in `scopes`. Beside them: `rate`
+        (the group's own), `sd` over runs (ddof 1), `in_mean`, `equivalent` and `interval`.
         """
         rules = self.options
         kind = "normal" if rules.interval == "normal" else "t"
@@ -155,7 +155,11 @@ class GapAnalysis:
                 "were given, or the classifier reads these sentences alike in each; an interval "
                 f"over runs says nothing of them, {verdict}"
             )
-        return self._judged(found).sort(_ORDER)
+        how: dict[str, Any] = {"on": [*GAP_KEYS, "scope"], "nulls_equal": True}
+        tested = self.scopes.with_columns(interval=pl.lit(kind))
+        tested = tested.join(found.filter(interval=kind), how="semi", **how)
+        rest = self._judged(found.join(tested, how="anti", **how))
+        return pl.concat([tested, rest.select(tested.columns)]).sort(_ORDER)
 
     @cached_property
     def scopes(self) -> pl.DataFrame:

@@ -87,7 +87,10 @@ def test_a_record_reads_back_and_resources_are_no_part_of_what_a_study_is(tmp_pa
         (record(profile="paper"), "profile is 'strict', now 'paper'"),
         (record(methods=[{"keep": 2}]), "methods.0.keep is 5, now 2"),
         (record({**DATA, "probe mine": "89"}), "data.probe mine is '0123', now '89'"),
-        (record(backbones=["a", "b"]), "backbones is ["),
+        (
+            record(backbones=["a", "b"]),
+            "(backbones.opt-125m is no longer in the study; backbones.a was",
+        ),
         (
             make_record(study().pinned({"opt-125m": "89abcdef" * 5}), DATA, command=""),
             "backbones.0.revision is None, now 89abcdef89ab..",

@@ -13,6 +13,7 @@ from benchmarks.calibrate import Design, simulate
 from raybias.config import Statistics
 from raybias.stats.components import MeanEstimate
 from raybias.stats.counts import count_cells
+from raybias.stats.gaps import GAP_KEYS
 from raybias.stats.metric import metric_rates
 from raybias.stats.null_check import null_check
 from raybias.stats.scopes import GapTable, WordVariance, rate_tables, word_variances
@@ -143,6 +144,21 @@ def test_words_are_the_units_of_a_t_test_beside_what_else_varies(
     if ratio and not beyond:
         reach = reference.t.ppf(0.975, freedom) * np.sqrt(expected)
         np.testing.assert_allclose(wide.interval(0.95)[1], reach, rtol=1e-6)
+
+
+def test_a_gap_is_corrected_among_all_gaps_of_its_scope() -> None:
+    frame = predictions(runs=4, terms=True)
+    # No group of the second attribute has two words.
+    other = frame.with_columns(
+        attribute=pl.lit("shape"), term=pl.col("group"), item_id="shape." + pl.col("item_id")
+    )
+    whole = pl.concat([frame, other])
+    found = analysed(count_cells(whole), words=word_cells(whole), scope="widest")
+    assert {*found.gaps["scope"]} == {"wording", "sentences"}
+    both = found.gaps.join(found.scopes, on=[*GAP_KEYS, "scope"], nulls_equal=True, suffix="_all")
+    assert both.height == found.gaps.height
+    for name in ("q", "significant", "survives"):
+        assert both[name].equals(both[f"{name}_all"])
 
 
 def test_predictions_without_templates_are_judged_over_runs_alone() -> None:
