@@ -334,8 +334,8 @@ def choose(question: Question, budget: float, estimate: Callable[[Study], float]
         f"the smallest design may take {duration(last)} here, and {duration(max(0.0, budget))} are"
         " left of the budget",
         where=question.model,
-        cure="give the same command again, which keeps the pilot, or a larger --budget, a smaller"
-        " model, or a machine with a GPU",
+        cure="give the same command again, which keeps the pilot's answers and has the whole budget"
+        " for the study, or a larger --budget, a smaller model, or a machine with a GPU",
     )
 
 
