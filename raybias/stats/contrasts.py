@@ -172,8 +172,7 @@ class Laid:
 
     def lacks(self, parts: Contrast, against: str) -> str:
         """Say what of a metric's needs is not there; empty where nothing is lacking."""
-        paired = parts.needs != "counts" and parts.distance is None
-        if paired and parts.against and against == "mean_of_groups":
+        if parts.paired and parts.against and against == "mean_of_groups":
             return "it sets examples beside those of others, which a mean of groups does not have"
         if len(self.groups) < 2:
             return "there is one group, and nothing to compare it with"
@@ -277,8 +276,7 @@ class Laid:
         if parts.needs == "counts":
             of_groups, of_others = self._of_counts(outcome, against, units_BT)
         elif callable(outcome):
-            paired = parts.distance is None
-            of_groups, of_others = self._of_scores(outcome, against, units_BT, paired=paired)
+            of_groups, of_others = self._of_scores(outcome, against, units_BT, paired=parts.paired)
         named = [g for g, name in enumerate(self.groups) if against == f"reference:{name}"]
         if against == "mean_of_groups":
             mean = mean_of_known(of_groups[..., self.in_mean_G])

@@ -89,6 +89,11 @@ class Contrast:
     """The extreme that noise alone moves the metric away from, such as 0 of a distance or 1 of the
     lowest by the highest; intervals end there, and values are also given less that noise."""
 
+    @property
+    def paired(self) -> bool:
+        """Whether outcomes are of a group's examples beside those of the background."""
+        return self.needs != "counts" and self.distance is None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
