@@ -27,9 +27,9 @@ import pyarrow.parquet as pq
 import typer
 
 from raybias import schema
-from raybias.config import Statistics
 from raybias.stats.counts import read_counts
-from raybias.stats.gaps import GapRules, gap_analysis
+from raybias.stats.gaps import gap_analysis
+from raybias.stats.intervals import Rules
 from raybias.stats.null_check import null_check
 from raybias.stats.predictions import join_pieces, sources
 
@@ -95,9 +95,9 @@ def once(folder: Path) -> None:
     counts = read_counts([folder])
     cells = counts.cells
     clocks.append((time.perf_counter(), time.process_time()))
-    rules = GapRules(Statistics.under("strict", bootstrap_draws=DRAWS))
+    rules = Rules.under("strict", bootstrap_draws=DRAWS)
     found = gap_analysis(counts, rules)
-    null_check(found.tables, found.word_variances, rules.statistics)
+    null_check(found.tables, found.word_variances, rules)
     *_, table = found.scopes, found.components, found.drawn.spans, found.gaps
     clocks.append((time.perf_counter(), time.process_time()))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -120,7 +120,7 @@ def reference(folder: Path, draws: int) -> float:
     of_template = [np.flatnonzero(template == t) for t in range(template.max() + 1)]
     random = np.random.default_rng(0)
     point = _row_gaps(columns, np.arange(rows.height), len(files), len(groups))
-    rules = GapRules(Statistics.under("strict", scope="runs"))
+    rules = Rules.under("strict", scope="runs")
     found = gap_analysis(read_counts(files), rules).gaps.filter(attribute="race")
     ours = found.sort("score", "group")["value"].to_numpy()
     if not np.allclose(point.ravel(), ours):

@@ -99,7 +99,7 @@ def measure(
     from raybias.measures.kind import measure_all
     from raybias.measures.reading import parted, read
     from raybias.probes import question_items
-    from raybias.report.files import out_of, rules_of_answers, rules_of_files
+    from raybias.report.files import out_of, rules_of_files
     from raybias.report.page import write_estimate_page
     from raybias.stats.checks import StatisticsWarning
     from raybias.stats.foreign import Columns
@@ -113,20 +113,20 @@ def measure(
     predicted, others = parted(tables, kind, named=columns is not None or bool(metric))
     paths = [str(each) for each in tables if not isinstance(each, pl.DataFrame)]
     found, counted = [], ""
-    level, strict = 0.95, profile != "paper"
+    options = {"scope": scope, "interval": interval, "margin": margin}
+    rules = rules_of_files(
+        paths, profile=profile, reference_groups=reference_groups, options=options
+    )
+    strict = rules.strict if others else rules.adjust != "none"
     if predicted:
         named = [str(each) for each in predicted if not isinstance(each, pl.DataFrame)]
-        options = {"scope": scope, "interval": interval, "margin": margin}
-        gap_rules = rules_of_files(
-            named, profile=profile, reference_groups=reference_groups, options=options
-        )
         outs = [*dict.fromkeys(filter(None, map(out_of, named)))]
         for changed in filter(None, (changes(Store(study)) for study in outs)):
             warnings.warn(in_words(changed), StatisticsWarning, stacklevel=2)
         files = sources(predicted, columns)
         published = any(".tsv" in file.name for file in files if not file.columns)
         wanted = Asked(
-            rules=gap_rules, metrics=metric, background=background,
+            rules=rules, metrics=metric, background=background,
             positive=positive if isinstance(positive, int) else None,
             sentiment=bool(outs) or published,
         )  # fmt: skip
@@ -134,18 +134,15 @@ def measure(
         if not wanted.sentiment:
             is_class = f"`{positive}`" if positive is not None else "the last label (1 of 0 and 1)"
             counted = f"Rates are those of the class for which {pred_column} is {is_class}."
-        level, strict = gap_rules.statistics.level, gap_rules.statistics.adjust != "none"
     if others:
         asked: pl.DataFrame | str | None = None if items is None else str(items)
         if isinstance(asked, str) and not asked.endswith((".csv", ".json", ".json.gz")):
             asked = question_items(QuestionProbe(source="bbq", data=asked))
-        rules = rules_of_answers(paths, profile)
         found.append(measure_all(read(others, kind, asked), rules))
-        level, strict = rules.level, rules.strict
     estimates = pl.concat(found)
     if out is not None:
         write_estimate_page(
-            Store(out), estimates, paths, level=level, strict=strict, scope=scope or "widest",
+            Store(out), estimates, paths, level=rules.level, strict=strict, scope=scope or "widest",
             command=command, counted=counted,
         )  # fmt: skip
     return estimates

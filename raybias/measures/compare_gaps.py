@@ -38,8 +38,7 @@ from raybias.stats.checks import membership
 from raybias.stats.components import Doubles, MeanEstimate, mean_squares
 from raybias.stats.conclusive import of_predictions
 from raybias.stats.counts import answers, count_cells
-from raybias.stats.gaps import GapRules
-from raybias.stats.intervals import ROUNDING
+from raybias.stats.intervals import ROUNDING, Rules
 from raybias.stats.metric import Share, shares
 from raybias.stats.scopes import (
     GapTable,
@@ -73,7 +72,7 @@ ANSWERS: Final = pl.Schema(
 
 
 def compare_predictions(
-    arms: Sequence[Matched], rules: GapRules, *, margin: float, kinds: int = 1
+    arms: Sequence[Matched], rules: Rules, *, margin: float, kinds: int = 1
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Judge the change of every gap of matched arms, and count the answers that change.
 
@@ -84,9 +83,8 @@ def compare_predictions(
     change than between two runs of one arm, while every gap is equivalent. A metric that counts
     other sentences in one arm than in the other is a DataError.
     """
-    options = rules.statistics
     found = [family for each in arms for family in families(each, rules)]
-    rows = changes(found, options, margin=margin, kinds=kinds)
+    rows = changes(found, rules, margin=margin, kinds=kinds)
     withheld = dict(pair for each in arms for pair in _withheld(each, rules))
     rises = {
         (*each.keys, *attribute): rise
@@ -102,25 +100,24 @@ def compare_predictions(
         elif (*classifier, row["attribute"]) in rises:
             group, was, now = rises[*classifier, row["attribute"]]
             row.update(hidden(row, f"unread answers on {group}", was, now, margin))
-    flips = pl.concat(event_flips(each, options.metrics) for each in arms)
+    flips = pl.concat(event_flips(each, rules.metrics) for each in arms)
     how: dict[str, Any] = {"how": "left", "nulls_equal": True, "maintain_order": "left"}
     gaps = pl.DataFrame(rows, COMPARED).drop("flips_up", "flips_down", "p_flips")
     gaps = conformed(gaps.join(flips, on=[*TABLE, "group", "score"], **how), COMPARED)
-    differ = [row for each in arms for row in answer_flips(each, level=options.level)]
+    differ = [row for each in arms for row in answer_flips(each, level=rules.level)]
     still = gaps.group_by(TABLE).agg(masked=(pl.col("verdict") == "equivalent").all())
     changed = pl.DataFrame(differ, ANSWERS).drop("masked").join(still, on=TABLE, **how)
     flipped = conformed(changed.with_columns(pl.col("masked") & (pl.col("low") > 0)), ANSWERS)
     return gaps.fill_nan(None), flipped.fill_nan(None)
 
 
-def _withheld(arms: Matched, rules: GapRules) -> Iterator[tuple[tuple[str, ...], str]]:
+def _withheld(arms: Matched, rules: Rules) -> Iterator[tuple[tuple[str, ...], str]]:
     runs = {"predictions": pl.len(), "unparsed": pl.col("parsed").not_().sum(),
             "several": pl.lit(0), "negated": pl.lit(0)}  # fmt: skip
     for name, arm in (("base", arms.base), ("candidate", arms.candidate)):
         unread = answers(arm.group_by(RUN_KEYS).agg(**runs))
-        level = rules.statistics.level
         for *_, reason in of_predictions(
-            count_cells(arm), unread, level=level, judged=rules.judged
+            count_cells(arm), unread, level=rules.level, judged=rules.judged
         ).iter_rows():
             yield arms.keys, f"{name}: {reason}"
 
@@ -177,10 +174,10 @@ class Family:
     middle: Blend
 
 
-def families(arms: Matched, rules: GapRules) -> Iterator[Family]:
+def families(arms: Matched, rules: Rules) -> Iterator[Family]:
     """Yield each attribute and rate with gaps by template of two matched classifiers."""
-    metrics = rules.statistics.metrics
-    inside = membership(arms.base, rules.of)
+    metrics = rules.metrics
+    inside = membership(arms.base, rules.groups_of)
     one, other = (
         {
             (rates.keys[-1], rates.score): rates.less_mean()

@@ -14,27 +14,14 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from pydantic import Field
 
-from raybias.config import Statistics
 from raybias.registry import Registry
 from raybias.schema import ALL
 from raybias.stats.components import Doubles, places
-from raybias.stats.intervals import estimates, false_discovery, unit_intervals, without_each
+from raybias.stats.intervals import Rules, estimates, false_discovery, unit_intervals, without_each
 from raybias.stats.predictions import Source
 
 PACKAGE: Final = "raybias.measures.entries"
-
-
-class Rules(Statistics):
-    """How estimates are judged; the bootstrap is over pairs."""
-
-    strict: bool = True
-    """Paired tests; else the paper's tests of two proportions and of independent lists."""
-    sizes: dict[str, float] = Field(default_factory=dict)
-    """Numbers of parameters, by model, where the model's name does not tell."""
-    letters: frozenset[str] = frozenset()
-    """Methods that answer by the likelihoods of the options' letters."""
 
 
 class Sums(SimpleNamespace):

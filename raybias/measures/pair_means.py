@@ -19,7 +19,6 @@ import numpy.typing as npt
 import polars as pl
 from scipy import stats
 
-from raybias.measures.kind import Rules
 from raybias.registry import registry_of
 from raybias.schema import DIRECTIONS
 from raybias.seeding import generator
@@ -32,7 +31,7 @@ from raybias.stats.components import (
     places,
     wilson,
 )
-from raybias.stats.intervals import ROUNDING
+from raybias.stats.intervals import ROUNDING, Rules
 
 Flags = npt.NDArray[np.bool_]
 

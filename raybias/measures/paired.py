@@ -20,7 +20,7 @@ import polars as pl
 from scipy import stats
 
 from raybias.errors import DataError
-from raybias.measures.kind import Rules, Table
+from raybias.measures.kind import Table
 from raybias.measures.pair_means import (
     AVERAGES,
     NEUTRAL,
@@ -39,7 +39,7 @@ from raybias.measures.pair_means import (
 from raybias.schema import ALL, ESTIMATES
 from raybias.seeding import generator
 from raybias.stats.components import Doubles, mean_squares
-from raybias.stats.intervals import ROUNDING, false_discovery, from_rows, verdicts
+from raybias.stats.intervals import ROUNDING, Rules, false_discovery, from_rows, verdicts
 
 #: Points; smaller effects are of no concern.
 _MARGIN: Final = 5.0

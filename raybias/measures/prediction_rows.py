@@ -11,15 +11,14 @@ import numpy.typing as npt
 import polars as pl
 
 from raybias import schema
-from raybias.config import Statistics
 from raybias.schema import ALL, TABLE
 from raybias.stats.bootstrap import Resampled
 from raybias.stats.breakdown import leave_one_out
 from raybias.stats.components import Doubles, MeanEstimate, satterthwaite
 from raybias.stats.counts import Counts, without_extras
 from raybias.stats.foreign import BLOCK
-from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, GapRules, by_family
-from raybias.stats.intervals import REFERENCE, from_rows, over_runs, reasons_of
+from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, by_family
+from raybias.stats.intervals import REFERENCE, Rules, from_rows, over_runs, reasons_of
 from raybias.stats.metric import metrics, shares
 from raybias.stats.metric_table import LESS_NOISE
 from raybias.stats.null_check import null_check
@@ -58,7 +57,7 @@ def under(estimates: pl.DataFrame, scopes: Sequence[str], scope: str) -> pl.Data
 
 def of_gaps(found: GapAnalysis) -> Iterator[pl.DataFrame]:
     """Estimate the gaps of all groups and what stands beside them: columns of schema.ESTIMATES."""
-    options = found.options
+    options = found.rules
     yield _rates(found)
     yield found.estimates
     yield unjudged(_ratios(found), found)
@@ -90,7 +89,7 @@ def _rates(found: GapAnalysis) -> pl.DataFrame:
     named = found.rates.with_columns(condition=pl.lit(""))
     over = over_runs(named, PLACE, n=pl.col("n_items").min())
     tables = (replace(each, in_mean_G=np.zeros_like(each.in_mean_G)) for each in found.rate_tables)
-    whole = every_scope(over, tables, found.word_variances, found.options)
+    whole = every_scope(over, tables, found.word_variances, found.rules)
     # Each has a row, under `runs` where no scope has an interval.
     has = pl.col("low").is_not_null()
     scoped = whole.filter(has | ((pl.col("scope") == "runs") & ~has.any().over(PLACE)))
@@ -129,8 +128,8 @@ def _ratios(found: GapAnalysis) -> pl.DataFrame:
             value = 1.0 if g == best else 0.0 if known[best] else None
             reason = REFERENCE if g == best else "a rate is 0"
             rows.append({**named.names, "group": table.groups[g], "value": value, "reason": reason})
-    judged = scope_rows(tables, {}, found.options).drop("mde").with_columns(
-        pl.col("value", "low", "high").exp(), significant=pl.col("p") < 1 - found.options.level
+    judged = scope_rows(tables, {}, found.rules).drop("mde").with_columns(
+        pl.col("value", "low", "high").exp(), significant=pl.col("p") < 1 - found.rules.level
     )  # fmt: skip
     whole = pl.concat([judged, from_rows(rows)], how="diagonal")
     return whole.with_columns(statistic=pl.lit("ratio"))
@@ -221,12 +220,12 @@ def extremes(gaps: pl.DataFrame, drawn: Resampled | None) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def accuracy_rows(counts: Counts, rules: Statistics) -> pl.DataFrame:
+def accuracy_rows(counts: Counts, rules: Rules) -> pl.DataFrame:
     """Estimate the accuracy on each attribute, over all groups."""
     cells = without_extras(counts.cells).with_columns(group=pl.lit(ALL))
     attributes = cells["attribute"].unique().cast(pl.String)
-    everyone = GapRules(rules.model_copy(update={"metrics": ("accuracy",)}),
-                        everywhere=dict.fromkeys(attributes, (ALL,)))  # fmt: skip
+    whole = {"metrics": ("accuracy",), "everywhere": dict.fromkeys(attributes, (ALL,))}
+    everyone = rules.model_copy(update=whole)
     return _rates(GapAnalysis(replace(counts, cells=cells, words=counts.words.clear()), everyone))
 
 

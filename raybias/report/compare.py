@@ -258,7 +258,7 @@ def compare(
         " ".join([*arm, *([f"({', '.join(map(' '.join, of.items()))})"] if of else [])])
         for arm, of in zip(paths, chosen, strict=True)
     ]
-    both, level = [kind for kind in one if kind in other], rules.statistics.level
+    both, level = [kind for kind in one if kind in other], rules.level
     if not both:
         holds = [" and ".join(arm) or "nothing" for arm in (one, other)]
         raise DataError(
@@ -278,7 +278,7 @@ def compare(
             found.append(compare_pairs(one[SCORES], other[SCORES], level=level, **many))
         return pl.concat(found), answers
 
-    within = margin or (policy.margin if policy else rules.statistics.margin) or MARGIN
+    within = margin or (policy.margin if policy else rules.margin) or MARGIN
     changes, answers = judged(within)
     notes = [*_notes(matches, changes, answers, within, level), *_engines(matches, rules.engines)]
     decision = None

@@ -6,9 +6,9 @@ Tables are Parquet (full precision), CSV (the public contract) and Markdown.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import polars as pl
@@ -18,7 +18,7 @@ from raybias import schema
 from raybias.config import Profile, Scope, Statistics, Study
 from raybias.errors import ConfigError, DataError
 from raybias.measures.entries.predictions import estimates_of
-from raybias.measures.kind import Rules, kinds, measure_all
+from raybias.measures.kind import kinds, measure_all
 from raybias.measures.reading import read
 from raybias.methods.options import OptionLikelihood
 from raybias.report import cautions
@@ -30,7 +30,8 @@ from raybias.stats.breakdown import by_template
 from raybias.stats.checks import StatisticsWarning, UnevenRuns
 from raybias.stats.counts import composition, count_files, read_counts
 from raybias.stats.design import TARGET, design
-from raybias.stats.gaps import GapRules, gap_analysis
+from raybias.stats.gaps import gap_analysis
+from raybias.stats.intervals import Rules
 from raybias.stats.judged import corrected_gaps
 from raybias.stats.metric import check_metrics
 from raybias.storage import Store
@@ -43,70 +44,75 @@ def rules_of_files(
     profile: Profile | None = None,
     reference_groups: Mapping[str, Sequence[str]] | None = None,
     options: Mapping[str, Any] | None = None,
-) -> GapRules:
-    """Return the rules by which the gaps of prediction files are judged.
+) -> Rules:
+    """Return the rules by which files of predictions and answers are judged.
 
-    An OUT or its folder `predictions` brings the reference groups and statistics of its study, or
-    those of a `profile`. `reference_groups` are by attribute, instead of the study's or the
-    papers'; `options` are fields of `Statistics`, of which empty ones are the study's or profile's.
+    An OUT or a folder of its answers brings the rules of its study, or those of a `profile`.
+    `reference_groups` are by attribute, instead of the study's or the papers'; `options` are fields
+    of `Statistics`, of which empty ones are the study's or profile's.
 
     Raises ConfigError: studies with different rules, no such metric, or a scope that the interval
     cannot cover.
     """
-    chosen = reference_groups or {}
     stated = {name: value for name, value in (options or {}).items() if value}
+    stated["everywhere"] = reference_groups or {}
     check_metrics(stated.get("metrics", ()))
-    found: dict[str, GapRules] = {}
+    found: dict[str, Rules] = {}
     for out in dict.fromkeys(filter(None, map(out_of, paths))):
-        study = read_record(Store(out)).study
-        found[out] = rules_of(restated(study, profile))
-    rules = GapRules(Statistics.under(profile or "strict"))
-    if found:
-        rules = _common({out: _stated(each, stated) for out, each in found.items()}, chosen)
-    return replace(_stated(rules, stated), everywhere=chosen)
+        record = read_record(Store(out))
+        found[out] = _stated(rules_of(restated(record.study, profile), record.parameters), stated)
+    if not found:
+        return _stated(Rules.under(profile or "strict", strict=profile != "paper"), stated)
+    return _common(found)
 
 
-def out_of(path: str | Path, folder: str = "predictions") -> str | None:
-    """Return the OUT that a path is, or whose `folder` it is or is in."""
+def out_of(path: str | Path) -> str | None:
+    """Return the OUT that a path is, or in whose folder of predictions or answers it is."""
     text = str(path)
     whole = text if "://" in text or text.startswith("/") else f"./{text}"
-    for place in (whole, f"{whole}/".rpartition(f"/{folder}/")[0]):
+    inside = (f"{whole}/".rpartition(f"/{each.folder}/")[0] for each in kinds.values())
+    for place in (whole, *inside):
         if place and Store(place).exists("study.yaml"):
             return place.rstrip("/")
     return None
 
 
-def _stated(rules: GapRules, options: Mapping[str, Any]) -> GapRules:
+def _stated(rules: Rules, options: Mapping[str, Any]) -> Rules:
     try:
-        stated = type(rules.statistics)(**{**dict(rules.statistics), **options})
+        return Rules(**{**dict(rules), **options})
     except ValidationError as error:
         raise ConfigError(str(error.errors()[0]["msg"]).removeprefix("Value error, ")) from error
-    return replace(rules, statistics=stated)
 
 
-def _common(found: Mapping[str, GapRules], chosen: Mapping[str, Sequence[str]]) -> GapRules:
+def _common(found: Mapping[str, Rules]) -> Rules:
     (first, rules), *others = found.items()
-    probes = {name: dict(groups) for name, groups in rules.probes.items()}
+    references = {name: dict(groups) for name, groups in rules.references.items()}
     for out, other in others:
-        for name in type(other.statistics).model_fields:
-            one, two = (getattr(each.statistics, name) for each in (rules, other))
+        for name in (*Statistics.model_fields, "strict"):
+            one, two = getattr(rules, name), getattr(other, name)
             if one != two:
                 raise ConfigError(
                     f"the studies are judged differently: {name} is {one} in {first}, {two} in "
                     f"{out}",
                     cure="give --profile, --scope or --interval, or ask for each alone",
                 )
-        for probe, groups in other.probes.items():
-            own = probes.setdefault(probe, dict(groups))
-            for attribute in sorted({*own, *groups} - {*chosen}):
+        for probe, groups in other.references.items():
+            own = references.setdefault(probe, dict(groups))
+            for attribute in sorted({*own, *groups} - {*rules.everywhere}):
                 if set(own.get(attribute, ())) != set(groups.get(attribute, ())):
                     raise ConfigError(
                         f"{first} and {out} take the gaps of {attribute} in probe {probe} from "
                         "different groups",
                         cure=f"give --reference {attribute}=GROUP,..., or ask for each alone",
                     )
-    engines = {name: of for each in found.values() for name, of in each.engines.items()}
-    return replace(rules, probes=probes, engines=engines)
+    each = [*found.values()]
+    return rules.model_copy(update={
+        "references": references,
+        **{name: frozenset[str]().union(*(getattr(one, name) for one in each))
+           for name in ("judged", "letters")},
+        **{name: {k: v for one in each for k, v in getattr(one, name).items()}
+           for name in ("engines", "sizes")},
+    })  # fmt: skip
 
 
 def design_of_files(
@@ -121,15 +127,14 @@ def design_of_files(
         raise ConfigError(f"the target {target} is not above 0", cure="such as 0.02")
     paths = [str(file) for file in files]
     rules = rules_of_files(paths, profile=profile, options={"scope": scope})
-    statistics = rules.statistics
-    counts = read_counts(paths, metrics=statistics.metrics)
+    counts = read_counts(paths, metrics=rules.metrics)
     analysis = gap_analysis(counts, rules)
     items = int(composition(counts.cells)["items"].sum())
     costs = relative_costs(items)
     outs = {*map(out_of, files)}
     if len(outs) == 1 and (out := outs.pop()) is not None:
         costs = study_costs(Store(out), read_record(Store(out)).study, items)
-    wanted = target or statistics.margin or TARGET
+    wanted = target or rules.margin or TARGET
     if analysis.components.is_empty():
         raise DataError(
             "the templates of these predictions are not known, so nothing can be predicted",
@@ -137,8 +142,8 @@ def design_of_files(
             cure="give predictions with template ids",
         )
     designs = design(
-        analysis.components, analysis.gaps, costs, target=wanted, scope=statistics.scope,
-        level=statistics.level,
+        analysis.components, analysis.gaps, costs, target=wanted, scope=rules.scope,
+        level=rules.level,
     )  # fmt: skip
     return designs, wanted
 
@@ -159,32 +164,21 @@ def estimates_of_study(
     said = dict.fromkeys(str(each.message) for each in caught)
     for name, frame in answers.items():
         said |= dict.fromkeys(cautions.of_answers(store, study, record, kinds[name], frame))
-    return measure_all(answers, rules_of_study(study, record)), [*said]
+    return measure_all(answers, rules_of(study, record.parameters)), [*said]
 
 
-def rules_of_study(study: Study, record: Record) -> Rules:
-    """Return the rules of a study's pairs and questions."""
+def rules_of(study: Study, sizes: Mapping[str, float] = MappingProxyType({})) -> Rules:
+    """Return the rules by which a study's answers are judged, given numbers of parameters."""
+    letters = [m.name for m in study.methods if isinstance(m, OptionLikelihood) and m.letters]
     return Rules(
         **dict(study.statistics),
         strict=study.profile == "strict",
-        sizes=record.parameters,
-        letters=frozenset(_letter_methods(study)),
+        references={probe.name: dict(probe.reference_groups) for probe in study.probes},
+        judged=frozenset(judged_methods(study)),
+        letters=frozenset(letters),
+        engines=study.engines,
+        sizes=dict(sizes),
     )
-
-
-def _letter_methods(study: Study) -> list[str]:
-    return [m.name for m in study.methods if isinstance(m, OptionLikelihood) and m.letters]
-
-
-def rules_of_answers(paths: Iterable[str], profile: Profile | None = None) -> Rules:
-    """Return the rules of the one study that files lie in, or of a profile, by default strict."""
-    outs = {out for path in paths for each in kinds.values() if (out := out_of(path, each.folder))}
-    records = [read_record(Store(out)) for out in sorted(outs)]
-    if len(records) == 1:
-        (record,) = records
-        return rules_of_study(restated(record.study, profile), record)
-    letters = frozenset(name for each in records for name in _letter_methods(each.study))
-    return Rules.under(profile or "strict", strict=profile != "paper", letters=letters)
 
 
 #: Tables for programs alone; they have a row per run or template.
@@ -209,7 +203,7 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     DataError: no predictions, an unreadable file, or an item that is not the same in all runs.
     ConfigError: reference groups that the predictions do not have.
     """
-    options, rules = study.statistics, rules_of(study)
+    rules = rules_of(study)
     files = prediction_files(store)
     if not files:
         raise DataError(
@@ -218,7 +212,7 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     tables: dict[str, pl.DataFrame] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        counts = count_files(files, where=store.uri, metrics=options.metrics, unfinished="count")
+        counts = count_files(files, where=store.uri, metrics=rules.metrics, unfinished="count")
         found = gap_analysis(counts, rules)
         estimates = estimates_of(found)
         if judged_methods(study):
@@ -240,11 +234,11 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
         "answers": counts.answers,
         "markedness": found.marked,
         "by_term": found.of_terms,
-        "by_template": by_template(cells, found.inside, options.metrics),
+        "by_template": by_template(cells, found.inside, rules.metrics),
         "notes": pl.DataFrame(notes, {"note": pl.String, "urgent": pl.Boolean}, orient="row"),
         "design": design(
-            found.components, found.gaps, costs, target=options.margin or TARGET,
-            scope=options.scope, level=options.level,
+            found.components, found.gaps, costs, target=rules.margin or TARGET,
+            scope=rules.scope, level=rules.level,
         ),
         "runs": read_runs(store).select(_RUN_TABLE),
         "coverage": counts.coverage.select(
@@ -257,13 +251,3 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     for name, frame in tables.items():
         write_frame(store, f"tables/{name}", frame, text=name not in _PARQUET_ONLY)
     return {"estimates": estimates, **tables}
-
-
-def rules_of(study: Study) -> GapRules:
-    """Return the rules by which a study's gaps are taken and judged."""
-    return GapRules(
-        study.statistics,
-        {probe.name: probe.reference_groups for probe in study.probes},
-        judged=frozenset(judged_methods(study)),
-        engines=study.engines,
-    )

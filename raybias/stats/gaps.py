@@ -7,15 +7,13 @@ other words for the groups too (`stats.scopes`).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
 import polars as pl
 
 from raybias import schema
-from raybias.config import Statistics
 from raybias.schema import RUN_KEYS
 from raybias.stats.bootstrap import DrawnScope, Resampled, resampled
 from raybias.stats.breakdown import by_term, markedness
@@ -33,6 +31,7 @@ from raybias.stats.engines import engine_variances, turned
 from raybias.stats.intervals import (
     REFERENCE,
     ROUNDING,
+    Rules,
     judged,
     over_runs,
     reasons_of,
@@ -66,34 +65,12 @@ _NOT_DRAWN: Final = {
 _ORDER: Final = ("model", "attribute", "score", "group", *schema.KEYS[1:])
 
 
-@dataclass(frozen=True)
-class GapRules:
-    """What gaps are taken from, and how they are judged."""
-
-    statistics: Statistics
-    """Resolved: interval, level, correction, draws and seed of the bootstrap."""
-    probes: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
-    """Reference groups by probe and attribute; the papers' lists for what is left out."""
-    everywhere: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Reference groups by attribute for every probe that has it, instead of those above."""
-    judged: frozenset[str] = frozenset()
-    """Methods whose labels are a judge's verdicts."""
-    engines: Mapping[str, str] = field(default_factory=dict)
-    """Models that are other engines of a model, each with that model."""
-
-    def of(self, probe: str, attribute: str) -> tuple[str, ...] | None:
-        """Return the reference groups that were chosen; None where the papers' list decides."""
-        chosen = self.everywhere.get(attribute, self.probes.get(probe, {}).get(attribute))
-        return None if chosen is None else tuple(chosen)
-
-
-def gap_analysis(counts: Counts, rules: GapRules) -> GapAnalysis:
+def gap_analysis(counts: Counts, rules: Rules) -> GapAnalysis:
     """Prepare the gaps of all probes; reference groups that cells lack are a ConfigError."""
     cells = counts.cells
     there = {*cells["attribute"].unique().cast(pl.String)}
     check_reference_groups(cells, {a: g for a, g in rules.everywhere.items() if a not in there})
-    level = rules.statistics.level
-    withheld = of_predictions(cells, counts.answers, level=level, judged=rules.judged)
+    withheld = of_predictions(cells, counts.answers, level=rules.level, judged=rules.judged)
     return GapAnalysis(counts, rules, withheld)
 
 
@@ -102,20 +79,15 @@ class GapAnalysis:
     """The gaps of all classifiers, judged by one set of rules; each part is computed once."""
 
     counts: Counts
-    rules: GapRules
+    rules: Rules
     withheld: pl.DataFrame | None = None
     """Of `conclusive`: classifiers that have gaps and intervals, but no verdict. By the papers' own
     rule only those whose answers cannot be read have none."""
 
-    @property
-    def options(self) -> Statistics:
-        """The statistics of the rules."""
-        return self.rules.statistics
-
     @cached_property
     def estimates(self) -> pl.DataFrame:
         """Judge the gaps under every scope, and under the rules' where there is no interval."""
-        gaps, margin = self.gaps, self.options.margin
+        gaps, margin = self.gaps, self.rules.margin
         drawn, place = gaps.filter(interval="bootstrap"), [*GAP_KEYS, "scope"]
         # No words are drawn: what is drawn instead has no wider scope.
         wider = drawn.with_columns(scope=pl.lit(SCOPES[-1]))
@@ -140,7 +112,7 @@ class GapAnalysis:
         `q` Benjamini-Hochberg's over all gaps of its scope, as in `scopes`. Beside them: `rate`
         (the group's own), `sd` over runs (ddof 1), `in_mean`, `equivalent` and `interval`.
         """
-        rules = self.options
+        rules = self.rules
         kind = "normal" if rules.interval == "normal" else "t"
         found = one_scope(self._unjudged, rules.scope).with_columns(interval=pl.lit(kind))
         if rules.interval == "bootstrap":
@@ -182,30 +154,30 @@ class GapAnalysis:
     @cached_property
     def of_terms(self) -> pl.DataFrame:
         """Judge the gap of every term: as `breakdown.by_term`."""
-        return by_term(self.counts.terms, self.rates, self.inside, self.options, self.excluded)
+        return by_term(self.counts.terms, self.rates, self.inside, self.rules, self.excluded)
 
     @cached_property
     def marked(self) -> pl.DataFrame:
         """Judge what naming a group does: as `breakdown.markedness`."""
-        return markedness(self.counts.cells, self.inside, self.options, self.excluded)
+        return markedness(self.counts.cells, self.inside, self.rules, self.excluded)
 
     @cached_property
     def drawn(self) -> Resampled:
         """Draw runs, or runs and templates, anew."""
-        scope: DrawnScope = "runs" if self.options.scope == "runs" else "sentences"
-        return resampled(self._known, self.inside, self.options, scope=scope,
+        scope: DrawnScope = "runs" if self.rules.scope == "runs" else "sentences"
+        return resampled(self._known, self.inside, self.rules, scope=scope,
                          engines=self.rules.engines)  # fmt: skip
 
     @cached_property
     def inside(self) -> pl.DataFrame:
         """Which groups are in the mean: probe, attribute, group, in_mean."""
-        return membership(self.rates, self.rules.of)
+        return membership(self.rates, self.rules.groups_of)
 
     @cached_property
     def excluded(self) -> list[pl.DataFrame]:
         """What has no verdict whatever the group: keys, score, and the `reason`."""
         by_papers = self._by_papers
-        twice = mirrored_rates(self._known, self.rates, self.options.metrics, by_papers=by_papers)
+        twice = mirrored_rates(self._known, self.rates, self.rules.metrics, by_papers=by_papers)
         return [*self.unable, *([] if by_papers else [twice])]
 
     @cached_property
@@ -218,7 +190,7 @@ class GapAnalysis:
 
     @property
     def _by_papers(self) -> bool:
-        return (self.options.interval, self.options.adjust) == ("normal", "none")
+        return (self.rules.interval, self.rules.adjust) == ("normal", "none")
 
     @cached_property
     def tables(self) -> list[GapTable]:
@@ -235,18 +207,18 @@ class GapAnalysis:
     @cached_property
     def rate_tables(self) -> list[GapTable]:
         """Every rate, taken apart likewise."""
-        return list(rate_tables(self._known, self.inside, self.options.metrics))
+        return list(rate_tables(self._known, self.inside, self.rules.metrics))
 
     @cached_property
     def word_variances(self) -> dict[tuple[str, ...], WordVariance]:
         """How much words for one group differ, by the keys, attribute and score."""
-        return word_variances(without_extras(self.counts.words), self.options.metrics)
+        return word_variances(without_extras(self.counts.words), self.rules.metrics)
 
     @cached_property
     def rates(self) -> pl.DataFrame:
         """Every metric by run and group: as `metric.metric_rates`."""
         values = without_extras(self.counts.values)
-        return metric_rates(self._known, self.options.metrics, values)
+        return metric_rates(self._known, self.rules.metrics, values)
 
     @cached_property
     def _known(self) -> pl.DataFrame:
@@ -271,12 +243,12 @@ class GapAnalysis:
             n=pl.col("n_items").filter(pl.col("value").is_not_null()).min().fill_null(0),
             in_mean=pl.col("in_mean").first(),
         )
-        found = every_scope(over, self.tables, self.word_variances, self.options)
+        found = every_scope(over, self.tables, self.word_variances, self.rules)
         return found.filter((pl.col("scope") == "runs") | pl.col("low").is_not_null())
 
     def _bootstrapped(self, found: pl.DataFrame) -> pl.DataFrame:
         """Put drawn intervals in the place of the others, where the metric has counts to draw."""
-        if not shares(self.options.metrics):
+        if not shares(self.rules.metrics):
             return found
         drawn = self.drawn.gaps
         concerned = pl.col("score").is_in(drawn["score"].unique().to_list())
@@ -293,10 +265,10 @@ class GapAnalysis:
             *GAP_KEYS, reason=pl.col("scope").replace_strict(_NOT_DRAWN, default=None)
         )
         references = sole_references(self.inside).with_columns(reason=pl.lit(REFERENCE))
-        return judged(table, self.options, [*self.excluded, references, reasons])
+        return judged(table, self.rules, [*self.excluded, references, reasons])
 
 
-def by_family(counts: Counts, rules: GapRules) -> pl.DataFrame:
+def by_family(counts: Counts, rules: Rules) -> pl.DataFrame:
     """Judge the gaps where families of templates are resampled; without rows if none is known.
 
     A family's templates, which were written from one opening, are summed up (cluster-robust); a

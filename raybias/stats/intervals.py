@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from pydantic import Field
 from scipy import special, stats
 
 from raybias import schema
@@ -44,6 +45,29 @@ REFERENCE: Final = "the reference itself"
 
 _TYPES: Final = pl.Schema(schema.ESTIMATES)
 _TEXTS: Final = [n for n, dtype in _TYPES.items() if dtype == pl.String and n != "reason"]
+
+
+class Rules(Statistics):
+    """How estimates are judged: a study's statistics, and what else of it decides."""
+
+    strict: bool = True
+    """Paired tests of pairs; else the paper's tests of two proportions and of independent lists."""
+    references: dict[str, dict[str, tuple[str, ...]]] = Field(default_factory=dict)
+    """Reference groups of gaps by probe and attribute; the papers' lists for what is left out."""
+    everywhere: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Reference groups by attribute for every probe that has it, instead of those above."""
+    judged: frozenset[str] = frozenset()
+    """Methods whose labels are a judge's verdicts."""
+    letters: frozenset[str] = frozenset()
+    """Methods that answer by the likelihoods of the options' letters."""
+    engines: dict[str, str] = Field(default_factory=dict)
+    """Models that are other engines of a model, each with that model."""
+    sizes: dict[str, float] = Field(default_factory=dict)
+    """Numbers of parameters, by model, where the model's name does not tell."""
+
+    def groups_of(self, probe: str, attribute: str) -> tuple[str, ...] | None:
+        """Return the reference groups that were chosen; None where the papers' list decides."""
+        return self.everywhere.get(attribute, self.references.get(probe, {}).get(attribute))
 
 
 def from_rows(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:

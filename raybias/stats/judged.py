@@ -117,7 +117,7 @@ def corrected_gaps(analysis: GapAnalysis, labelled: pl.DataFrame) -> pl.DataFram
     verdicts alone; of the group's `labelled` texts, people find `held` in the rate's share, the
     judge `wrongly_held` ones more and `missed` ones less; `weight` is that of the verdicts.
     """
-    rules = analysis.options
+    rules = analysis.rules
     rows: list[dict[str, Any]] = []
     for table in analysis.tables:
         part = labelled.filter(

@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 from raybias.measures.entries.pairs import PAIRS
-from raybias.measures.kind import Rules, measure
+from raybias.measures.kind import measure
+from raybias.stats.intervals import Rules
 from support.commands import exit_code, refused
 from support.pair_data import answers, pair_scores
 

@@ -10,8 +10,9 @@ from polars.testing import assert_frame_equal
 
 import raybias
 from raybias import schema
+from raybias.errors import ConfigError
 from raybias.measures.prediction_rows import gap_rows
-from raybias.report.files import rules_of_answers
+from raybias.report.files import rules_of_files
 from raybias.report.page import write_report
 from raybias.report.sentences import by_scope
 from support.report_outs import make_study, pair_study, write_out, write_pair_out
@@ -78,5 +79,11 @@ def test_what_a_study_sets_itself_holds_wherever_its_results_are_read(tmp_path: 
     named = raybias.write_report(tmp_path / "gaps", profile=study.profile)
     assert {*named.gaps.collect()["scope"]} == {"wording"}, "a profile that is named goes first"
     write_pair_out(tmp_path / "pairs", pair_study(statistics=chosen))
-    rules = rules_of_answers([str(tmp_path / "pairs")])
+    rules = rules_of_files([str(tmp_path / "pairs")])
     assert (rules.adjust, rules.level, rules.bootstrap_draws) == ("none", 0.8, 150)
+    papers = [
+        str(write_pair_out(tmp_path / name, pair_study(profile="paper")).uri) for name in "ab"
+    ]
+    assert not rules_of_files(papers).strict
+    with pytest.raises(ConfigError, match="judged differently"):
+        rules_of_files([papers[0], f"{tmp_path}/pairs/pair_scores"])

@@ -175,7 +175,7 @@ def left_out(frame: pl.DataFrame) -> pl.DataFrame:
     """The gaps without one of their templates or words, with what they are without."""
     words = word_cells(frame)
     analysis = analysed(count_cells(frame), words=words)
-    found = leave_one_out(analysis.tables, words, analysis.options.metrics)
+    found = leave_one_out(analysis.tables, words, analysis.rules.metrics)
     parts = pl.col("condition").str.extract_groups("^without (?<unit>[a-z]+) (?<name>.*)$")
     return found.with_columns(parts.alias("parts")).unnest("parts")
 

@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,16 @@ from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 
 import raybias
-from raybias.config import Statistics
 from raybias.measures.compare import COMPARED, VERDICTS
 from raybias.measures.compare_answers import matched
 from raybias.measures.compare_gaps import ANSWERS, Blend, band_level, compare_predictions
-from raybias.stats.gaps import GapRules
+from raybias.stats.intervals import Rules
 from support.commands import exit_code, refused
 from support.documents import ROOT
 from support.stats_data import crossed, gap_table
 
 CONTRACT = ["probe", "attribute", "group", "rate", "change", "low", "high", "flips_up",
             "flips_down", "verdict"]  # fmt: skip
-RULES = GapRules(Statistics.under("strict"))
 
 
 def arm(seeds: Sequence[int] = (1, 2, 3, 4), *, templates: int = 60) -> pl.DataFrame:
@@ -58,12 +55,10 @@ def turned(frame: pl.DataFrame, *, every: int = 3) -> pl.DataFrame:
 def tables(
     base: pl.DataFrame, candidate: pl.DataFrame, *metrics: str
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    statistics = Statistics.under("strict", metrics=metrics or ("negative_fpr",))
+    rules = Rules.under("strict", metrics=metrics or ("negative_fpr",))
     arms = [frame.with_columns(run_id=pl.col("run_id").str.extract(r"(\d+)$"))
             for frame in (base, candidate)]  # fmt: skip
-    return compare_predictions(
-        list(matched(*arms)), replace(RULES, statistics=statistics), margin=0.02
-    )
+    return compare_predictions(list(matched(*arms)), rules, margin=0.02)
 
 
 def written(folder: Path, name: str, frame: pl.DataFrame) -> str:

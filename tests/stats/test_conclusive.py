@@ -11,7 +11,6 @@ import pytest
 
 import raybias
 from raybias import schema
-from raybias.config import Statistics
 from raybias.measures.compare_answers import matched, read_arm
 from raybias.measures.compare_gaps import compare_predictions
 from raybias.measures.entries.predictions import estimates_of
@@ -19,7 +18,8 @@ from raybias.report.sentences import own_readings, refusals, verdict
 from raybias.stats.checks import StatisticsWarning
 from raybias.stats.conclusive import Showing, of_options, of_predictions, why_not
 from raybias.stats.counts import count_cells, read_counts
-from raybias.stats.gaps import GapAnalysis, GapRules, gap_analysis
+from raybias.stats.gaps import GapAnalysis, gap_analysis
+from raybias.stats.intervals import Rules
 from support.answer_data import option_answers
 from support.commands import exit_code
 from support.report_outs import make_study, write_out
@@ -69,10 +69,10 @@ def guesses(right: float, *, pred: int | None = None) -> pl.DataFrame:
 
 def judged(frame: pl.DataFrame, folder: Path) -> GapAnalysis:
     frame.write_parquet(folder / "p.parquet")
-    return gap_analysis(read_counts([folder / "p.parquet"]), GapRules(STRICT))
+    return gap_analysis(read_counts([folder / "p.parquet"]), STRICT)
 
 
-STRICT = Statistics.under("strict")
+STRICT = Rules.under("strict")
 NO_ANSWERS = pl.DataFrame(schema=pl.Schema(schema.ANSWERS))
 
 
@@ -129,7 +129,7 @@ def test_a_comparison_with_an_arm_at_chance_cannot_tell(tmp_path: Path) -> None:
     assert found.headline.startswith("No verdict for the candidate: it ")
     assert set(found.changes["verdict"]) == {"cannot tell"}
     arms = [read_arm([str(tmp_path / "base.parquet")], {})] * 2
-    changes, _ = compare_predictions(list(matched(*arms)), GapRules(STRICT), margin=0.02)
+    changes, _ = compare_predictions(list(matched(*arms)), STRICT, margin=0.02)
     assert not changes["reason"].str.contains("task").any()
 
 

@@ -293,7 +293,7 @@ def test_a_study_has_those_of_counts_and_says_where_the_others_are(tmp_path: Pat
     names = ["tpr", "fped", "counterfactual_flip_rate"]
     there = judged_files([tmp_path / "ours.parquet"], metrics=names)
     alone = of_metrics(raybias.measure(tmp_path / "ours.parquet", metric=names))
-    study = metrics_of_cells(there.counts.cells, there.inside, there.options).filter(
+    study = metrics_of_cells(there.counts.cells, there.inside, there.rules).filter(
         ~pl.col("score").str.ends_with("_less_noise")
     )
     rest = alone.filter(pl.col("score") != "tpr")

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from raybias import schema
-from raybias.config import Statistics
 from raybias.config.study import Interval
 from raybias.errors import ConfigError, DataError
 from raybias.measures.prediction_rows import accuracy_rows, net_significance, spans
 from raybias.report.sentences import by_scope
 from raybias.stats.checks import REFERENCE_GROUPS, StatisticsWarning
 from raybias.stats.counts import count_cells
-from raybias.stats.gaps import GapRules, gap_analysis
-from raybias.stats.intervals import NO_VARIATION, REFERENCE
+from raybias.stats.gaps import gap_analysis
+from raybias.stats.intervals import NO_VARIATION, REFERENCE, Rules
 from raybias.stats.metric import metric_rates
 from support.stats_data import analysed, crossed, gaps, predictions
 
@@ -241,7 +240,7 @@ def test_wrong_reference_groups_are_refused(chosen: dict[str, list[str]], messag
     with pytest.raises(ConfigError, match=message):
         gaps(count_cells(predictions()), reference_groups=chosen)
     counts = analysed(count_cells(predictions())).counts
-    rules = GapRules(Statistics.under("strict"), everywhere={"hue": ["a"]})
+    rules = Rules.under("strict", everywhere={"hue": ["a"]})
     with pytest.raises(ConfigError, match="attributes are colour"):
         gap_analysis(counts, rules)
 
@@ -263,14 +262,14 @@ def test_answers_without_label_count_as_wrong_and_warn() -> None:
     assert found["n"].sum() == gaps(count_cells(predictions(models=1, runs=2)))["n"].sum()
     accuracy = (table["pred"] == table["label"]).fill_null(False).mean()
     with pytest.warns(StatisticsWarning, match="hold no label"):
-        found = accuracy_rows(analysed(cells).counts, Statistics.under("strict"))
+        found = accuracy_rows(analysed(cells).counts, Rules.under("strict"))
     assert found["value"].to_list() == pytest.approx([accuracy] * found.height)
 
 
 def test_accuracies_equal_plain_loops() -> None:
     table = predictions(runs=3, extras=True)
     plain = table.filter(~pl.col("group").is_in(schema.EXTRA_GROUPS))
-    found = accuracy_rows(analysed(count_cells(table)).counts, Statistics.under("strict"))
+    found = accuracy_rows(analysed(count_cells(table)).counts, Rules.under("strict"))
     assert set(found["scope"]) == {"runs", "sentences"}
     for row in found.iter_rows(named=True):
         part = plain.filter(model=row["model"])

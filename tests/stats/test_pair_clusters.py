@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from raybias.measures.entries.pairs import pair_outcomes
-from raybias.measures.kind import Rules
 from raybias.measures.paired import effect_rows, score_rows, style_rows
 from raybias.stats.components import cluster_robust, mean_squares
+from raybias.stats.intervals import Rules
 from support.pair_data import pair_scores
 
 FEW = Rules(bootstrap_draws=300)

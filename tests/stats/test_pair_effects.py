@@ -13,7 +13,7 @@ from scipy import stats
 
 from raybias.measures.entries.coreference import COREFERENCE, MEAN, coreference_outcomes
 from raybias.measures.entries.pairs import PAIRS, pair_outcomes
-from raybias.measures.kind import Rules, measure
+from raybias.measures.kind import measure
 from raybias.measures.pair_means import (
     AVERAGES,
     drawn_means,
@@ -25,6 +25,7 @@ from raybias.measures.pair_means import (
 )
 from raybias.measures.paired import effect_rows, score_rows, size_trends, sizes_in_names
 from raybias.stats.components import mean_squares
+from raybias.stats.intervals import Rules
 from support.pair_data import answers, pair_scores
 
 KEYS = ["method", "probe", "attribute", "style"]

@@ -11,10 +11,11 @@ import numpy.typing as npt
 import polars as pl
 
 from raybias import schema
-from raybias.config import Profile, Statistics
+from raybias.config import Profile
 from raybias.report.files import rules_of_files
 from raybias.stats.counts import Counts, read_counts
-from raybias.stats.gaps import GapAnalysis, GapRules, gap_analysis
+from raybias.stats.gaps import GapAnalysis, gap_analysis
+from raybias.stats.intervals import Rules
 from raybias.stats.metric import VALUES
 from raybias.stats.predictions import join_pieces, sources
 from raybias.stats.scopes import GapTable
@@ -152,8 +153,9 @@ def analysed(
         pl.DataFrame(schema=pl.Schema(schema.WORD_CELLS)) if words is None else words,
         none, none, pl.DataFrame(schema=VALUES), none,
     )  # fmt: skip
-    statistics = Statistics.under("strict", **{"scope": "runs", **options})
-    rules = GapRules(statistics, everywhere=reference_groups or {})
+    rules = Rules.under(
+        "strict", **{"scope": "runs", "everywhere": reference_groups or {}, **options}
+    )
     return GapAnalysis(counts, rules, withheld)
 
 
@@ -174,7 +176,7 @@ def judged_files(
     rules = rules_of_files(
         paths, profile=profile, reference_groups=reference_groups, options=options
     )
-    counts = read_counts(paths, metrics=rules.statistics.metrics)
+    counts = read_counts(paths, metrics=rules.metrics)
     return gap_analysis(counts, rules)
 
 

@@ -21,7 +21,7 @@ from scipy import stats
 from raybias.errors import DataError
 from raybias.formats import lines_of
 from raybias.formats.harnesses import LM_EVAL_KEY, lm_eval_pair
-from raybias.measures.kind import Items, Kind, ReadFile, Rules, Table, kind
+from raybias.measures.kind import Items, Kind, ReadFile, Table, kind
 from raybias.measures.pair_means import ORIGINAL, UNWEIGHTED, WEIGHTED, in_order, style_order
 from raybias.measures.paired import (
     EFFECT,
@@ -37,7 +37,7 @@ from raybias.measures.paired import (
 from raybias.measures.reading import model_of, typed
 from raybias.schema import ALL, DIRECTIONS, PAIR_SCORES
 from raybias.stats.components import symmetric_sums
-from raybias.stats.intervals import from_rows
+from raybias.stats.intervals import Rules, from_rows
 from raybias.stats.predictions import Source
 
 _KEYS: Final = ("model", "method", "probe", "attribute")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -31,8 +31,8 @@ from raybias.schema import PREDICTIONS as PREDICTION_TABLE
 from raybias.stats.breakdown import WITHOUT, WORD
 from raybias.stats.checks import StatisticsWarning, membership
 from raybias.stats.counts import Counts, count_files, without_extras
-from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, GapRules, gap_analysis
-from raybias.stats.intervals import estimates, from_rows
+from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, gap_analysis
+from raybias.stats.intervals import Rules, estimates, from_rows
 from raybias.stats.metric import BACKGROUNDS, check_names, contrasts, metrics
 from raybias.stats.metric_files import (
     agreement,
@@ -55,7 +55,7 @@ _DRAWS: Final = 2_000
 class Asked:
     """Which metrics of predictions to compute, and by which rules."""
 
-    rules: GapRules
+    rules: Rules
     metrics: Sequence[str] = ()
     """Names; `all` is every one that the files allow. By default those of the rules, or
     `OF_TWO_CLASSES`."""
@@ -101,25 +101,25 @@ def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
     own = [name for source in files if source.columns for name in source.columns.by]
     groups = counts.cells.select("attribute", "group").unique().cast(pl.String).sort("group")
     by = groups.filter(pl.col("attribute").is_in(own)).group_by("attribute")
-    chosen = dict(by.agg("group").iter_rows())
-    rules = replace(asked.rules, everywhere={**chosen, **asked.rules.everywhere})
+    chosen = {name: tuple(found) for name, found in by.agg("group").iter_rows()}
+    changed: dict[str, Any] = {"everywhere": {**chosen, **asked.rules.everywhere}}
     if two:
         # Rightly so, a rare class is predicted less well than by always naming the other.
         methods = frozenset(counts.cells["method"].cast(pl.String).unique().to_list())
-        rules = replace(rules, judged=methods)
+        changed["judged"] = methods
+    rules = asked.rules.model_copy(update=changed)
     rules = _against(asked.background, rules, counts.cells)
     background = asked.background if asked.background != DEFAULT_BACKGROUND else ""
     asked = replace(asked, rules=rules)
     parts = [*_of_contrasts(files, counts, names, asked, positive=positive)]
     gapped = [n for n in names if n not in contrasts(names) and "pooled" not in asked.background]
     if gapped:
-        statistics = rules.statistics.model_copy(update={"metrics": tuple(gapped)})
-        rules = replace(rules, statistics=statistics)
+        rules = rules.model_copy(update={"metrics": tuple(gapped)})
         gaps = _joined([*of_gaps(gap_analysis(counts, rules))])
         plain = (pl.col("statistic") == "gap") & (pl.col("condition") == "")
         against = pl.when(plain).then(pl.lit(background)).otherwise("condition")
         parts.insert(0, gaps.with_columns(condition=against))
-    parts += [accuracy_rows(counts, rules.statistics), unread_rows(counts)]
+    parts += [accuracy_rows(counts, rules), unread_rows(counts)]
     return with_items(_joined(parts), counts.cells)
 
 
@@ -135,7 +135,7 @@ def _wanted(asked: Asked, names: Sequence[str], *, two: bool, swapped: bool) -> 
         return [n for n, each in metrics.items()
                 if n in names or (each.values is None and n not in hidden)]  # fmt: skip
     if not names:
-        usual = OF_TWO_CLASSES if two else asked.rules.statistics.metrics
+        usual = OF_TWO_CLASSES if two else asked.rules.metrics
         names = OF_TWO_CLASSES if swapped and {*usual} & {*sentiment} else usual
     if swapped and (wrong := [name for name in names if name in sentiment]):
         labels = "labels of two classes" if two else "another class"
@@ -146,7 +146,7 @@ def _wanted(asked: Asked, names: Sequence[str], *, two: bool, swapped: bool) -> 
     return list(dict.fromkeys(names))
 
 
-def _against(background: str, rules: GapRules, cells: pl.DataFrame) -> GapRules:
+def _against(background: str, rules: Rules, cells: pl.DataFrame) -> Rules:
     """Compare with one group, if it is the background, in place of the reference groups."""
     kind, colon, group = background.partition(":")
     if not background:
@@ -162,7 +162,8 @@ def _against(background: str, rules: GapRules, cells: pl.DataFrame) -> GapRules:
     if not has:
         groups = ", ".join(known["group"].unique().sort())
         raise ConfigError(f"no group {group!r} to be the background", cure=f"groups are {groups}")
-    return replace(rules, everywhere={**rules.everywhere, **dict.fromkeys(has, (group,))})
+    everywhere = {**rules.everywhere, **dict.fromkeys(has, (group,))}
+    return rules.model_copy(update={"everywhere": everywhere})
 
 
 def _of_contrasts(
@@ -176,8 +177,8 @@ def _of_contrasts(
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StatisticsWarning)
-        inside = membership(without_extras(counts.cells), asked.rules.of)
-    rules = asked.rules.statistics.model_copy(update={"bootstrap_draws": _DRAWS})
+        inside = membership(without_extras(counts.cells), asked.rules.groups_of)
+    rules = asked.rules.model_copy(update={"bootstrap_draws": _DRAWS})
     measured = [*metrics_of_files(
         files, counts.cells, drawn, inside, rules, against=asked.background, positive=positive,
         asked=bool({*names} & {*asked.metrics}),
@@ -190,9 +191,9 @@ def _of_contrasts(
 def estimates_of(found: GapAnalysis) -> pl.DataFrame:
     """Estimate rates, gaps and metrics of a study's predictions (schema.ESTIMATES)."""
     counts = found.counts
-    parts = [*of_gaps(found), accuracy_rows(counts, found.options), unread_rows(counts)]
-    if contrasts(found.options.metrics):
-        measured = metrics_of_cells(counts.cells, found.inside, found.options)
+    parts = [*of_gaps(found), accuracy_rows(counts, found.rules), unread_rows(counts)]
+    if contrasts(found.rules.metrics):
+        measured = metrics_of_cells(counts.cells, found.inside, found.rules)
         parts.append(unjudged(measured, found))
     return with_items(_joined(parts), counts.cells)
 
