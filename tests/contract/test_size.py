@@ -11,12 +11,12 @@ from support.documents import ROOT
 #: Lines and files. `raybias` is the whole package, `raybias/*.py` its modules beside the rooms.
 BUDGET = {
     "benchmarks": (3_999, 21),
-    "raybias": (41_984, 190),
+    "raybias": (41_985, 190),
     "raybias/*.py": (1_839, 13),
     "raybias/api": (646, 3),
     "raybias/cli": (1_243, 5),
     "raybias/config": (1_780, 7),
-    "raybias/engine": (5_834, 22),
+    "raybias/engine": (5_835, 22),
     "raybias/formats": (478, 4),
     "raybias/measures": (3_621, 17),
     "raybias/methods": (3_289, 11),
@@ -26,7 +26,7 @@ BUDGET = {
     "raybias/report": (4_573, 22),
     "raybias/runtime": (5_156, 24),
     "raybias/stats": (5_743, 25),
-    "tests": (25_658, 168),
+    "tests": (25_661, 168),
 }
 
 

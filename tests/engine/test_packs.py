@@ -42,7 +42,7 @@ METHODS: dict[str, Tuned] = {
     "ia3": Ia3(**SHORT),
 }
 FULL = Full(**SHORT, dropout_after_first_eval=True)
-FEW = [("soft_prompt", "opt"), ("lora", "llama"), ("lora", "bert"), ("label_tokens", "gpt2")]
+FEW = [("soft_prompt", "opt"), ("lora", "llama"), ("lora", "bert_pooled"), ("label_tokens", "gpt2")]
 SIZES = [("sizes", kind) for kind in ("llama", "bert", "opt", "gpt2")]
 #: Experts that see other rows, rows that share no sequence, and a package's method.
 MORE = [("soft_prompt", "mixtral"), ("soft_prompt", "bloom"), ("ia3", "llama")]

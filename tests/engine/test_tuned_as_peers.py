@@ -46,7 +46,7 @@ METHODS: dict[str, Tuned] = {
 }
 CASES = [
     ("soft_prompt", "opt"),
-    *(("lora", kind) for kind in ("bert", "roberta", "opt_projected", "gpt2", "llama")),
+    *(("lora", kind) for kind in ("bert_pooled", "roberta", "opt_projected", "gpt2", "llama")),
     ("lora on tokens", "llama"),
     *(("ia3", kind) for kind in ("roberta", "gpt2")),
     *(("full", kind) for kind in ("bert", "roberta", "opt", "gpt2", "xlnet")),

@@ -85,6 +85,8 @@ ENCODERS = {
 FURTHER = {
     **WRITERS,
     **ENCODERS,
+    # As an encoder of sentences is saved, with the pooler that classifiers read.
+    "bert_pooled": ENCODERS["bert"],
     # Its classifiers read the last position, and its `mask_emb` takes no part in them.
     "xlnet": lambda: transformers.XLNetConfig(
         d_model=32, n_layer=2, n_head=4, d_inner=64, initializer_range=0.3, pad_token_id=0
@@ -104,6 +106,7 @@ def save(
     kind, _, bits = kind.partition("_int")
     masked = kind in ENCODERS
     auto = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+    auto = transformers.AutoModel if kind == "bert_pooled" else auto
     if bits:
         return quantise(save(kind, folder / "full"), folder, int(bits), auto)
     specials = {"bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>"}

@@ -405,12 +405,13 @@ class LoraTrainer(PackedLayerTrainer):
         counters: dict[tuple[int, torch.device], Tensor] = {}
 
         def mask(path: str, rows_RTI: Tensor) -> Tensor:
-            # A layer may be on another device than the first.
-            device, width = rows_RTI.device, rows_RTI.shape[-1]
+            # A layer may be on another device than the first, and a pooler reads the first places.
+            device, (_, places, width) = rows_RTI.device, rows_RTI.shape
             if (width, device) not in counters:
                 counters[width, device] = counter((width + 1) // 2, device)
-            keys_N2, counter_C = layers[path].to(device), counters[width, device]
-            return kept(keys_N2, (width,), lost, counter_C).view(rows_RTI.shape)
+            keys_RT2 = layers[path].view(*batch.depths_RT.shape, 2)[:, :places].to(device)
+            drawn = kept(keys_RT2.flatten(0, 1), (width,), lost, counters[width, device])
+            return drawn.view(rows_RTI.shape)
 
         return mask
 
