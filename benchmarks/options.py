@@ -55,7 +55,7 @@ def comparisons(size: Size) -> Iterator[Comparison]:
     folder = size.folder("bbq")
     files = sorted(folder.glob("*.jsonl*")) if folder is not None else []
     if not files:
-        raise MissingError("needs bbq in --data (`raybias data download bbq`)")
+        raise MissingError("needs BBQ's .jsonl files in the folder bbq of --data")
     items = max(1, size.items // 8)
     models = saved(size)
     lm = harness_model(models.peer, models.first.tokenizer, add_bos_token=True)

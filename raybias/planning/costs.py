@@ -77,16 +77,17 @@ def _tuning_cost(stage: TunePlan, hours: float, planned: float) -> Cost:
     shape = work.passes.shape
     (cut, whole), checks = work.cut or (0, work.sweep), 1 + math.ceil(steps / work.every)
     runs, given_up = whole + work.final, work.sweep - whole
+    by_runs = runs, "{} run" if runs == 1 else "{} runs"
     tuned, tuned_on = product(
-        (runs, "{} runs"), (steps, "{:,} steps"), (work.step.number, "{} rows"),
+        by_runs, (steps, "{:,} steps"), (work.step.number, "{} rows"),
         (work.step.length, "{:.1f}"),
     )  # fmt: skip
     checked, evaluated_on = product(
-        (runs, "{} runs"), (checks, "{:,}"), (work.checked.number, "{:,} rows"),
+        by_runs, (checks, "{:,}"), (work.checked.number, "{:,} rows"),
         (work.checked.length, "{:.1f}"),
     )  # fmt: skip
     tested, tested_on = product(
-        (runs, "{} runs"), (work.tested.number, "{:,} rows"), (work.tested.length, "{:.1f}")
+        by_runs, (work.tested.number, "{:,} rows"), (work.tested.length, "{:.1f}")
     )
     cut_rows = cut * work.step.number, (1 + cut // work.every) * work.checked.number
     cut_tuned, cut_read = (
@@ -118,19 +119,19 @@ def _tuning_cost(stage: TunePlan, hours: float, planned: float) -> Cost:
          f"{1e3 * work.step_seconds(stage.speed, stage.layout, stage.pack):,.1f} ms"),
         *_sent(stage, gathered),
         (f"{unit}-hours", f"if all runs go to step {steps:,}", f"{hours:,.2f} h"),
-        ("as planned",
-         f"if runs stop between steps {work.first:,} and {steps:,}, evenly in their logarithm",
-         f"{planned:,.2f} h"),
+        *([("as planned",
+            f"if runs stop between steps {work.first:,} and {steps:,}, evenly in their logarithm",
+            f"{planned:,.2f} h")] if work.first < steps else []),
     ]  # fmt: skip
     tokens = tuned + read
     return Cost(tokens=tokens, flops=flops, hours=hours, gathered=gathered, lines=tuple(lines))
 
 
 def _scoring_cost(stage: ScorePlan, work: ReadingWork, hours: float) -> Cost:
-    runs, unit = stage.runs, "GPU" if stage.gpus else "core"
-    shape = work.passes.shape
+    unit, shape = "GPU" if stage.gpus else "core", work.passes.shape
+    by_runs = stage.runs, "{} run" if stage.runs == 1 else "{} runs"
     read = {
-        name: product((runs, "{} runs"), (rows, "{:,} items"), (work.whole.tokens[name], "{:.1f}"))
+        name: product(by_runs, (rows, "{:,} items"), (work.whole.tokens[name], "{:.1f}"))
         for name, rows in stage.items.items()
     }
     tokens = sum(count for count, _ in read.values())
