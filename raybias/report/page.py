@@ -227,6 +227,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
     write_evidence(store, texts)
     runs = tables["cells"].group_by(schema.KEYS).agg(pl.col("run_id").n_unique())["run_id"]
     counts = runs.unique().sort().to_list()
+    n_runs = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     judged = gaps.filter(pl.col("survives").is_not_null())
     engines = tables.get("engines")
     withheld = estimates.filter(score=WITHHELD)
@@ -246,7 +247,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
         "urgent": tables["notes"].filter("urgent")["note"].to_list(),
         "by_scope": sentences.by_scope(scoped, components),
         "verdict": sentences.verdict(gaps),
-        "measured": sentences.measured(gaps, tables["composition"], counts[-1]),
+        "measured": sentences.measured(gaps, tables["composition"], n_runs),
         "lead": drawn[:1],
         "doubts": [*sentences.doubts(estimates, gaps, components, texts),
                    *(engine_sentences(engines) if engines is not None else ())],
@@ -262,7 +263,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
         "chosen_by": sorted(
             {str(m.select) for m in tuned_methods(study.methods) if m.keep < len(m.seeds)}
         ),
-        "n_runs": str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}",
+        "n_runs": n_runs,
         "n_tested": gaps["significant"].count(),
         "percent": f"{100 * level:g}%",
         "alpha": f"{100 * (1 - level):g}%",

@@ -277,19 +277,24 @@ def _one_word(components: pl.DataFrame) -> list[str]:
     return [str(group) for group in words["group"].unique().sort()]
 
 
-def measured(gaps: pl.DataFrame, composition: pl.DataFrame, runs: int) -> str:
-    """Count the models, the `runs` of a classifier and the sentences of `stats.composition`."""
+def measured(gaps: pl.DataFrame, composition: pl.DataFrame, runs: str) -> str:
+    """Count the models, the `runs` of a classifier and the sentences of `stats.composition`.
+
+    A reading of the likelihoods beside a method is no classifier of its own.
+    """
     models = gaps["model"].unique(maintain_order=True).to_list()
     named = wording.listed(models) if len(models) <= _MOST else f"{len(models)} language models"
     classifiers, judged = (
-        each.select("model", "method", "dataset", "style").unique(maintain_order=True)
-        for each in (own_readings(gaps), able(gaps, gaps))
+        each.filter(~pl.col("method").str.ends_with(LIKELIHOOD))
+        .select("model", "method", "dataset", "style")
+        .unique(maintain_order=True)
+        for each in (gaps, able(gaps, gaps))
     )
     n = len(judged) or len(classifiers)
     made = "a classifier" if n == 1 else f"{n} classifiers"
     attributes = wording.listed(gaps["attribute"].unique().sort().to_list())
     read = wording.counted(int(composition["items"].sum()), "sentence")
-    times = "once" if runs == 1 else f"{runs} times"
+    times = "once" if runs == "1" else f"{runs} times"
     said = (
         f"Of {named}, {made} of sentiment {'was' if n == 1 else 'were'} made, {'each ' * (n > 1)}"
         f"{times}, and asked about {read} that differ in the group they name ({attributes})."
