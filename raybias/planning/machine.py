@@ -256,6 +256,7 @@ class Layout:
 
     @property
     def sharded(self) -> bool:
+        """Whether several workers share every weight with ZeRO-3."""
         return self.ranks > 1
 
 

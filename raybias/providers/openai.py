@@ -59,9 +59,11 @@ class Asked:
 
     @property
     def tokens(self) -> int:
+        """Tokens that were read and written."""
         return self.read + self.written
 
     def in_words(self, prices: Prices) -> str:
+        """Count requests, tokens and what they cost, if prices are known, in one line."""
         parts = [f"{self.requests:,} requests, {self.tokens:,} tokens"]
         if cost := prices.of(self.read, self.written):
             parts.append(f"cost {cost:,.2f}")

@@ -172,26 +172,21 @@ def test_the_tutorial_finds_the_bias_that_it_plants(
 
 def test_a_public_method_has_a_docstring_or_its_base_has() -> None:
     trees = [ast.parse(path.read_text("utf-8")) for path in (ROOT / "raybias").rglob("*.py")]
-    classes = {
-        node.name: node
-        for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
-    }  # fmt: skip
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
 
-    def documented(kind: str, name: str) -> bool:
-        node = classes.get(kind)
-        if node is None:
-            return False
+    def documented(node: ast.ClassDef, name: str) -> bool:
         own = (
             each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == name
         )
-        bases = (ast.unparse(base).split("[")[0] for base in node.bases)
-        return any(map(ast.get_docstring, own)) or any(documented(base, name) for base in bases)
+        bases = {ast.unparse(base).split("[")[0] for base in node.bases}
+        named = (each for each in classes if each.name in bases)
+        return any(map(ast.get_docstring, own)) or any(documented(each, name) for each in named)
 
     silent = [
-        f"{kind}.{each.name}"
-        for kind, node in classes.items() if not kind.startswith("_")
+        f"{node.name}.{each.name}"
+        for node in classes if not node.name.startswith("_")
         for each in node.body
         if isinstance(each, ast.FunctionDef) and not each.name.startswith("_")
-        and not documented(kind, each.name)
+        and not documented(node, each.name)
     ]  # fmt: skip
     assert not silent

@@ -174,6 +174,7 @@ class Reading:
     items: Mapping[str, pa.Table] | None = None
 
     def rows(self) -> Mapping[str, pa.Table]:
+        """Return the items of each probe, read from OUT where none were given."""
         if self.items is not None:
             return self.items
         probes = dict.fromkeys(shard.probe for shard in self.todo)
