@@ -207,6 +207,13 @@ def _measured_on(
     return context
 
 
+def _runs(cells: pl.DataFrame) -> str:
+    """Say how many runs a classifier has, such as `5`, or `1 to 5` where they differ."""
+    runs = cells.group_by(schema.KEYS).agg(pl.col("run_id").n_unique())["run_id"]
+    counts = runs.unique().sort().to_list()
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
 def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
     options, components = study.statistics, tables["components"]
     estimates = sentences.own_readings(tables["estimates"])
@@ -225,9 +232,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
     rates = gaps["score"].unique().sort()
     texts = read_sentences(store)
     write_evidence(store, texts)
-    runs = tables["cells"].group_by(schema.KEYS).agg(pl.col("run_id").n_unique())["run_id"]
-    counts = runs.unique().sort().to_list()
-    n_runs = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    made = tables["cells"].filter(~pl.col("method").str.ends_with(schema.LIKELIHOOD))
     judged = gaps.filter(pl.col("survives").is_not_null())
     engines = tables.get("engines")
     withheld = estimates.filter(score=WITHHELD)
@@ -247,7 +252,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
         "urgent": tables["notes"].filter("urgent")["note"].to_list(),
         "by_scope": sentences.by_scope(scoped, components),
         "verdict": sentences.verdict(gaps),
-        "measured": sentences.measured(gaps, tables["composition"], n_runs),
+        "measured": sentences.measured(gaps, tables["composition"], _runs(made)),
         "lead": drawn[:1],
         "doubts": [*sentences.doubts(estimates, gaps, components, texts),
                    *(engine_sentences(engines) if engines is not None else ())],
@@ -263,7 +268,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
         "chosen_by": sorted(
             {str(m.select) for m in tuned_methods(study.methods) if m.keep < len(m.seeds)}
         ),
-        "n_runs": n_runs,
+        "n_runs": _runs(tables["cells"]),
         "n_tested": gaps["significant"].count(),
         "percent": f"{100 * level:g}%",
         "alpha": f"{100 * (1 - level):g}%",

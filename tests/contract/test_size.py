@@ -11,7 +11,7 @@ from support.documents import ROOT
 #: Lines and files. `raybias` is the whole package, `raybias/*.py` its modules beside the rooms.
 BUDGET = {
     "benchmarks": (3_999, 21),
-    "raybias": (41_996, 190),
+    "raybias": (42_001, 190),
     "raybias/*.py": (1_839, 13),
     "raybias/api": (646, 3),
     "raybias/cli": (1_243, 5),
@@ -23,10 +23,10 @@ BUDGET = {
     "raybias/planning": (3_330, 12),
     "raybias/probes": (3_416, 20),
     "raybias/providers": (1_040, 5),
-    "raybias/report": (4_579, 22),
+    "raybias/report": (4_584, 22),
     "raybias/runtime": (5_157, 24),
     "raybias/stats": (5_743, 25),
-    "tests": (25_657, 168),
+    "tests": (25_660, 168),
 }
 
 

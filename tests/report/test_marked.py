@@ -57,6 +57,9 @@ def test_unreadable_answers_come_first_and_have_no_verdict(
     )
     assert first
     assert said
+    # Likelihoods beside a method are no classifiers of their own.
+    assert "Of m0, 2 classifiers of sentiment were made, each 5 times, and asked about" in text
+    assert "1 more classifier has no verdict" in text
     assert first.end() < said.start()
     assert f"{first[1]} of answers; such an answer counts as the label with the highest" in text
     assert "No gap of it is judged. Use a template that it answers with these words" in text
