@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from raybias.config import Resources
 from raybias.errors import WorkFailed
@@ -26,6 +26,8 @@ from raybias.planning.tasks import Task, remaining
 
 #: What a task does with the workers that it is granted.
 Work = Callable[["Grant"], None]
+#: Seconds between two looks for new nodes, and for what idle devices could take over.
+_LOOK_EVERY_S: Final = 2.0
 
 
 class Stopped(WorkFailed):
@@ -218,8 +220,7 @@ class Graph:
             self.devices = max(self.devices, room.devices)
             self._note()
             self.places.halve(partial(room.add, workers=1, least=1))
-            # For new nodes, and for what idle devices could take over.
-            self._changed.wait(2.0)
+            self._changed.wait(_LOOK_EVERY_S)
             return True
 
     def _begin(self, room: _Room) -> None:

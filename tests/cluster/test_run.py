@@ -27,6 +27,7 @@ from raybias.cli import app
 from raybias.config import load_study
 from raybias.errors import OutputError, RaybiasError
 from raybias.planning.machine import Speed
+from raybias.runtime import graph
 from raybias.runtime.predict import replica, stream
 from raybias.runtime.predict.shards import Reading
 from raybias.runtime.predict.stream import Replicas
@@ -85,8 +86,9 @@ def method_out(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Replicas, "read", disturbed)
         patch.setattr(stream, "_LINGERS_S", 10.0)
-        # After so many seconds a pack may be halved.
-        patch.setattr(Speed, "load", lambda self, size: 0.1)
+        # A pack may be halved from its first report on, long before a fast machine ends it.
+        patch.setattr(Speed, "load", lambda self, size: 0.0)
+        patch.setattr(graph, "_LOOK_EVERY_S", 0.02)
         result = CliRunner().invoke(app, ["run", str(method_file), "--out", str(out)])
     assert result.exit_code == 0, result.stderr
     (out.parent / "printed").write_text(result.stdout)
