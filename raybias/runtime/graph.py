@@ -27,7 +27,7 @@ from raybias.planning.tasks import Task, remaining
 #: What a task does with the workers that it is granted.
 Work = Callable[["Grant"], None]
 #: Seconds between two looks for new nodes, and for what idle devices could take over.
-_LOOK_EVERY_S: Final = 2.0
+LOOK_EVERY_S: Final = 2.0
 
 
 class Stopped(WorkFailed):
@@ -220,7 +220,7 @@ class Graph:
             self.devices = max(self.devices, room.devices)
             self._note()
             self.places.halve(partial(room.add, workers=1, least=1))
-            self._changed.wait(_LOOK_EVERY_S)
+            self._changed.wait(LOOK_EVERY_S)
             return True
 
     def _begin(self, room: _Room) -> None:

@@ -25,7 +25,7 @@ from raybias.errors import RaybiasError
 from raybias.planning.inventory import Inventory, with_autoscaled_nodes
 from raybias.planning.stage_plans import Plan, TunePlan
 from raybias.planning.tasks import Task
-from raybias.runtime.graph import Grant
+from raybias.runtime.graph import LOOK_EVERY_S, Grant
 from raybias.runtime.inventory import NODE_LABEL, alive_nodes, ask, nodes_now
 from raybias.runtime.pack_worker import PackWorker, tune_together
 from raybias.runtime.predict.shards import Reading, read_on_rank
@@ -36,8 +36,6 @@ from raybias.runtime.tuning import TuningStage
 from raybias.runtime.worker_group import run_group
 from raybias.runtime.workers import Workers
 
-#: Seconds between two looks at the nodes.
-_LOOK_EVERY_S: Final = 2.0
 #: Seconds that an idle worker keeps its backbone for another pack.
 _LINGERS_S: Final = 2.0
 #: Seconds for which a worker waits for a place on a node that is not reserved.
@@ -118,7 +116,7 @@ class RayWorkers(Workers):
 
     def inventory(self) -> Inventory:
         """List the nodes of the cluster, looked at every two seconds, and those still to come."""
-        if time.monotonic() - self._looked > _LOOK_EVERY_S:
+        if time.monotonic() - self._looked > LOOK_EVERY_S:
             there = nodes_now(self.plan.inventory)
             self._nodes = with_autoscaled_nodes(there, self.resources.nodes)
             self._looked = time.monotonic()

@@ -88,7 +88,7 @@ def method_out(
         patch.setattr(stream, "_LINGERS_S", 10.0)
         # A pack may be halved from its first report on, long before a fast machine ends it.
         patch.setattr(Speed, "load", lambda self, size: 0.0)
-        patch.setattr(graph, "_LOOK_EVERY_S", 0.02)
+        patch.setattr(graph, "LOOK_EVERY_S", 0.02)
         result = CliRunner().invoke(app, ["run", str(method_file), "--out", str(out)])
     assert result.exit_code == 0, result.stderr
     (out.parent / "printed").write_text(result.stdout)
@@ -142,15 +142,8 @@ def test_an_idle_worker_takes_half_of_a_pack_and_no_step_is_done_twice(method_ou
     assert all(row["untuned_accuracy"] == row["eval_accuracies"][0] for row in rows)
     assert all(0 <= row["test_accuracy"] <= 1 for row in rows)
     assert not list(method_out.glob("train/*"))
-    resumed, again = repeated_steps((method_out.parent / "said").read_text())
-    assert resumed >= 1
-    assert again == 0
-
-
-def repeated_steps(said: str) -> tuple[int, int]:
-    """How many runs went on from their state, and the steps that these did twice."""
-    (found,) = re.findall(r"(\d+) runs resumed, (\d+) steps done twice", said)
-    return int(found[0]), int(found[1])
+    said = (method_out.parent / "said").read_text()
+    assert re.search(r"[1-9]\d* runs resumed, 0 steps done twice", said), said
 
 
 def test_other_weights_under_the_same_name_are_refused(method_file: Path, method_out: Path) -> None:
@@ -267,9 +260,10 @@ def test_a_killed_rank_of_a_sharded_backbone_changes_no_bit(
     capfd.readouterr()
     raybias.run(load_study(path), out=cut)
     killer.join()
-    resumed, again = repeated_steps(capfd.readouterr().err)
-    assert resumed == 5
-    assert again <= 2 * 10 * 5
+    said = capfd.readouterr().err
+    again = re.search(r" 5 runs resumed, (\d+) steps done twice", said)
+    assert again is not None, said
+    assert int(again[1]) <= 2 * 10 * 5
     for folder, pattern in (("adapters", "*/adapter_model.safetensors"), ("predictions", "**/*.*")):
         assert contents(cut / folder, pattern) == contents(whole / folder, pattern)
     one, other = (pl.read_parquet(each / "runs.parquet").drop("seconds") for each in (cut, whole))
