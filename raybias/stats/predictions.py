@@ -140,52 +140,25 @@ def pieces(files: Sequence[Source], *, columns: Sequence[str]) -> Iterator[pl.Da
 
     Raises DataError: an unreadable or empty file, a missing column, a wrong label or empty group.
     """
-    held: list[_Part] = []
+    held: list[pl.DataFrame] = []
     rows = 0
     for source in files:
-        frame = _whole(source)
-        if frame is not None:
-            if held:
-                yield _joined(held)
+        for frame in _frames(source, columns):
+            if held and (rows >= _PIECE_ROWS or frame.schema != held[0].schema):
+                yield pl.concat(held)
                 held, rows = [], 0
-            yield frame.select(_column(name, frame.schema) for name in columns)
-            continue
-        for part in _parts(source, columns):
-            if held and (rows >= _PIECE_ROWS or part.table.schema != held[0].table.schema):
-                yield _joined(held)
-                held, rows = [], 0
-            held.append(part)
-            rows += part.table.num_rows
+            held.append(frame)
+            rows += frame.height
     if held:
-        yield _joined(held)
+        yield pl.concat(held)
 
 
-def _whole(source: Source) -> pl.DataFrame | None:
-    """Read a file that is not our own Parquet; None where it is."""
-    if source.name.endswith(_TSV_ENDINGS):
-        data = source.store.read_bytes(source.name)
-        return read_paper_tsv(data, name=source.name, where=source.uri)
-    table = source.table
-    if source.name.endswith(_CSV_ENDINGS) or (table is None and source.columns is not None):
-        table = read_frame(source.store, source.name)
-    if table is None:
-        return None
-    with source.store.reading(source.name, "as predictions"):
-        return plain_predictions(table, name=source.name, where=source.uri, columns=source.columns)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Rows of one Parquet file, and where they stand in it."""
-
-    table: pa.Table
-    columns: Sequence[str]
-    """What a piece has of it."""
-    source: Source
-    first_row: int
-
-
-def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
+def _frames(source: Source, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """Read a file's rows, each checked; a Parquet file of our own some 260,000 at a time."""
+    frame = _whole(source)
+    if frame is not None:
+        yield _selected(frame, columns)
+        return
     row = 0
     with source.store.reading(source.name, "as predictions"):
         path = source.store.path(source.name)
@@ -197,8 +170,8 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
                 # A table of others, in which names can be filled in.
                 table = unpacked(pq.ParquetFile(stream), source.uri)
                 table.validate(full=True)
-                plain = plain_predictions(pl.DataFrame(table), name=source.name, where=source.uri)
-                yield _Part(plain.to_arrow(), columns, source, 0)
+                frame = plain_predictions(pl.DataFrame(table), name=source.name, where=source.uri)
+                yield _selected(frame, columns)
                 return
             layout = _layout(metadata, source.uri)
             # As dictionaries, texts that repeat are read several times as fast.
@@ -213,10 +186,27 @@ def _parts(source: Source, columns: Sequence[str]) -> Iterator[_Part]:
             there = [name for name in wanted if name in layout.names]
             for batch in file.iter_batches(_PIECE_ROWS, columns=there, use_threads=False):
                 table = pa.table(batch.replace_schema_metadata(None))
-                yield _Part(table, wanted, source, row)
-                row += table.num_rows
+                table.validate(full=True)
+                frame = _selected(pl.DataFrame(table), wanted)
+                _check(frame, source.uri, row)
+                yield frame.cast({name: _TYPES[name] for name in _NUMBERS})
+                row += frame.height
             if row != metadata.num_rows:
                 raise pa.ArrowInvalid(f"{row} rows, not {metadata.num_rows}")
+
+
+def _whole(source: Source) -> pl.DataFrame | None:
+    """Read a file that is not our own Parquet; None where it is."""
+    if source.name.endswith(_TSV_ENDINGS):
+        data = source.store.read_bytes(source.name)
+        return read_paper_tsv(data, name=source.name, where=source.uri)
+    table = source.table
+    if source.name.endswith(_CSV_ENDINGS) or (table is None and source.columns is not None):
+        table = read_frame(source.store, source.name)
+    if table is None:
+        return None
+    with source.store.reading(source.name, "as predictions"):
+        return plain_predictions(table, name=source.name, where=source.uri, columns=source.columns)
 
 
 def _layout(metadata: pq.FileMetaData, where: str) -> pa.Schema:
@@ -234,26 +224,9 @@ def _layout(metadata: pq.FileMetaData, where: str) -> pa.Schema:
     return layout
 
 
-def _joined(parts: Sequence[_Part]) -> pl.DataFrame:
-    first = parts[0].source
-    try:
-        with first.store.reading(first.name, "as predictions"):
-            table = pa.concat_tables(part.table for part in parts)
-            table.validate(full=True)
-            frame = pl.DataFrame(table.replace_schema_metadata(None).unify_dictionaries())
-            frame = frame.select(_column(name, frame.schema) for name in parts[0].columns)
-    except DataError:
-        if len(parts) > 1:
-            # One by one, the file at fault is named.
-            for part in parts:
-                _joined([part])
-        raise
-    place = 0
-    for part in parts:
-        rows = frame.slice(place, part.table.num_rows)
-        _check(rows, part.source.uri, part.first_row)
-        place += rows.height
-    return frame.cast({name: _TYPES[name] for name in _NUMBERS})
+def _selected(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    layout = frame.schema
+    return frame.select(_column(name, layout) for name in columns)
 
 
 def _column(name: str, layout: pl.Schema) -> pl.Expr:
@@ -268,15 +241,20 @@ def _column(name: str, layout: pl.Schema) -> pl.Expr:
     return column.fill_null(_DEFAULTS[name]) if name in _DEFAULTS else column
 
 
+#: What makes a row bad; `pred` may be null (no label could be read), nothing else.
+_BAD: Final = {
+    **{(name, "is missing"): pl.col(name).is_null() for name in _REQUIRED if name != "pred"},
+    **{
+        (name, "is not 0, 1 or 2"): ~pl.col(name).is_between(min(schema.Label), max(schema.Label))
+        for name in _NUMBERS
+    },
+    **{(name, "is empty"): pl.col(name) == "" for name in ("attribute", "group")},
+}
+
+
 def _check(rows: pl.DataFrame, where: str, offset: int) -> None:
-    """Refuse the first bad row; `pred` may be null (no label could be read), nothing else."""
-    for name in _REQUIRED:
-        column = rows[name]
-        bad = {} if name == "pred" else {"is missing": column.is_null()}
-        if name in _NUMBERS:
-            known = column.is_between(min(schema.Label), max(schema.Label)).fill_null(True)
-            bad["is not 0, 1 or 2"] = ~known
-        elif name in ("attribute", "group"):
-            bad["is empty"] = (column == "").fill_null(False)
-        for problem, wrong in bad.items():
-            refuse(wrong, column, problem, where, "mend the row or leave it out", offset=offset)
+    """Refuse the first bad row."""
+    if rows.select(pl.any_horizontal(*_BAD.values()).any()).item():
+        for (name, problem), wrong in _BAD.items():
+            bad = rows.select(wrong.fill_null(False)).to_series()
+            refuse(bad, rows[name], problem, where, "mend the row or leave it out", offset=offset)
