@@ -110,7 +110,7 @@ def of_predictions(
     `cells` are schema.CELLS, `answers` schema.ANSWERS; of methods in `judged`, whose labels are a
     judge's, no label is right. The accuracy's interval covers other runs and templates (without
     templates, other runs or sentences); it must lie above the commonest right label's share. A
-    probe with one right label shows no accuracy.
+    probe with one right label shows no accuracy, but whether nearly all answers are another one.
     """
     whole = answers.filter(run_id="all")
     unread = {tuple(row[:-1]): row[-1] for row in whole.select(*schema.KEYS, "share").iter_rows()}
@@ -134,12 +134,15 @@ def _of_labels(cells: pl.DataFrame, unread: float, level: float) -> Showing:
         .sort("n", name, descending=[True, False])
         for name in ("label", "pred")
     )
-    if gold.height < 2 or named.is_empty():
+    if named.is_empty():
         return Showing(unread)
     constant, label = (
         (frame["n"][0] / frame["n"].sum(), schema.LABELS[frame[name][0]])
         for frame, name in ((gold, "label"), (named, "pred"))
     )
+    if gold.height == 1:
+        # That nearly all answers are the right one is no fault.
+        return Showing(unread, label=None if label[1] == constant[1] else label)
     return Showing(unread, label=label, right=_accuracy(cells, level), constant=constant)
 
 

@@ -11,7 +11,7 @@ from support.documents import ROOT
 #: Lines and files. `raybias` is the whole package, `raybias/*.py` its modules beside the rooms.
 BUDGET = {
     "benchmarks": (3_999, 21),
-    "raybias": (41_978, 190),
+    "raybias": (41_981, 190),
     "raybias/*.py": (1_839, 13),
     "raybias/api": (646, 3),
     "raybias/cli": (1_243, 5),
@@ -25,8 +25,8 @@ BUDGET = {
     "raybias/providers": (1_040, 5),
     "raybias/report": (4_584, 22),
     "raybias/runtime": (5_156, 24),
-    "raybias/stats": (5_721, 25),
-    "tests": (25_656, 168),
+    "raybias/stats": (5_724, 25),
+    "tests": (25_660, 168),
 }
 
 

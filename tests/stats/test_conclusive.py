@@ -101,6 +101,10 @@ def test_a_page_at_chance_reads_as_a_manager_would_read_it(tmp_path: Path) -> No
     # Where one label is right there is no chance to beat, nor where a judge labels texts.
     one = guesses(0.0).with_columns(label=pl.lit(1, pl.Int8))
     assert judged(one, tmp_path).withheld.is_empty()
+    right, wrong = (count_cells(one.with_columns(pred=pl.lit(label, pl.Int8))) for label in (1, 0))
+    assert of_predictions(right, NO_ANSWERS, level=0.95).is_empty()
+    (reason,) = of_predictions(wrong, NO_ANSWERS, level=0.95)["reason"]
+    assert reason == "it cannot do the task: 100.0% of its answers are 'negative'"
     cells = count_cells(guesses(0.0))
     assert of_predictions(cells, NO_ANSWERS, level=0.95, judged=["soft_prompt"]).is_empty()
 
