@@ -32,8 +32,8 @@ from scoring import harness_model, log_likelihoods
 from tokenizers import processors
 
 from raybias.engine.context import Execution
+from raybias.engine.masked_scores import MaskedScorer, load_masked
 from raybias.engine.sentence_scores import PairScorer, align
-from raybias.engine.token_scores import MaskedScorer, load_masked
 from raybias.probes.published.crows_pairs import SIDES, crows_pairs
 from raybias.probes.registries import styles
 from raybias.probes.styles.rules import styled

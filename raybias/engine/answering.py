@@ -23,13 +23,13 @@ from transformers import Cache, DynamicCache, GenerationConfig, LogitsProcessorL
 from transformers.cache_utils import DynamicLayer
 
 from raybias.engine.answers import Answers, Key, Writing, Written
-from raybias.engine.attention import attention_window, fastest, sample_tokens
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.context import Way
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import check_lengths, summed
 from raybias.engine.keyed_draws import KeyedDraw, Sampling, only
-from raybias.engine.packing import FULL, Batch, PackedSequence, Row, common_length, pack
+from raybias.engine.packing import FULL, Batch, PackedSequence, Row, common_length, single_rows
+from raybias.engine.self_check import attention_window, first_matching, sample_tokens
 from raybias.engine.sentence_scores import continuation_rows
 from raybias.engine.token_scores import TokenScorer
 
@@ -66,7 +66,7 @@ class EngineAnswers(Answers):
     def shares(self) -> bool:
         """Whether padded rows share an opening."""
         model = self.backbone.model
-        shares = fastest([True], False, partial(_sample, self.backbone), dtype=model.dtype)
+        shares = first_matching([True], False, partial(_sample, self.backbone), model)
         how = "padded rows behind one opening" if shares else "rows of one length"
         self.backbone.execution.ways["generation"] = Way(how, shares)
         return shares
@@ -140,7 +140,7 @@ class EngineAnswers(Answers):
         new, device = max(1, max_new_tokens), self.backbone.device
         lengths = [len(row) for row in rows]
         # Padding would take the place of tokens in a sliding window.
-        window = attention_window(self.backbone.model.config)
+        window = attention_window(self.backbone.model)
         shares = self.shares and max(lengths) + new <= window
         shared = min(common_length(rows), min(lengths) - 1) if shares else 0
 
@@ -169,7 +169,7 @@ class EngineAnswers(Answers):
             ]
 
         groups: dict[int, list[PackedSequence]] = {}
-        for rest in pack([row[shared:] for row in rows], max_tokens=0):
+        for rest in single_rows([row[shared:] for row in rows]):
             groups.setdefault(0 if shares else len(rest.tokens), []).append(rest)
         # One more batch, for the shorter rows, costs all its decoding steps.
         steps = STEP * new / (sum(lengths) - shared * len(rows))

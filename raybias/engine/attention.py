@@ -1,20 +1,17 @@
-"""Call a model: fast attention, hidden states at places, and whether short cuts keep its values.
+"""Call a model: fast attention, and hidden states at some positions of a batch.
 
 On a CPU with gradients the plain product takes a half (264 tokens) to a sixth (72 tokens) of the
 time of torch's fused kernel in bfloat16. On a GPU transformers repeats the keys and values of
 grouped heads under any mask, as packed rows have, though a fused kernel may take them as they are.
-Short cuts (packed rows under a tree mask, the LM head on a few places only) are tried on a few
-tokens of each model and compared with its own forward pass, not listed by architecture.
-Shapes: R sequences, N places, H heads, T tokens, E width of a head, P prompt vectors, V vocabulary.
+Shapes: R sequences, N positions, H heads, T tokens, E width of a head, P prompt vectors, V
+vocabulary.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -25,13 +22,10 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import sdpa_mask
 
 from raybias.engine.devices import to_device
-from raybias.engine.packing import Batch, Placed, pack, stack, tree_mask
+from raybias.engine.packing import Batch, tree_mask
 
 _NAME: Final = "raybias"
 _GROUPED: Final = "raybias_grouped"
-#: How far a short cut may be from the model's own values, relative to their size.
-TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-Way = TypeVar("Way")
 
 
 def use_fast_attention(model: PreTrainedModel) -> None:
@@ -48,48 +42,45 @@ def use_fast_attention(model: PreTrainedModel) -> None:
         model.set_attn_implementation(_GROUPED)
 
 
-def attention_window(config: Any) -> float:
-    """Return the longest row that every layer sees whole: our masks replace sliding windows."""
-    text = config.get_text_config()
-    sizes = [getattr(text, name, None) for name in ("sliding_window", "attention_chunk_size")]
-    return min((size for size in sizes if size is not None), default=math.inf)
-
-
 def states_at(
     model: PreTrainedModel,
     batch: Batch,
     at: tuple[Tensor, Tensor],
     *,
-    packs: bool,
-    part: bool = True,
-    **given: Tensor,
+    whole: bool = False,
+    **inputs: Tensor,
 ) -> Tensor:
-    """Compute the last hidden states [N, width] of a batch at places.
+    """Compute the last hidden states [N, width] of a batch at some positions.
 
-    `at`: each place's sequence [N] and its place there [N]; `packs`: whether rows share sequences;
-    `part`: False computes the whole model's logits [N, V] instead; `given`: `input_ids` [R, T], or
-    `inputs_embeds` [R, P + T, width].
+    at: sequence [N] of each position, and the position in it [N].
+    whole: compute the logits [N, V] of the whole model instead.
+    inputs: `input_ids` [R, T], or `inputs_embeds` [R, P + T, width].
     """
-    (inputs,) = given.values()
-    device, (count, total) = inputs.device, inputs.shape[:2]
-    length = total - batch.tokens_RT.shape[1]
-    place_T = torch.arange(total, device=device)
-    if packs:
+    (values,) = inputs.values()
+    device = values.device
+    count, total = values.shape[:2]
+    prompt_length = total - batch.tokens_RT.shape[1]
+    position_T = torch.arange(total, device=device)
+    options: dict[str, Any] = dict(inputs)
+
+    if batch.is_tree:
         ends_RT = torch.nn.functional.pad(
-            to_device(batch.ends_RT, device) + length, (length, 0), value=total
+            to_device(batch.ends_RT, device) + prompt_length, (prompt_length, 0), value=total
         )
-        depths_RT = place_T.expand(count, total).clone()
-        depths_RT[:, length:] = to_device(batch.depths_RT, device) + length
-        given |= {"attention_mask": tree_mask(ends_RT)[:, None], "position_ids": depths_RT}
+        depths_RT = position_T.expand(count, total).clone()
+        depths_RT[:, prompt_length:] = to_device(batch.depths_RT, device) + prompt_length
+        options["attention_mask"] = tree_mask(ends_RT)[:, None]
+        options["position_ids"] = depths_RT
     else:
-        lengths_R = to_device(batch.at_T, device) + 1 + length
-        given["attention_mask"] = (place_T < lengths_R[:, None]).long()
-    where = to_device(at[0], device), to_device(at[1], device) + length
-    if not part:
-        logits_NV: Tensor = model(**given, use_cache=False).logits[where]
-        return logits_NV
-    hidden_NH: Tensor = model.base_model(**given, use_cache=False).last_hidden_state[where]
-    return hidden_NH
+        lengths_R = to_device(batch.at_T, device) + 1 + prompt_length
+        options["attention_mask"] = (position_T < lengths_R[:, None]).long()
+
+    index = to_device(at[0], device), to_device(at[1], device) + prompt_length
+    if whole:
+        logits_RTV: Tensor = model(**options, use_cache=False).logits
+        return logits_RTV[index]
+    hidden_RTH: Tensor = model.base_model(**options, use_cache=False).last_hidden_state
+    return hidden_RTH[index]
 
 
 def _mask(**options: Any) -> Tensor | None:
@@ -173,46 +164,3 @@ def product_attention(
     if mixed_RHTE.requires_grad:
         mixed_RHTE.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]
     return mixed_RHTE
-
-
-def sample_tokens(model: Any, count: int) -> list[int]:
-    """Return token ids from all over a model's vocabulary."""
-    return [(7919 * n) % model.config.vocab_size for n in range(1, count + 1)]
-
-
-def read_samples(
-    read: Callable[[Batch], Tensor], model: Any, *, packs: bool, alone: bool
-) -> Tensor:
-    """Compute the values [N, ...] of a few rows, two of which share tokens, in their order.
-
-    `packs`: whether rows share sequences; `alone`: otherwise, whether they are computed one by one.
-    """
-    token = sample_tokens(model, 11)
-    rows = [token[:5], token[:3] + token[6:9], token[9:11]]
-    placed = [Placed(0, each) for each in pack(rows, max_tokens=sum(map(len, rows)) * packs)]
-    batches = [stack([each]) for each in placed] if alone and not packs else [stack(placed)]
-    values = torch.cat([read(batch) for batch in batches])
-    numbers = torch.tensor([row for batch in batches for _, row in batch.rows])
-    return values[to_device(numbers.argsort(), values.device)]
-
-
-def distance(values: Tensor, expected: Tensor) -> float:
-    """Return the largest absolute difference, relative to the expected values' size or to 1."""
-    gap = float((values.float() - expected.float()).abs().max())
-    return gap / max(1.0, float(expected.abs().max()))
-
-
-def fastest(
-    ways: Iterable[Way], plain: Way, sample: Callable[[Way], Tensor], *, dtype: torch.dtype
-) -> Way:
-    """Return the first of `ways` whose `sample` agrees with the plain way's, or the plain way."""
-    tolerance = TOLERANCE[dtype]
-    with torch.no_grad():
-        expected = sample(plain)
-        for way in ways:
-            # An architecture may take other inputs, or keep its hidden states elsewhere.
-            with suppress(RuntimeError, ValueError, TypeError, AttributeError, LookupError):
-                values = sample(way)
-                if values.shape == expected.shape and distance(values, expected) <= tolerance:
-                    return way
-    return plain

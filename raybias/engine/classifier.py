@@ -20,19 +20,14 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from raybias.config import Backbone
 from raybias.engine.adapters.options import ClassifierOptions
-from raybias.engine.attention import (
-    TOLERANCE,
-    distance,
-    fastest,
-    sample_tokens,
-    states_at,
-    use_fast_attention,
-)
+from raybias.engine.attention import states_at, use_fast_attention
 from raybias.engine.backbone import ModelShape, empty_model, is_encoder, load_pretrained, shape_of
 from raybias.engine.context import ON_CPU, Batcher, Execution
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder, load_tokenizer, verbalizer_ids
-from raybias.engine.packing import BLOCK, Batch, Placed, pack, stack
+from raybias.engine.output_head import OutputHead, read_output_head
+from raybias.engine.packing import BLOCK, Batch, Placed, single_row, stack
+from raybias.engine.self_check import agrees, first_matching, measure_rounding, sample_tokens
 from raybias.errors import ModelError
 from raybias.schema import LABELS
 from raybias.seeding import generator
@@ -47,8 +42,12 @@ class Classifier(torch.nn.Module):
 
     head: shape of each new weight, by its name in `model`; they are tuned whole.
     label_ids: the label words' tokens; none under a classification head.
+    output_head: the LM head, applied to the last token alone; None under a classification head, and
+        for a model that must be called as a whole.
     pads_left: whether rows are padded at the left, as for a model that always reads the last
         position (XLNet).
+
+    Raises ModelError: a model whose labels change with the padding beside a row.
     """
 
     def __init__(
@@ -73,11 +72,12 @@ class Classifier(torch.nn.Module):
         caches = "use_cache" in signature(model.forward).parameters
         self._no_cache = {"use_cache": False} if caches or label_ids else {}
         self.pads_left = False
-        # Whether the LM head on the last token alone gives the model's own logits.
-        self.short = bool(label_ids) and fastest([True], False, self._sample, dtype=model.dtype)
-        self.pads_left = self._reads_right_padding()
+        self.output_head: OutputHead | None = None
         if label_ids:
-            execution.note("classifier", packs=False, part=self.short, fastest=self.short)
+            self.output_head = self._usable_output_head()
+            part = self.output_head is not None
+            execution.note("classifier", packs=False, part=part, fastest=part)
+        self.pads_left = self._must_pad_left()
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Pad a batch of single rows; return the tokens, masks and last places of `forward`."""
@@ -97,14 +97,13 @@ class Classifier(torch.nn.Module):
 
     def forward(self, tokens_RT: Tensor, mask_RT: Tensor, last_R: Tensor) -> Tensor:
         """Compute the label logits [R, L], float32."""
-        inputs: dict[str, Any] = {
-            "input_ids": tokens_RT, "attention_mask": mask_RT, **self._no_cache
-        }  # fmt: skip
+        inputs: dict[str, Any] = {"input_ids": tokens_RT, "attention_mask": mask_RT}
+        inputs |= self._no_cache
         if not self.label_ids:
             logits_RL: Tensor = self.model(**inputs).logits
             return logits_RL.float()
         rows_R = torch.arange(len(tokens_RT), device=tokens_RT.device)
-        if self.short:
+        if self.output_head is not None:
             hidden_RTH = self.model.base_model(**inputs).last_hidden_state
             return self.label_logits(hidden_RTH[rows_R, last_R])
         return self._labels_of(self.model(**inputs).logits[rows_R, last_R])
@@ -113,32 +112,49 @@ class Classifier(torch.nn.Module):
         """Compute the hidden state [N, H] of each row's last token in packed sequences."""
         tokens_RT = to_device(batch.tokens_RT, self.device)
         at = batch.at_R, batch.at_T
-        return states_at(self.model, batch, at, packs=True, input_ids=tokens_RT)
+        return states_at(self.model, batch, at, input_ids=tokens_RT)
 
     def label_logits(self, hidden_NH: Tensor) -> Tensor:
-        """Compute the label words' logits [N, L] float32 by the LM head."""
+        """Compute the label words' logits [N, L] float32 by `output_head`, which must exist."""
+        if self.output_head is None:
+            raise ValueError("the model's logits are not its head's")
         # With empty rows, since products of few rows have other bits on a CPU.
         more = max(0, 2 * BLOCK - len(hidden_NH))
-        logits_NV = self.model.get_output_embeddings()(pad(hidden_NH, (0, 0, 0, more)))
+        logits_NV = self.output_head.logits(pad(hidden_NH, (0, 0, 0, more)))
         return self._labels_of(logits_NV[: len(hidden_NH)])
 
     def _labels_of(self, logits_NV: Tensor) -> Tensor:
         return logits_NV[:, to_device(self.label_ids, logits_NV.device)].float()
 
-    def _reads_right_padding(self) -> bool:
-        """Check whether padding at the right changes a row's logits, and less so at the left."""
-        changes = []
-        with torch.no_grad():
-            alone_RL = self._sample(self.short)
-            for self.pads_left in (False, True):
-                changes.append(distance(self._sample(self.short, padding=3), alone_RL))
-        right, left = changes
-        return right > TOLERANCE[self.model.dtype] and left < right
+    def _usable_output_head(self) -> OutputHead | None:
+        """Return the LM head if it gives the model's own logits on the last token alone."""
+        head = read_output_head(self.model, sample_tokens(self.model, 11))
 
-    def _sample(self, short: bool, padding: int = 0) -> Tensor:
-        self.short, row = short, sample_tokens(self.model, 8)
-        (sequence,) = pack([row], max_tokens=0)
-        logits_RL: Tensor = self(*self.read(stack([Placed(0, sequence)], len(row) + padding)))
+        def sample(output_head: OutputHead | None) -> Tensor:
+            self.output_head = output_head
+            return self._sample_logits()
+
+        return first_matching([] if head is None else [head], None, sample, self.model)
+
+    def _must_pad_left(self) -> bool:
+        """Find at which side padding leaves the logits of a row as they are; right if both do."""
+        with torch.no_grad():
+            expected, rounding = measure_rounding(self.model, self._sample_logits)
+            for self.pads_left in (False, True):
+                values = self._sample_logits(padding=3)
+                if agrees(values, expected, rounding=rounding, dtype=self.model.dtype):
+                    return self.pads_left
+        raise ModelError(
+            "its labels of a text change with the padding beside the text",
+            where=self.encoder.spec.id,
+            cure="choose another model: batches of texts would not have its own values",
+        )
+
+    def _sample_logits(self, padding: int = 0) -> Tensor:
+        """Compute the label logits [1, L] of one row, with so many tokens of padding."""
+        row = sample_tokens(self.model, 8)
+        batch = stack([Placed(0, single_row(0, row))], len(row) + padding)
+        logits_RL: Tensor = self(*self.read(batch))
         return logits_RL
 
 

@@ -32,8 +32,8 @@ from raybias.engine.packing import (
     Placed,
     Row,
     fitting,
-    pack,
     shared_width,
+    single_rows,
     stack,
 )
 from raybias.errors import WorkFailed
@@ -178,6 +178,11 @@ class Execution:
         return Pipeline(self.split(), self.passes)
 
 
+def _longest_first(placed: Iterable[Placed]) -> list[Placed]:
+    """Sort sequences by their kind of mask, then by length: a batch has one mask."""
+    return sorted(placed, key=lambda each: (each.sequence.is_tree, -len(each.sequence.tokens)))
+
+
 #: One process on the CPU, with a study's default budget.
 ON_CPU: Final = Execution()
 
@@ -228,7 +233,7 @@ class Batcher:
         `even`: make batches of about equally many sequences, as where each takes many passes.
         Raises WorkFailed: a single sequence does not fit the device's memory.
         """
-        waiting = sorted(placed, key=lambda each: -len(each.sequence.tokens))
+        waiting = _longest_first(placed)
         most = len(waiting)
         if even and waiting:
             tokens = most * len(waiting[0].sequence.tokens)
@@ -259,7 +264,9 @@ class Batcher:
             length = prompt_length + len(each.sequence.tokens)
             return max(length, min(shared_width(length), self.context or sys.maxsize))
 
-        in_order = sorted(placed, key=lambda each: (-width(each), each.adapter))
+        in_order = sorted(
+            placed, key=lambda each: (each.sequence.is_tree, -width(each), each.adapter)
+        )
         alone = self.apart and self.group is None
         apart = sorted({each.adapter for each in placed}) if alone else [None]
         for adapter in apart:
@@ -269,7 +276,11 @@ class Batcher:
                 # Of like width, it ends between two adapters unless one alone fills it.
                 widest = width(waiting[0])
                 least = widest * (1.0 if self.device.type == "cpu" else _PADDED)
-                same = sum(1 for _ in takewhile(lambda other: width(other) >= least, waiting))
+                is_tree = waiting[0].sequence.is_tree
+                fits = (
+                    other.sequence.is_tree == is_tree and width(other) >= least for other in waiting
+                )
+                same = sum(1 for _ in takewhile(bool, fits))
                 count = min(same, max(1, self.tokens_per_batch // widest))
                 whole = [
                     n for n in range(1, count + 1)
@@ -299,7 +310,7 @@ class Batcher:
     def stacked(self, read: Callable[[Batch], Tensor], rows: Sequence[Row]) -> Tensor:
         """Compute a value of each row by itself, by `read`; return them in order, on the CPU."""
         with torch.inference_mode():
-            found = self.by_row(read, pack(rows, max_tokens=0))
+            found = self.by_row(read, single_rows(rows))
             return torch.stack([found[n] for n in range(len(rows))]).cpu()
 
     def logits(
@@ -383,7 +394,7 @@ class Batcher:
     ) -> Iterator[tuple[Batch, Result]]:
         # Every pass gathers weights from all ranks, so all make equally many: a rank without a
         # batch repeats one and drops the result. Passes cost more than any padding.
-        waiting = sorted(placed, key=lambda each: -len(each.sequence.tokens))
+        waiting = _longest_first(placed)
         stacks: list[list[Placed]] = []
         fair = -(-len(waiting) // group.world)
         while waiting:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final, NamedTuple
 
@@ -35,8 +35,10 @@ BLOCK: Final = 8
 class PackedSequence:
     """Rows as one token sequence; `tokens`, `depths` and `ends` have one entry per token.
 
-    `members`: index of each row among those packed; `lasts`: place of each one's last token; -1 for
-    an empty row.
+    members: index of each row among those packed.
+    lasts: position of each row's last token; -1 for an empty row.
+    is_tree: whether it is computed under the tree mask; otherwise it is a single row, under the
+        model's own mask.
     """
 
     tokens: NDArray[np.int64]
@@ -44,17 +46,23 @@ class PackedSequence:
     ends: NDArray[np.int64]
     members: tuple[int, ...]
     lasts: tuple[int, ...]
+    is_tree: bool
+
+    def renumber(self, members: Sequence[int]) -> PackedSequence:
+        """Return the sequence with other indices of its rows, in the same order."""
+        return replace(self, members=tuple(members))
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of one forward pass.
+    """Sequences of one forward pass, all of them trees or all of them single rows.
 
     tokens_RT, depths_RT, ends_RT: the sequences, padded at the right; a pad token sees itself and
         the prompt only, and nothing sees it.
     adapters: whose adapter each sequence is computed with.
     rows: the adapter and the row of each read-out.
-    at_R, at_T: sequence and place of each read-out's last token.
+    at_R, at_T: sequence and position of each read-out's last token.
+    is_tree: whether the sequences are computed under the tree mask.
     """
 
     tokens_RT: torch.Tensor
@@ -64,16 +72,53 @@ class Batch:
     rows: tuple[tuple[int, int], ...]
     at_R: torch.Tensor
     at_T: torch.Tensor
+    is_tree: bool
+
+
+def single_rows(rows: Sequence[Row]) -> list[PackedSequence]:
+    """Make every row a sequence of its own, under the model's own mask; in sorted order."""
+    order = sorted(range(len(rows)), key=lambda n: tuple(rows[n]))
+    return [single_row(n, rows[n]) for n in order]
+
+
+def single_row(n: int, row: Row, *, read_at: int | None = None) -> PackedSequence:
+    """Make row number `n` a sequence of its own.
+
+    read_at: position of its read-out; the last token if None.
+    """
+    length = len(row)
+    last = length - 1 if read_at is None else read_at
+    tokens = np.array(row, np.int64)
+    ends = np.full(length, length)
+    return PackedSequence(tokens, np.arange(length), ends, (n,), (last,), is_tree=False)
 
 
 def pack(
-    rows: Sequence[Row], *, max_tokens: int = MAX_TOKENS, share: bool = True
+    rows: Sequence[Row],
+    *,
+    max_tokens: int = MAX_TOKENS,
+    longest: int = MAX_TOKENS,
+    share: bool = True,
 ) -> list[PackedSequence]:
-    """Cut rows into sequences of at most `max_tokens` tokens (or one longer row).
+    """Pack rows into trees of at most `max_tokens` tokens; each longer row is a sequence.
 
-    Rows are sorted, so that neighbours share the most, and cut into about equally long sequences;
-    with `max_tokens=0` every row is a sequence of its own. Without `share` no token is shared.
+    Rows are sorted, so that neighbours share the most, and cut into about equally long sequences.
+
+    longest: length in tokens up to which a row may be in a tree; 0 makes every row a sequence.
+    share: whether rows share the tokens that they begin with.
     """
+    short = [n for n, row in enumerate(rows) if len(row) <= longest]
+    if len(short) == len(rows):
+        return _pack_trees(rows, max_tokens, share=share)
+    trees = [
+        tree.renumber([short[member] for member in tree.members])
+        for tree in _pack_trees([rows[n] for n in short], max_tokens, share=share)
+    ]
+    long = (n for n, row in enumerate(rows) if len(row) > longest)
+    return [*trees, *(single_row(n, rows[n]) for n in long)]
+
+
+def _pack_trees(rows: Sequence[Row], max_tokens: int, *, share: bool) -> list[PackedSequence]:
     order = sorted(range(len(rows)), key=lambda n: tuple(rows[n]))
     whole = _Tree(share=share)
     starts = [len(whole.tokens)]
@@ -136,6 +181,7 @@ class _Tree:
             np.array(self.ends),
             tuple(self.members),
             tuple(self.lasts),
+            is_tree=True,
         )
 
     def shared(self, row: Row) -> int:
@@ -174,14 +220,22 @@ class Placed(NamedTuple):
 def fitting(
     waiting: Sequence[Placed], budget: int, prompt_length: int = 0, *, full: float = FULL
 ) -> int:
-    """Count the sequences, longest first, of a batch; at least one, none shorter than `full`."""
+    """Count the sequences of the next batch, at least one: of the first one's kind of mask.
+
+    `waiting`: longest first within a kind; `budget`: tokens of the batch, padding and prompt
+    counted; `full`: sequences shorter than this share of the longest wait.
+    """
 
     def width(each: Placed) -> int:
         return len(each.sequence.tokens) + prompt_length
 
     widest = width(waiting[0])
     room = waiting[: max(1, budget // widest)]
-    return sum(1 for _ in takewhile(lambda each: width(each) >= full * widest, room))
+    is_tree = waiting[0].sequence.is_tree
+    fits = (
+        placed.sequence.is_tree == is_tree and width(placed) >= full * widest for placed in room
+    )
+    return sum(1 for _ in takewhile(bool, fits))
 
 
 def shared_width(length: int) -> int:
@@ -220,4 +274,5 @@ def stack(placed: Sequence[Placed], width: int | None = None) -> Batch:
         tuple(rows),
         at_N2[:, 0],
         at_N2[:, 1],
+        is_tree=placed[0].sequence.is_tree,
     )

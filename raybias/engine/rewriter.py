@@ -31,7 +31,7 @@ from raybias.engine.context import ON_CPU, Batcher, Execution
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import check_lengths, load_tokenizer
 from raybias.engine.keyed_draws import KeyedDraw, Sampling
-from raybias.engine.packing import Batch, pack, padded
+from raybias.engine.packing import Batch, padded, single_rows
 from raybias.errors import ConfigError, ModelError
 
 #: The prefixes that Styleformer's checkpoints were tuned with.
@@ -111,7 +111,7 @@ class Rewriter:
 
         rewritings: list[list[str]] = [[] for _ in texts]
         with torch.inference_mode():
-            for n, drawn in self._batcher.by_row(draw, pack(rows, max_tokens=0)).items():
+            for n, drawn in self._batcher.by_row(draw, single_rows(rows)).items():
                 unlike = dict.fromkeys(each.strip() for each in drawn)
                 text = texts[short[n]].strip()
                 rewritings[short[n]] = [each for each in unlike if each not in ("", text)]

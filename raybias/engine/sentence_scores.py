@@ -37,8 +37,9 @@ import numpy as np
 from raybias.config import Backbone
 from raybias.engine.backbone import LoadedBackbone, is_encoder
 from raybias.engine.encoder import TextEncoder, check_lengths, load_tokenizer
+from raybias.engine.masked_scores import MaskedScorer, check_tokenizer
 from raybias.engine.packing import Row
-from raybias.engine.token_scores import MaskedScorer, TokenScorer, Values, check_tokenizer
+from raybias.engine.token_scores import TokenScorer, Values
 from raybias.errors import ConfigError, ModelError
 
 CAUSAL: Final = ("bias_bench", "prepend", "sum", "perplexity", "shared")

@@ -88,8 +88,8 @@ class PairScore(Method):
         return Work(runs=1, items=inputs.counted(), tokens=tokens, whole_head=True)
 
     def reader(self, context: ModelContext, store: Store) -> Reader:
+        from raybias.engine.masked_scores import scored_loader
         from raybias.engine.sentence_scores import PairScorer
-        from raybias.engine.token_scores import scored_loader
 
         scorer = PairScorer(context.kept(scored_loader(context.spec)), self.scores, eps=self.eps)
         return RowReader(partial(pair_rows, scorer), PAIR_SCORES)
@@ -156,8 +156,8 @@ class SentenceMethod(Method):
         return Work(runs=1, items=inputs.counted(), tokens=tokens, whole_head=True)
 
     def reader(self, context: ModelContext, store: Store) -> Reader:
+        from raybias.engine.masked_scores import scored_loader
         from raybias.engine.sentence_scores import SentenceScorer
-        from raybias.engine.token_scores import scored_loader
 
         scorer = SentenceScorer(context.kept(scored_loader(context.spec)))
         return RowReader(partial(self.begin, scorer), self.output().schema)

@@ -33,8 +33,9 @@ from raybias.engine.answering import Opening
 from raybias.engine.backbone import ModelContext, layer_split
 from raybias.engine.devices import to_device
 from raybias.engine.keyed_draws import KeyedDraw, Sampling
+from raybias.engine.masked_scores import MaskedScorer, load_masked
 from raybias.engine.packing import Placed, stack
-from raybias.engine.token_scores import MaskedScorer, TokenScorer, load_masked
+from raybias.engine.token_scores import TokenScorer
 from raybias.methods import Full, Lora, SoftPrompt
 from raybias.schema import LABELS
 from support import backbones, pair_models
@@ -170,7 +171,8 @@ def tuning(method: Any, devices: int = 1) -> Callable[[Path], None]:
 
 
 def move_label_rows(trainer: SoftPromptTrainer, device: torch.device) -> None:
-    trainer.device, rows = device, trainer.label_rows
+    trainer.device, rows = device, trainer.label_logits.rows
+    assert rows is not None
     trainer._start_D = torch.empty(trainer.backbone.width, device=device)
     for part in ("weight_LH", "bias_L"):
         if (tensor := getattr(rows, part)) is not None:

@@ -11,8 +11,8 @@ import pytest
 from raybias.config import Backbone, QuestionProbe
 from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import LoadedBackbone, load_backbone
+from raybias.engine.masked_scores import scored_loader
 from raybias.engine.sentence_scores import SentenceScorer, filled_in
-from raybias.engine.token_scores import scored_loader
 from raybias.methods import DecisionLikelihood, OptionAnswer, OptionLikelihood
 from raybias.methods.asking import Asked
 from raybias.methods.base import Method

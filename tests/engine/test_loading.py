@@ -18,8 +18,8 @@ from raybias.engine.backbone import load_backbone, load_pretrained
 from raybias.engine.checkpoint import fetched, locate, source_of
 from raybias.engine.classifier import Classifier, load_classifier
 from raybias.engine.context import Execution
+from raybias.engine.masked_scores import load_masked
 from raybias.engine.rewriter import AdequacyModel, Rewriter
-from raybias.engine.token_scores import load_masked
 from raybias.errors import ModelError
 from raybias.methods import Full, Lora
 from raybias.schema import LABELS

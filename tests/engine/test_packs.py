@@ -21,7 +21,7 @@ from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.engine.classifier import Classifier, load_classifier
 from raybias.engine.context import Batcher, Execution
-from raybias.engine.packing import Placed, fitting, pack, shared_width, stack
+from raybias.engine.packing import Placed, fitting, pack, shared_width, single_rows, stack
 from raybias.errors import ModelError
 from raybias.methods import EarlyStop, Finetuned, Full, LayerAdapter, Lora, SoftPrompt, Tuned
 from raybias.schema import LABELS
@@ -236,7 +236,7 @@ def test_rows_share_sequences_where_the_model_takes_them_packed(
     kind: str, packs: bool, tmp_path: Path
 ) -> None:
     trainer = made(kind, tmp_path)
-    assert trainer.packs == packs
+    assert (trainer.longest_packed > 0) == packs
     ways = trainer.classifier.execution.ways
     assert {each.fastest for each in ways.values()} == (set() if kind == "bert" else {packs})
 
@@ -252,7 +252,7 @@ def test_runs_share_a_pass_as_they_do_on_a_gpu(counts: tuple[int, ...], tmp_path
             run[name] = torch.randn_like(tensor)
     rows = backbones.token_set(12, seed=7).rows
     training = [TrainingBatch(run, rows, (0,) * 12, s, 5, True) for s, run in enumerate(weights)]
-    assert trainer.packs
+    assert trainer.longest_packed
     sequences = pack(rows, max_tokens=max(map(len, rows)) * 3, share=False)
     placed = [Placed(s, sequences[n]) for s, count in enumerate(counts) for n in range(count)]
     together, stacked = stack(placed[::-1]), stack_weights(weights)
@@ -260,10 +260,10 @@ def test_runs_share_a_pass_as_they_do_on_a_gpu(counts: tuple[int, ...], tmp_path
         dict(zip(together.rows, trainer.forward(together, stacked, mode), strict=True))
         for mode in (None, training)
     ]
-    trainer.packs = False
+    trainer.longest_packed = 0
     for found, mode in zip(packed, (None, training), strict=True):
         for s, row in found:
-            (alone,) = pack([rows[row]], max_tokens=0)
+            (alone,) = single_rows([rows[row]])
             single = stack([Placed(s, replace(alone, members=(row,)))])
             (expected,) = trainer.forward(single, stacked, mode)
             torch.testing.assert_close(found[s, row], expected, atol=1e-4, rtol=1e-4)

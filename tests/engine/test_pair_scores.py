@@ -15,6 +15,7 @@ import torch
 
 from raybias.config import Backbone, parse_study
 from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.masked_scores import scored_loader
 from raybias.engine.sentence_scores import (
     CAUSAL,
     MASKED,
@@ -23,7 +24,6 @@ from raybias.engine.sentence_scores import (
     check_scores,
     preference,
 )
-from raybias.engine.token_scores import scored_loader
 from raybias.errors import ConfigError, ModelError, WorkFailed
 from raybias.methods.base import RowReader, Shard, shard_of
 from raybias.methods.sentence_scores import pair_rows
@@ -95,13 +95,10 @@ def test_scores_are_the_textbooks(kind: str, load: Load) -> None:
     for pairs, scored in ((turned, small.prepare(turned)()), (PAIRS[:1], own.prepare(PAIRS[:1])())):
         for score, each in scored.items():
             check(book, score, pairs, each)
-    if kind in ("bloom", "cohere"):
-        # ALiBi takes no tree; Cohere scales its logits after the head.
-        assert own.scorer.reader.packs is (kind == "cohere")
-        assert own.scorer.reader.part is (kind == "bloom")
-    elif kind in CAUSAL_KINDS:
-        assert own.scorer.reader.packs
-        assert own.scorer.reader.part
+    if kind in CAUSAL_KINDS:
+        # ALiBi takes no tree.
+        assert (own.scorer.logits.longest_packed > 0) is (kind != "bloom")
+        assert own.scorer.logits.head is not None
     else:
         assert own.scorer.part
 

@@ -22,8 +22,9 @@ from raybias.engine.adapters.base import SoftPromptTrainer
 from raybias.engine.adapters.tuning import Trial
 from raybias.engine.backbone import LoadedBackbone, ModelContext, blocks, layer_split, load_backbone
 from raybias.engine.context import Batcher, Execution
-from raybias.engine.packing import Batch, Placed, pack
-from raybias.engine.token_scores import MaskedScorer, TokenScorer, load_masked
+from raybias.engine.masked_scores import MaskedScorer, load_masked
+from raybias.engine.packing import Batch, Placed, single_rows
+from raybias.engine.token_scores import TokenScorer
 from raybias.errors import WorkFailed
 from raybias.methods import SoftPrompt
 from raybias.schema import LABELS
@@ -55,7 +56,7 @@ def batcher(passes: int = PASSES, tokens: int = 120) -> Batcher:
 
 
 def placed() -> list[Placed]:
-    return [Placed(0, each) for each in pack(ROWS, max_tokens=0)]
+    return [Placed(0, each) for each in single_rows(ROWS)]
 
 
 def test_batches_are_under_way_together_and_results_in_order() -> None:

@@ -17,7 +17,7 @@ from raybias.engine.backbone import LoadedBackbone, ModelContext, load_backbone
 from raybias.engine.context import Execution
 from raybias.engine.encoder import check_lengths, verbalizer_ids
 from raybias.engine.packing import Placed, pack, stack
-from raybias.engine.token_scores import LabelRows, TokenScorer, make_reader
+from raybias.engine.token_scores import LabelLogits, TokenScorer, make_causal_logits
 from raybias.errors import ModelError
 from raybias.runtime.predict.shards import keep_ways, slow_ways
 from raybias.schema import LABELS
@@ -42,8 +42,8 @@ def test_logits_are_the_models_own(kind: str, backbone: Callable[[str], LoadedBa
                 whole_1TD = torch.cat([prompt_PD, text_TD])[None]
                 expected_L = model.model(inputs_embeds=whole_1TD).logits[0, -1, list(LABEL_IDS)]
             torch.testing.assert_close(found_L, expected_L, atol=2e-5, rtol=2e-5)
-    assert labeller.reader.packs == (kind != "bloom")
-    assert labeller.reader.part == (kind != "cohere")
+    assert (labeller.label_logits.logits.longest_packed > 0) == (kind != "bloom")
+    assert labeller.label_logits.logits.head is not None
 
 
 def test_bfloat16_logits_stay_near_float32(
@@ -91,7 +91,7 @@ def test_ways_stand_in_out(
 ) -> None:
     execution, loaded = Execution(), backbone(kind)
     model = LoadedBackbone(loaded.encoder, loaded.model, execution)
-    make_reader(model, "labels")
+    make_causal_logits(model, "labels")
     TokenScorer(model)
     assert EngineAnswers(model).shares
     assert {purpose: way.fastest for purpose, way in execution.ways.items()} == {
@@ -115,8 +115,8 @@ def gradient(model: LoadedBackbone, prompts_SPD: torch.Tensor) -> torch.Tensor:
     rows = backbones.token_rows(9, seed=7)
     batch = stack([Placed(n % 2, each) for n, each in enumerate(pack(rows, max_tokens=40))])
     prompts_SPD = prompts_SPD.clone().requires_grad_()
-    reader = make_reader(model, "labels")
-    logits_NL = reader.labels(batch, prompts_SPD, LabelRows.of(model, (2, 3, 4)))
+    label_logits = LabelLogits.of(make_causal_logits(model, "labels"), (2, 3, 4))
+    logits_NL = label_logits(batch, prompts_SPD)
     return torch.autograd.grad(logits_NL.logsumexp(-1).sum(), prompts_SPD)[0]
 
 

@@ -34,8 +34,8 @@ from raybias.engine.context import Batcher
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder
 from raybias.engine.keyed_draws import KeyedDropout
-from raybias.engine.packing import Batch, PackedSequence, Placed, pack, stack
-from raybias.engine.token_scores import LabelRows, make_reader
+from raybias.engine.packing import Batch, PackedSequence, Placed, single_rows, stack
+from raybias.engine.token_scores import LabelLogits, make_causal_logits
 from raybias.errors import ModelError
 from raybias.seeding import generator
 from raybias.storage import Store
@@ -167,7 +167,7 @@ class AdapterTrainer(ABC):
         self, rows: Sequence[Sequence[int]], *, dropout: bool = False
     ) -> list[PackedSequence]:
         """Put rows into the sequences of `forward`; with `dropout` they share no token."""
-        return pack(rows, max_tokens=0)
+        return single_rows(rows)
 
     def gradients(self, batches: Sequence[TrainingBatch]) -> tuple[list[dict[str, Tensor]], Tensor]:
         """Compute the gradient of each run's mean loss by name, and the losses [S]."""
@@ -342,8 +342,7 @@ class SoftPromptTrainer(AdapterTrainer):
         self.backbone, self.options, self.label_ids = backbone, options, tuple(label_ids)
         self.encoder, self.device = backbone.encoder, backbone.device
         self.batcher = backbone.batcher()
-        self.reader = make_reader(backbone, "labels")
-        self.label_rows = LabelRows.of(backbone, label_ids)
+        self.label_logits = LabelLogits.of(make_causal_logits(backbone, "labels"), label_ids)
         self.prompt_length = options.prompt_length
         self.prompt_token_id = self.encoder.prompt_token_id
         token = torch.tensor([[self.prompt_token_id]], device=self.device)
@@ -360,10 +359,10 @@ class SoftPromptTrainer(AdapterTrainer):
     def prepare(
         self, rows: Sequence[Sequence[int]], *, dropout: bool = False
     ) -> list[PackedSequence]:
-        return pack(rows, max_tokens=self.reader.max_tokens)
+        return self.label_logits.logits.pack(rows, prompt_length=self.prompt_length)
 
     def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
-        return self.reader.labels(batch, self._start_D + stacked["delta"], self.label_rows)
+        return self.label_logits(batch, self._start_D + stacked["delta"])
 
     def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
         """Write the prompt for `PeftModel.from_pretrained`."""

@@ -16,7 +16,6 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 from typing import Any, ClassVar, Final
 
@@ -37,12 +36,21 @@ from raybias.engine.adapters.base import (
     stack_weights,
 )
 from raybias.engine.adapters.options import LayerOptions, LoraOptions
-from raybias.engine.attention import attention_window, fastest, read_samples
 from raybias.engine.backbone import is_encoder
 from raybias.engine.classifier import Classifier, initial_head
 from raybias.engine.devices import to_device
 from raybias.engine.keyed_draws import counter, joined, kept, keys
-from raybias.engine.packing import Batch, PackedSequence, pack, token_rows
+from raybias.engine.packing import (
+    MAX_TOKENS,
+    Batch,
+    PackedSequence,
+    Placed,
+    pack,
+    single_rows,
+    stack,
+    token_rows,
+)
+from raybias.engine.self_check import attention_window, first_matching, sample_tokens
 from raybias.errors import ModelError
 from raybias.seeding import generator, key
 from raybias.storage import Store
@@ -158,7 +166,8 @@ class PackedLayerTrainer(ClassifierTrainer):
     targets: paths of the adapted layers, by the name of what a run may adapt.
     widths: input and output width of each adapted layer, by path.
     heads: paths of the layers of a classification head.
-    packs: whether rows share sequences (see `packing`).
+    longest_packed: length in tokens up to which rows may share sequences (see `packing`); 0 if
+        none may, and every row is padded by itself.
     suffix: PEFT's ending of an adapter's weights.
     pads_left: whether rows may be padded at the left.
     drops_out: whether the layers' inputs have dropout.
@@ -197,7 +206,7 @@ class PackedLayerTrainer(ClassifierTrainer):
             model.set_submodule(path, self.packed_layer(layer, path))
         for path in self.heads:
             model.set_submodule(path, _PackedHead(path, self.adapters))
-        self.packs = self._can_pack()
+        self.longest_packed = self._find_longest_packed()
 
     @abstractmethod
     def packed_layer(self, base: torch.nn.Module, path: str) -> PackedLayer:
@@ -218,7 +227,7 @@ class PackedLayerTrainer(ClassifierTrainer):
     def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
         self.adapters.begin(batch, stacked, self.device)
         self.adapters.masks = None if training is None else self.masks(training, batch)
-        if not self.packs:
+        if not self.longest_packed:
             logits_RL: Tensor = self.classifier(*self.classifier.read(batch))
             return logits_RL
         hidden_NH = self.classifier.hidden(batch)
@@ -234,29 +243,47 @@ class PackedLayerTrainer(ClassifierTrainer):
     def prepare(
         self, rows: Sequence[Sequence[int]], *, dropout: bool = False
     ) -> list[PackedSequence]:
-        """Pack rows where the model takes it, as prefix trees unless they have dropout."""
-        if not self.packs:
+        """Pack rows if the model takes packed rows, as prefix trees unless they have dropout."""
+        if not self.longest_packed:
             return super().prepare(rows)
-        return pack(rows, share=not (dropout and self.drops_out))
+        share = not (dropout and self.drops_out)
+        return pack(rows, longest=self.longest_packed, share=share)
 
-    def _can_pack(self) -> bool:
-        """Check on a few tokens whether packed rows keep their logits (causal models only)."""
+    def _find_longest_packed(self) -> int:
+        """Compare packed rows, one as long as packed rows get, with padded ones.
+
+        Encoders read both ways, and ranks that share a model have rows of their own: 0.
+        """
         classifier, spec = self.classifier, self.encoder.spec
-        reads_last = classifier.short if classifier.label_ids else len(self.heads) == 1
-        seen = attention_window(classifier.model.config)
-        if not reads_last or is_encoder(spec) or seen < math.inf or classifier.execution.sharding:
-            return False
+        if classifier.label_ids:
+            reads_last_token = classifier.output_head is not None
+        else:
+            reads_last_token = len(self.heads) == 1
+        if not reads_last_token or is_encoder(spec) or classifier.execution.sharding:
+            return 0
+
+        model = classifier.model
+        context = self.encoder.context or MAX_TOKENS
+        longest = int(min(attention_window(model), MAX_TOKENS, context))
+        token = sample_tokens(model, longest)
+        rows = [token[:5], token[:3] + token[6:9], token[9:11], token]
         stacked = stack_weights([self.init_weights(0)])
 
-        def read(packs: bool) -> Tensor:
-            self.packs = packs
-            logits = partial(self.forward, stacked=stacked)
-            return read_samples(logits, classifier.model, packs=packs, alone=True)
+        def read(longest_packed: int) -> Tensor:
+            self.longest_packed = longest_packed
+            if longest_packed:
+                sequences = pack(rows, max_tokens=sum(map(len, rows)), longest=longest_packed)
+            else:
+                sequences = single_rows(rows)
+            batches = [stack([Placed(0, sequence)]) for sequence in sequences]
+            logits_NL = torch.cat([self.forward(batch, stacked) for batch in batches])
+            numbers = torch.tensor([row for batch in batches for _, row in batch.rows])
+            return logits_NL[to_device(numbers.argsort(), logits_NL.device)]
 
-        holds = fastest([True], False, read, dtype=classifier.model.dtype)
-        part = holds or classifier.short
-        classifier.execution.note("classifier", packs=holds, part=part, fastest=holds)
-        return holds
+        chosen = first_matching([longest], 0, read, model)
+        part = chosen > 0 or classifier.output_head is not None
+        classifier.execution.note("classifier", packs=chosen > 0, part=part, fastest=chosen > 0)
+        return chosen
 
     def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
         spec, head = self.encoder.spec, head_modules(self.classifier)
