@@ -9,7 +9,7 @@ vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -46,15 +46,15 @@ def states_at(
     model: PreTrainedModel,
     batch: Batch,
     at: tuple[Tensor, Tensor],
+    inputs: Mapping[str, Tensor],
     *,
     whole: bool = False,
-    **inputs: Tensor,
 ) -> Tensor:
     """Compute the last hidden states [N, width] of a batch at some positions.
 
     at: sequence [N] of each position, and the position in it [N].
-    whole: compute the logits [N, V] of the whole model instead.
     inputs: `input_ids` [R, T], or `inputs_embeds` [R, P + T, width].
+    whole: compute the logits [N, V] of the whole model instead.
     """
     (values,) = inputs.values()
     device = values.device

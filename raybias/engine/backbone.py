@@ -29,7 +29,7 @@ from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 Loaded = TypeVar("Loaded")
 Device = str | torch.device
@@ -161,7 +161,9 @@ def is_encoder(spec: Backbone) -> bool:
     from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
     config = read_config(spec)
-    return type(config) in MODEL_FOR_MASKED_LM_MAPPING and not config.is_decoder
+    # Few configs still have the flag.
+    is_decoder = getattr(config, "is_decoder", False)
+    return type(config) in MODEL_FOR_MASKED_LM_MAPPING and not is_decoder
 
 
 def check_causal(spec: Backbone, method: str = "this method") -> None:
@@ -184,11 +186,40 @@ def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
     config = read_config(spec)
     if kind is None:
         kind = AutoModel if is_encoder(spec) else AutoModelForCausalLM
+    check_kind(spec, config, kind)
     with reading_model(spec, "config.json"), torch.device("meta"):
         model: PreTrainedModel = kind.from_config(config, dtype=dtype_of(spec))
     if (own := read_generation(spec)) is not None:
         model.generation_config = own
     return model
+
+
+def check_kind(spec: Backbone, config: PretrainedConfig, kind: Any) -> None:
+    """Refuse a model type that transformers has no model of this kind for, with a ModelError.
+
+    kind: an auto class.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    mapping = kind._model_mapping
+    if type(config) in mapping or getattr(config, "auto_map", None):
+        return
+    model_type = config.model_type
+    if kind is AutoModelForSequenceClassification:
+        problem = f"transformers has no classification head for {model_type} models"
+        if type(config) in AutoModelForCausalLM._model_mapping:
+            cure = "set the method's head to label_tokens, which any causal language model has"
+        else:
+            cure = "choose another backbone"
+    elif getattr(config, "is_encoder_decoder", False):
+        problem = f"is an encoder-decoder ({model_type}), which raybias does not load"
+        cure = "serve it, and name it as a backbone with an `endpoint`"
+    else:
+        problem = (
+            f"is a {model_type} model, which transformers cannot load as {_KINDS[kind.__name__]}"
+        )
+        cure = "choose another backbone, or another method for this one"
+    raise ModelError(problem, where=spec.id, cure=cure)
 
 
 def layer_split(model: PreTrainedModel, devices: Sequence[Device]) -> dict[str, Device]:
@@ -299,11 +330,11 @@ def shape_of(model: PreTrainedModel, spec: Backbone) -> ModelShape:
     how = quantisation(spec)
     # Without the files, the bytes of unquantised weights.
     stored = how.stored if how is not None else None
-    names = ("activation_function", "hidden_act", "hidden_activation")
-    given = (getattr(config, name, None) for name in names)
-    activation = next((each for each in given if isinstance(each, str)), "")
-    hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
-    key_heads = getattr(config, "num_key_value_heads", None) or heads
+    hidden = int(config.hidden_size)
+    heads = config_size(config, "num_attention_heads")
+    activations = ("activation_function", "hidden_act", "hidden_activation")
+    named = (getattr(config, name, None) for name in activations)
+    activation = next((name for name in named if isinstance(name, str)), "")
     return ModelShape(
         parameters=sum(p.numel() for p in tensors),
         weight_bytes=stored or sum(p.numel() * p.element_size() for p in tensors),
@@ -313,7 +344,7 @@ def shape_of(model: PreTrainedModel, spec: Backbone) -> ModelShape:
         vocabulary=int(model.get_input_embeddings().num_embeddings),
         feed_forward=max((width[-1] for width in widths), default=hidden),
         kept=_KEPT.get(activation, _KEPT_BY_OTHERS),
-        keys=key_heads * int(getattr(config, "head_dim", None) or hidden // heads),
+        keys=_key_width(inside, config),
         heads=heads,
         linear_widths=sum(map(sum, widths)),
         block_parameters=sum(p.numel() for block in inside for p in block.parameters()),
@@ -321,6 +352,32 @@ def shape_of(model: PreTrainedModel, spec: Backbone) -> ModelShape:
         encoder=is_encoder(spec),
         quantised=how.method if how is not None else "",
     )
+
+
+def config_size(config: PretrainedConfig, name: str) -> int:
+    """Return a size of a text config; the largest if it differs by layer, 0 if it has none."""
+    try:
+        return int(getattr(config, name, None) or 0)
+    # Raised for a size that each layer has by itself.
+    except RuntimeError:
+        layers = [config.per_layer_config[n] for n in range(int(config.num_hidden_layers))]
+        return max(int(getattr(layer, name, None) or 0) for layer in layers)
+
+
+def _key_width(inside: Sequence[torch.nn.Module], config: PretrainedConfig) -> int:
+    """Return the width of the widest layer's keys, as its projection has it or from the config."""
+    projections = (
+        module.weight.shape[0]
+        for block in inside
+        for name, module in block.named_modules()
+        if name.endswith("k_proj") and isinstance(module, torch.nn.Linear)
+    )
+    if width := max(projections, default=0):
+        return width
+    heads = config_size(config, "num_attention_heads")
+    key_heads = config_size(config, "num_key_value_heads") or heads
+    head_width = config_size(config, "head_dim") or int(config.hidden_size) // max(1, heads)
+    return key_heads * head_width
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ class Classifier(torch.nn.Module):
         """Compute the hidden state [N, H] of each row's last token in packed sequences."""
         tokens_RT = to_device(batch.tokens_RT, self.device)
         at = batch.at_R, batch.at_T
-        return states_at(self.model, batch, at, input_ids=tokens_RT)
+        return states_at(self.model, batch, at, {"input_ids": tokens_RT})
 
     def label_logits(self, hidden_NH: Tensor) -> Tensor:
         """Compute the label words' logits [N, L] float32 by `output_head`, which must exist."""

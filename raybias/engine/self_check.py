@@ -60,7 +60,7 @@ def sample_tokens(model: PreTrainedModel, count: int) -> list[int]:
     Special tokens are left out: some models take padding for the end of a row.
     """
     config = model.config.get_text_config()
-    specials = {0}
+    specials: set[int | None] = {0}
     for name in ("pad_token_id", "bos_token_id", "eos_token_id", "mask_token_id"):
         ids = getattr(config, name, None)
         specials |= set(ids) if isinstance(ids, list | tuple) else {ids}

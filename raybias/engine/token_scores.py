@@ -22,6 +22,7 @@ from torch import Tensor
 
 from raybias.engine.attention import states_at
 from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.context import out_of_memory
 from raybias.engine.devices import to_device
 from raybias.engine.output_head import LabelRows, OutputHead, read_output_head
 from raybias.engine.packing import (
@@ -104,14 +105,14 @@ class CausalLogits:
     ) -> Tensor:
         """Compute last hidden states [N, H] at positions of a batch, after its prompts."""
         inputs = self._inputs(batch, prompts_RPW)
-        return states_at(self.backbone.model, batch, at, **inputs)
+        return states_at(self.backbone.model, batch, at, inputs)
 
     def whole_logits(
         self, batch: Batch, at: tuple[Tensor, Tensor], prompts_RPW: Tensor | None = None
     ) -> Tensor:
         """Compute the whole model's logits [N, V] at positions of a batch, after its prompts."""
         inputs = self._inputs(batch, prompts_RPW)
-        return states_at(self.backbone.model, batch, at, whole=True, **inputs)
+        return states_at(self.backbone.model, batch, at, inputs, whole=True)
 
     def _inputs(self, batch: Batch, prompts_RPW: Tensor | None) -> dict[str, Tensor]:
         tokens_RT = to_device(batch.tokens_RT, self.backbone.device)
@@ -148,11 +149,15 @@ class LabelLogits:
         return logits_NV[:, to_device(self.label_ids, logits_NV.device)].float()
 
 
-def make_causal_logits(backbone: LoadedBackbone, purpose: str) -> CausalLogits:
+def make_causal_logits(
+    backbone: LoadedBackbone, purpose: str, *, prompts: bool = False
+) -> CausalLogits:
     """Choose the fastest way that has the values of the model's own forward pass.
 
     purpose: under which the choice is recorded.
-    Raises ModelError: a model whose rows change with the padding beside them.
+    prompts: whether rows follow soft prompts.
+    Raises ModelError: a model that is not causal, that cannot take soft prompts, or whose rows
+    change with padding.
     """
     model = backbone.model
     head = read_output_head(model, sample_tokens(model, 11))
@@ -163,7 +168,8 @@ def make_causal_logits(backbone: LoadedBackbone, purpose: str) -> CausalLogits:
         for longest_packed in (longest, 0)
         for each in heads
     ]
-    check = _Check(backbone)
+    check = _Check(backbone, prompts=prompts)
+    check.compare_prefixes()
     chosen = first_matching(modes[:-1], modes[-1], check.packed_values, model)
     check.compare_padded_rows(chosen)
     backbone.execution.note(
@@ -178,8 +184,9 @@ def make_causal_logits(backbone: LoadedBackbone, purpose: str) -> CausalLogits:
 class _Check:
     """Values of a few rows by a fast way, and by the model's own forward pass, row by row."""
 
-    def __init__(self, backbone: LoadedBackbone) -> None:
+    def __init__(self, backbone: LoadedBackbone, *, prompts: bool) -> None:
         self.backbone = backbone
+        self.prompts = prompts
         self.window = attention_window(backbone.model)
         context = backbone.context or _LONGEST_CHECK
         self.longest = min(_LONGEST_CHECK, context - _CHECK_VECTORS)
@@ -206,6 +213,26 @@ class _Check:
             return self.values(way, [Placed(0, sequence) for sequence in sequences])
         return self.values(way, [Placed(0, sequence) for sequence in single_rows(rows)])
 
+    def compare_prefixes(self) -> None:
+        """Refuse a model whose values after a token change with the tokens that follow it."""
+        model, device = self.backbone.model, self.backbone.device
+        row_1T = torch.tensor([self.token[:12]], device=device)
+        length = 7
+
+        def values(whole: bool) -> Tensor:
+            input_ids = row_1T if whole else row_1T[:, :length]
+            logits_1TV = model(input_ids=input_ids, use_cache=False).logits
+            return logits_1TV[:, length - 1].float().log_softmax(-1)
+
+        if not first_matching([True], False, values, model):
+            raise ModelError(
+                "is not a causal language model: what it predicts after a token changes with the"
+                " tokens that follow",
+                where=self.backbone.spec.id,
+                cure="use it as a masked language model, or set is_decoder in its config.json if it"
+                " was trained as a causal one",
+            )
+
     def compare_padded_rows(self, way: CausalLogits) -> None:
         """Refuse a model whose rows, within and beyond its window, change with padding."""
         lengths = (3, 8, *crossing_lengths(self.window, self.longest))
@@ -224,20 +251,22 @@ class _Check:
             )
 
     def values(self, way: CausalLogits, placed: Sequence[Placed]) -> Tensor:
-        """Compute label logits after prompt vectors, and log-probabilities, in row order.
+        """Compute log-probabilities, and label logits after prompt vectors, in row order.
 
-        Returns [N, L + A].
+        Returns [N, A + L]; [N, A] without prompts.
         """
         batch = stack(placed)
         count = len(batch.rows)
-        labels_NL = LabelLogits.of(way, self.token[:3])(batch, self.prompt_1PW)
         log_probs_A = way.log_probs(
             batch,
             (batch.at_R, batch.at_T),
             torch.arange(count).repeat_interleave(len(self.scored)),
             torch.tensor(self.scored).repeat(count),
         )
-        values = torch.cat([labels_NL, log_probs_A.view(count, -1)], dim=1)
+        values = log_probs_A.view(count, -1)
+        if self.prompts:
+            labels_NL = LabelLogits.of(way, self.token[:3])(batch, self.prompt_1PW)
+            values = torch.cat([values, labels_NL], dim=1)
         order = torch.tensor([row for _, row in batch.rows]).argsort()
         return values[to_device(order, values.device)]
 
@@ -247,14 +276,29 @@ class _Check:
         values = []
         for row in rows:
             tokens_1T = torch.tensor([list(row)], device=device)
-            embedded_1TW = self.backbone.embed(tokens_1T)
-            prompt_1PW = self.prompt_1PW.to(embedded_1TW.dtype)
-            inputs_1TW = torch.cat([prompt_1PW, embedded_1TW], dim=1)
-            labels_V = model(inputs_embeds=inputs_1TW, use_cache=False).logits[0, -1].float()
             logits_V = model(input_ids=tokens_1T, use_cache=False).logits[0, -1].float()
-            log_probs_V = logits_V.log_softmax(-1)
-            values.append(torch.cat([labels_V[self.token[:3]], log_probs_V[self.scored]]))
+            row_values = [logits_V.log_softmax(-1)[self.scored]]
+            if self.prompts:
+                row_values.append(self._own_labels(tokens_1T))
+            values.append(torch.cat(row_values))
         return torch.stack(values)
+
+    def _own_labels(self, tokens_1T: Tensor) -> Tensor:
+        """Compute the label logits [L] of a row after the prompt vectors."""
+        embedded_1TW = self.backbone.embed(tokens_1T)
+        inputs_1TW = torch.cat([self.prompt_1PW.to(embedded_1TW.dtype), embedded_1TW], dim=1)
+        try:
+            output = self.backbone.model(inputs_embeds=inputs_1TW, use_cache=False)
+        except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            if out_of_memory(error):
+                raise
+            raise ModelError(
+                "takes no soft prompts: it computes tokens by their ids, not by embeddings alone",
+                where=self.backbone.spec.id,
+                cure="use lora or a prompted method on it",
+            ) from error
+        labels_L: Tensor = output.logits[0, -1, self.token[:3]].float()
+        return labels_L
 
 
 def log_probs_of(logits_NV: Tensor, index_A: Tensor, tokens_A: Tensor) -> Tensor:

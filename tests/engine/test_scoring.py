@@ -91,7 +91,7 @@ def test_ways_stand_in_out(
 ) -> None:
     execution, loaded = Execution(), backbone(kind)
     model = LoadedBackbone(loaded.encoder, loaded.model, execution)
-    make_causal_logits(model, "labels")
+    make_causal_logits(model, "labels", prompts=True)
     TokenScorer(model)
     assert EngineAnswers(model).shares
     assert {purpose: way.fastest for purpose, way in execution.ways.items()} == {
@@ -115,7 +115,7 @@ def gradient(model: LoadedBackbone, prompts_SPD: torch.Tensor) -> torch.Tensor:
     rows = backbones.token_rows(9, seed=7)
     batch = stack([Placed(n % 2, each) for n, each in enumerate(pack(rows, max_tokens=40))])
     prompts_SPD = prompts_SPD.clone().requires_grad_()
-    label_logits = LabelLogits.of(make_causal_logits(model, "labels"), (2, 3, 4))
+    label_logits = LabelLogits.of(make_causal_logits(model, "labels", prompts=True), (2, 3, 4))
     logits_NL = label_logits(batch, prompts_SPD)
     return torch.autograd.grad(logits_NL.logsumexp(-1).sum(), prompts_SPD)[0]
 

@@ -342,7 +342,8 @@ class SoftPromptTrainer(AdapterTrainer):
         self.backbone, self.options, self.label_ids = backbone, options, tuple(label_ids)
         self.encoder, self.device = backbone.encoder, backbone.device
         self.batcher = backbone.batcher()
-        self.label_logits = LabelLogits.of(make_causal_logits(backbone, "labels"), label_ids)
+        logits = make_causal_logits(backbone, "labels", prompts=True)
+        self.label_logits = LabelLogits.of(logits, label_ids)
         self.prompt_length = options.prompt_length
         self.prompt_token_id = self.encoder.prompt_token_id
         token = torch.tensor([[self.prompt_token_id]], device=self.device)

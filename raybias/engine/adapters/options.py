@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -84,8 +85,10 @@ class LayerOptions(ClassifierOptions):
     """A frozen classifier whose linear layers are adapted."""
 
     target: Target = "all_linear"
-    """Which layers: all linear ones but embeddings and head, PEFT's choice for the
-    architecture (query and value mostly), or names such as [q_proj, v_proj]."""
+    """Layers to adapt: all linear ones but embeddings and head, PEFT's choice for the
+    architecture (query and value mostly), or names such as [q_proj, v_proj]. all_linear leaves
+    out layers that the model reads without calling them, and those that PEFT would take for fused
+    experts."""
 
     @property
     def each_target(self) -> dict[str, Self]:
@@ -93,8 +96,12 @@ class LayerOptions(ClassifierOptions):
         return {target_name(self.target): self}
 
     def peft_names(self, architecture: str) -> Sequence[str]:
-        """Return PEFT's choice of layers for an architecture; none where it makes none."""
+        """Return PEFT's choice of layers for an architecture; none if it makes none."""
         return ()
+
+    def misread_by_peft(self, model: Any, path: str) -> str:
+        """Say what else PEFT would adapt instead of a layer; nothing if it adapts the layer."""
+        return ""
 
 
 class LoraOptions(LayerOptions):
@@ -127,6 +134,18 @@ class LoraOptions(LayerOptions):
 
         names: Sequence[str] = TARGETS.get(architecture, ())
         return names
+
+    def misread_by_peft(self, model: Any, path: str) -> str:
+        from peft import LoraConfig
+        from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+
+        config = LoraConfig(target_modules=[path])
+        # Raised for a name that PEFT takes for a part of fused weights.
+        with suppress(ValueError):
+            convert_peft_config_for_transformers(config, model=model, conversions=None)
+            if set(config.target_modules) == {path}:
+                return ""
+        return "PEFT takes for the model's fused experts, so that it could not open the adapter"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,16 @@ Shapes: S runs, R sequences, N rows, T tokens, H hidden, I and O layer widths, K
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import re
 import threading
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 from typing import Any, ClassVar, Final
 
@@ -56,6 +59,7 @@ from raybias.seeding import generator, key
 from raybias.storage import Store
 
 _PREFIX: Final = "base_model.model."
+_LINEAR_FORWARDS: Final = (torch.nn.Linear.forward, Conv1D.forward)
 
 
 #: Called with a layer's path and its input's rows [R, T, I]; 1 where dropout keeps, else 0.
@@ -387,8 +391,8 @@ class LoraTrainer(PackedLayerTrainer):
         if not store.exists(name := f"{folder}/adapter_config.json"):
             return self.adapter_shapes()
         with store.reading(name, "as PEFT's configuration of an adapter"):
-            said = json.loads(store.read_text(name))
-            own = said["r"], {*said["target_modules"]}
+            saved = json.loads(store.read_text(name))
+            own = saved["r"], {*saved["target_modules"]}
         for rank, target in self.lora.adapter_sizes:
             if own == (rank, {*self.targets[target or ""]}):
                 return self._shapes(rank, target)
@@ -460,17 +464,26 @@ def target_layers(
     """List paths of the linear layers to adapt, heads aside; ModelError: a name matches none."""
     base, architecture = model.base_model, model.config.model_type
     prefix = model.base_model_prefix if base is not model else ""
-    layers = [
-        path
-        for path, module in base.named_modules(prefix=prefix)
-        if isinstance(module, torch.nn.Linear | Conv1D) and path not in heads
-    ]
+    paths = [path for path in linear_layers(base, prefix) if path not in heads]
+    unusable = {
+        path: reason
+        for path in paths
+        if (reason := options.misread_by_peft(model, path) or bypass_reason(model, path))
+    }
+    layers = [path for path in paths if path not in unusable]
     if options.target == "all_linear":
         return layers
     peft = options.target == "peft_default"
     names = options.peft_names(architecture) if peft else options.target
     known = sorted({path.rpartition(".")[2] for path in layers})
     for name in names or ("",):
+        refused = [path for path in unusable if name and names_layer(path, name)]
+        if refused and not peft:
+            raise ModelError(
+                f"{options.kind} target {name!r} names {refused[0]}, which {unusable[refused[0]]}",
+                where=spec.id,
+                cure=f"choose among {', '.join(known)} as the method's target",
+            )
         if not any(names_layer(path, name) for path in layers):
             raise ModelError(
                 f"{options.kind} target {name!r} matches no linear layer"
@@ -480,6 +493,38 @@ def target_layers(
                 cure=f"choose among {', '.join(known)} as the method's target",
             )
     return [path for path in layers if any(names_layer(path, name) for name in names)]
+
+
+def linear_layers(base: torch.nn.Module, prefix: str) -> list[str]:
+    """List the paths of linear layers, classes of their own included."""
+    return [
+        path
+        for path, module in base.named_modules(prefix=prefix)
+        if isinstance(module, torch.nn.Linear | Conv1D)
+    ]
+
+
+def bypass_reason(model: PreTrainedModel, path: str) -> str:
+    """Say why an adapter of a linear layer would have no effect; nothing if it would.
+
+    Routers of experts compute otherwise under the same class, and Mamba's mixers read the weight of
+    a layer past its forward pass.
+    """
+    parent_path, _, name = path.rpartition(".")
+    if type(model.get_submodule(path)).forward not in _LINEAR_FORWARDS:
+        return "computes something else than a linear layer"
+    source = _source_of(type(model.get_submodule(parent_path)))
+    if re.search(rf"self\.{re.escape(name)}\.(weight|bias)\b", source):
+        return "the model reads without calling it, so that an adapter would have no effect"
+    return ""
+
+
+@cache
+def _source_of(module_class: type[torch.nn.Module]) -> str:
+    try:
+        return inspect.getsource(module_class)
+    except (OSError, TypeError):
+        return ""
 
 
 def names_layer(path: str, name: str) -> bool:
