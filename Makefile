@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: demo test golden fast real coverage slow chaos gpu bench lint types docs dist hashes audit env clean
+.PHONY: demo test golden fast real coverage slow zoo chaos gpu bench lint types docs dist hashes audit env clean
 
 demo: $(READY)  ## Install, and find the bias that is planted in the embedded model.
 	$(BIN)/raybias demo --out out/demo
@@ -40,6 +40,10 @@ slow: $(READY) .moto/.installed  ## The long checks.
 	$(PYTHON) -m venv .moto
 	.moto/bin/pip install --quiet --requirement tests/moto.txt
 	touch $@
+
+# Twenty minutes; docs/models.md is its table.
+zoo: $(READY)  ## Every architecture of transformers, small and random, against transformers and PEFT.
+	OMP_NUM_THREADS=1 $(BIN)/python tests/zoo.py --write
 
 chaos: $(READY)  ## Kills in a cluster of several nodes, and nodes that come and go.
 	$(PYTEST) -m chaos

@@ -176,6 +176,24 @@ def check_causal(spec: Backbone, method: str = "this method") -> None:
         )
 
 
+def check_soft_prompts(spec: Backbone) -> None:
+    """Refuse a model that computes tokens by their ids in every layer, with a ModelError.
+
+    Gemma 3n and 4 do: a vector of a soft prompt has no id.
+    """
+    if config_size(read_config(spec).get_text_config(), "hidden_size_per_layer_input"):
+        raise no_soft_prompts(spec)
+
+
+def no_soft_prompts(spec: Backbone) -> ModelError:
+    """Return the error of a model that takes no soft prompts."""
+    return ModelError(
+        "takes no soft prompts: it computes tokens by their ids, not by embeddings alone",
+        where=spec.id,
+        cure="use lora or a prompted method on it",
+    )
+
+
 def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
     """Build a model on torch's meta device from its config alone, by default the backbone's kind.
 

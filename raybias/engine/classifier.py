@@ -224,11 +224,15 @@ def check_classifier(
 
 
 def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:
-    """Draw a head, float32, keyed by the seed: Normal(0, initializer_range), biases zero."""
+    """Draw a head, float32, keyed by the seed.
+
+    Weights are Normal(0, initializer_range), biases zero, and the weights of norm layers one.
+    """
     spread = getattr(classifier.model.config, "initializer_range", None) or _SPREAD
     drawn: dict[str, Tensor] = {}
     for name, shape in classifier.head.items():
-        values = np.zeros(shape)
+        is_norm_weight = len(shape) == 1 and name.endswith(".weight")
+        values = np.ones(shape) if is_norm_weight else np.zeros(shape)
         if len(shape) > 1:
             values = generator(seed, "head", name).normal(0.0, spread, shape)
         drawn[name] = torch.from_numpy(values.astype(np.float32)).to(classifier.device)

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import torch
 from torch import Tensor
 
+from raybias.engine.context import out_of_memory
+from raybias.errors import ModelError
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -27,6 +30,9 @@ _NEGLIGIBLE: Final = {torch.float32: 1e-5, torch.bfloat16: 2e-3, torch.float16: 
 #: Accepted difference in units of the measured rounding. A fast way rounds in every layer, the
 #: measurement at the input only.
 _ROUNDINGS: Final = 4.0
+
+#: Characters of torch's message that are shown.
+_MESSAGE: Final = 200
 
 #: Fields of configs, and attributes of attention modules, that bound how far a token looks back.
 _WINDOW: Final = re.compile(r"window|attention_chunk|attn_chunk")
@@ -106,10 +112,22 @@ def first_matching(
 
 
 def measure_rounding(model: PreTrainedModel, sample: Callable[[], Tensor]) -> tuple[Tensor, float]:
-    """Return a model's values [N, ...], and the root-mean-square difference that rounding makes."""
-    expected = sample()
-    with jittered_embeddings(model):
-        jittered = sample()
+    """Return a model's values [N, ...], and the root-mean-square difference that rounding makes.
+
+    Raises ModelError: the model's own forward pass fails, as one without kernels for its dtype.
+    """
+    try:
+        expected = sample()
+        with jittered_embeddings(model):
+            jittered = sample()
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise
+        raise ModelError(
+            f"its own forward pass fails ({' '.join(str(error).split())[:_MESSAGE]})",
+            where=str(model.config._name_or_path),
+            cure="set its dtype to float32, or choose another model",
+        ) from error
     return expected, _rms(jittered.float() - expected.float())
 
 

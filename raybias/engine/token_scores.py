@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raybias.engine.attention import states_at
-from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.backbone import LoadedBackbone, no_soft_prompts
 from raybias.engine.context import out_of_memory
 from raybias.engine.devices import to_device
 from raybias.engine.output_head import LabelRows, OutputHead, read_output_head
@@ -289,14 +289,10 @@ class _Check:
         inputs_1TW = torch.cat([self.prompt_1PW.to(embedded_1TW.dtype), embedded_1TW], dim=1)
         try:
             output = self.backbone.model(inputs_embeds=inputs_1TW, use_cache=False)
-        except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
             if out_of_memory(error):
                 raise
-            raise ModelError(
-                "takes no soft prompts: it computes tokens by their ids, not by embeddings alone",
-                where=self.backbone.spec.id,
-                cure="use lora or a prompted method on it",
-            ) from error
+            raise no_soft_prompts(self.backbone.spec) from error
         labels_L: Tensor = output.logits[0, -1, self.token[:3]].float()
         return labels_L
 

@@ -76,7 +76,10 @@ class SoftPrompt(PromptOptions, Tuned):
         return self.append_eos
 
     def check(self, inputs: Inputs) -> None:
+        from raybias.engine.backbone import check_soft_prompts
+
         inputs.refuse_encoder(self.name)
+        check_soft_prompts(inputs.backbone)
         _ = inputs.encoder.prompt_token_id  # raises where there is none
         verbalizer_ids(inputs.encoder.tokenizer, inputs.words)
         super().check(inputs)

@@ -139,7 +139,8 @@ def small_config(kind: str, **more: Any) -> PretrainedConfig:
         default = config_class()
         inner = {name: _small_part(type(getattr(default, name))) for name in parts}
         return config_class(**inner)
-    return config_class(**_small_fields(config_class), **FURTHER_FIELDS.get(kind, {}) | more)
+    fields = _small_fields(config_class) | FURTHER_FIELDS.get(kind, {}) | more
+    return config_class(**fields)
 
 
 def _small_part(config_class: type[PretrainedConfig]) -> Mapping[str, Any]:
@@ -175,12 +176,15 @@ def masked_kinds() -> list[str]:
     return list(MODEL_FOR_MASKED_LM_MAPPING_NAMES)
 
 
-def build(kind: str, *, masked: bool, dtype: torch.dtype = torch.float32) -> Any:
-    """A random model; ValueError: larger than `MAX_WEIGHTS`, or without a forward pass of text."""
+def build(kind: str, *, masked: bool, dtype: torch.dtype = torch.float32, **fields: Any) -> Any:
+    """A random model, with other `fields` of its config if asked for.
+
+    Raises ValueError: larger than `MAX_WEIGHTS`; anything: it has no forward pass of text.
+    """
     auto = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        config = small_config(kind)
+        config = small_config(kind, **fields)
         with torch.device("meta"):
             weights = sum(each.numel() for each in auto.from_config(config).parameters())
         if weights > MAX_WEIGHTS:
@@ -192,9 +196,11 @@ def build(kind: str, *, masked: bool, dtype: torch.dtype = torch.float32) -> Any
     return model.to(dtype)
 
 
-def save(kind: str, folder: Path, *, masked: bool, dtype: torch.dtype = torch.float32) -> Path:
-    """A saved random checkpoint with a tokenizer of whole words."""
-    build(kind, masked=masked, dtype=dtype).save_pretrained(folder)
+def save(
+    kind: str, folder: Path, *, masked: bool, dtype: torch.dtype = torch.float32, **fields: Any
+) -> Path:
+    """A saved random checkpoint with a tokenizer of whole words; arguments as of `build`."""
+    build(kind, masked=masked, dtype=dtype, **fields).save_pretrained(folder)
     names = ("pad_token", "eos_token", "bos_token", "unk_token", "mask_token")
     specials = dict(zip(names, SPECIALS, strict=True))
     if masked:

@@ -160,6 +160,28 @@ class _PackedHead(torch.nn.Module):
         return together(parts).view(*inputs.shape[:-1], -1)
 
 
+class _PackedNorm(torch.nn.Module):
+    """A norm layer of a classification head, with the weights of many runs."""
+
+    def __init__(self, base: torch.nn.Module, path: str, adapters: RowAdapters) -> None:
+        super().__init__()
+        self.path, self.adapters = path, adapters
+        self.names = [name for name, _ in base.named_parameters()]
+        with torch.no_grad():
+            for name, parameter in base.named_parameters():
+                parameter.fill_(1.0 if name == "weight" else 0.0)
+        self.base = base.float()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        rows_RTI = self.adapters.by_row(self.base(inputs.float()))
+        names = [f"{self.path}.{name}" for name in self.names]
+        parts = []
+        for mine_UNI, weight_UI, *bias in self.adapters.by_run(rows_RTI, *names):
+            scaled_UNI = mine_UNI * weight_UI[:, None]
+            parts.append(scaled_UNI + bias[0][:, None] if bias else scaled_UNI)
+        return together(parts).view(inputs.shape)
+
+
 class PackedLayerTrainer(ClassifierTrainer):
     """Tune adapters of layers, and heads; a weight's name is its layer's path and its own.
 
@@ -209,7 +231,11 @@ class PackedLayerTrainer(ClassifierTrainer):
         for path, layer in layers.items():
             model.set_submodule(path, self.packed_layer(layer, path))
         for path in self.heads:
-            model.set_submodule(path, _PackedHead(path, self.adapters))
+            if len(classifier.head[f"{path}.weight"]) == 1:
+                norm = _PackedNorm(model.get_submodule(path), path, self.adapters)
+                model.set_submodule(path, norm)
+            else:
+                model.set_submodule(path, _PackedHead(path, self.adapters))
         self.longest_packed = self._find_longest_packed()
 
     @abstractmethod

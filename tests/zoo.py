@@ -1,0 +1,210 @@
+"""Hold every architecture that transformers can build to plain transformers and PEFT: `make zoo`.
+
+Each runs in a process of its own, and what is wrong is printed. With --write the table of
+docs/models.md is written too. The exit code is 1 if any value is wrong or any attempt crashes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+PAGE = ROOT / "docs" / "models.md"
+BEGIN, END = "<!-- zoo: begin -->", "<!-- zoo: end -->"
+DTYPES = ("float32", "bfloat16")
+TIMEOUT_S = 120
+WAYS = {
+    "masked scores": "masked scores",
+    "likelihoods": "likelihoods",
+    "written text": "prompted",
+    "soft prompt": "soft prompt",
+    "LoRA, label words": "LoRA, label words",
+    "LoRA, classifier": "LoRA, classifier",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kinds", nargs="*", help="model types; all by default")
+    parser.add_argument("--dtype", choices=DTYPES, action="append", help="float32 and bfloat16")
+    parser.add_argument("--write", action="store_true", help="write docs/models.md")
+    options = parser.parse_args()
+
+    results: dict[tuple[str, str], dict[str, Any]] = {}
+    for name, masked, kind in architectures():
+        if options.kinds and kind not in options.kinds:
+            continue
+        by_dtype = {
+            dtype: in_a_process(try_architecture, kind, masked, dtype)
+            for dtype in options.dtype or DTYPES
+        }
+        results[name, kind] = by_dtype
+        print_faults(f"{name} {kind}", by_dtype)
+
+    counts = count_verdicts(results)
+    print("\n".join(f"{dtype}: {describe(count)}" for dtype, count in counts.items()))
+    if options.write:
+        write_page(results, counts)
+    return int(any(count["wrong"] or count["crash"] for count in counts.values()))
+
+
+def architectures() -> Iterator[tuple[str, bool, str]]:
+    """Every model type: its name of a model, whether it is a masked one, and its type."""
+    from support import zoo
+
+    yield from (("causal", False, kind) for kind in zoo.causal_kinds())
+    yield from (("masked", True, kind) for kind in zoo.masked_kinds())
+
+
+def in_a_process(work: Callable[..., Any], *args: Any) -> Any:
+    """Call `work` in a forked process; its result, or a line that says how it ended."""
+    context = get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+
+    def call() -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        sender.send_bytes(pickle.dumps(work(*args)))
+
+    process = context.Process(target=call)
+    process.start()
+    sender.close()
+    try:
+        if receiver.poll(TIMEOUT_S):
+            return pickle.loads(receiver.recv_bytes())
+        return f"took more than {TIMEOUT_S} s"
+    except EOFError:
+        return "its process ended"
+    finally:
+        process.kill()
+        process.join()
+
+
+def try_architecture(kind: str, masked: bool, dtype: str) -> Any:
+    """The outcome of each way of using a small random checkpoint; a line if there is none."""
+    import torch
+
+    from support import zoo
+    from support.zoo_checks import check_architecture
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place, kind)
+        try:
+            zoo.save(kind, folder, masked=masked, dtype=getattr(torch, dtype))
+        except Exception as error:
+            return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        outcomes = check_architecture(kind, folder, masked=masked, dtype=dtype)
+        return {
+            name: (outcome.verdict, outcome.detail.replace(f"{folder}: ", ""))
+            for name, outcome in outcomes.items()
+        }
+
+
+def print_faults(name: str, by_dtype: dict[str, Any]) -> None:
+    """Print what is wrong, and what could not be built."""
+    for dtype, outcomes in by_dtype.items():
+        if isinstance(outcomes, str):
+            print(f"{name} {dtype}: not built: {outcomes}", flush=True)
+            continue
+        for way, (verdict, detail) in outcomes.items():
+            if verdict in ("wrong", "crash"):
+                print(f"{name} {dtype} {way}: {verdict}: {detail}", flush=True)
+
+
+def count_verdicts(results: dict[tuple[str, str], dict[str, Any]]) -> dict[str, Counter[str]]:
+    """Count attempts by verdict, and architectures that are not built, of each dtype."""
+    counts: dict[str, Counter[str]] = {}
+    for by_dtype in results.values():
+        for dtype, outcomes in by_dtype.items():
+            count = counts.setdefault(dtype, Counter())
+            if isinstance(outcomes, str):
+                count["not built"] += 1
+            else:
+                count["architectures"] += 1
+                count.update(verdict for verdict, _ in outcomes.values())
+    return counts
+
+
+def describe(count: Counter[str]) -> str:
+    """Counts in words."""
+    return (
+        f"{count['architectures']} architectures: {count['right']} ways right,"
+        f" {count['refused']} refused, {count['wrong']} wrong, {count['crash']} crashed;"
+        f" {count['not built']} architectures not built"
+    )
+
+
+def write_page(
+    results: dict[tuple[str, str], dict[str, Any]], counts: dict[str, Counter[str]]
+) -> None:
+    """Write the tables between the marks of docs/models.md."""
+    reasons: dict[str, int] = {}
+    lines = [f"- {dtype}: {describe(count)}." for dtype, count in counts.items()]
+    for name in ("causal", "masked"):
+        ways = [way for way in WAYS if (way == "masked scores") == (name == "masked")]
+        ways = [*dict.fromkeys([*ways, "LoRA, classifier"])]
+        ways = [way for way in ways if name == "causal" or "words" not in way]
+        lines += ["", f"### {name.capitalize()} models", ""]
+        lines += ["| model type | " + " | ".join(WAYS[way] for way in ways) + " |"]
+        lines += ["| --- |" + " --- |" * len(ways)]
+        for (family, kind), by_dtype in sorted(results.items()):
+            built = [outcomes for outcomes in by_dtype.values() if not isinstance(outcomes, str)]
+            if family == name and built:
+                cells = [cell(way, built, reasons) for way in ways]
+                lines.append(f"| {kind} | " + " | ".join(cells) + " |")
+    lines += ["", "Refusals:", ""]
+    lines += [f"{number}. {reason}" for reason, number in reasons.items()]
+    unbuilt = {
+        f"{kind} ({name}): {outcomes}"
+        for (name, kind), by_dtype in results.items()
+        for outcomes in by_dtype.values()
+        if isinstance(outcomes, str)
+    }
+    lines += ["", "Not built small, so not tried:", ""]
+    lines += [f"- {line}" for line in sorted(unbuilt)]
+    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{after}", "utf-8")
+
+
+def cell(way: str, built: list[dict[str, Any]], reasons: dict[str, int]) -> str:
+    """One table cell: right, or the number of the refusal."""
+    verdicts = {outcomes[way] for outcomes in built if way in outcomes}
+    words = []
+    for verdict, detail in sorted(verdicts):
+        if verdict == "refused":
+            words.append(f"[{reasons.setdefault(plain_reason(detail), len(reasons) + 1)}]")
+        else:
+            words.append(verdict)
+    return ", ".join(dict.fromkeys(words)) or "-"
+
+
+def plain_reason(detail: str) -> str:
+    """A refusal without the names that differ by model."""
+    words = detail.split("; ")
+    return "; ".join(words)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    os.environ["DS_ACCELERATOR"] = "cpu"  # or each process says so
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    from support import zoo, zoo_checks
+
+    # Loaded once, before processes fork.
+    zoo.build("llama", masked=False)
+    del zoo_checks
+    sys.exit(main())
