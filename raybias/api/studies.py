@@ -15,7 +15,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raybias.config import Profile, Study, load_study
+from raybias.config import Backbone, Profile, Study, load_study
 from raybias.errors import ConfigError
 from raybias.probes.checks import choose
 from raybias.probes.registries import probes
@@ -175,6 +175,7 @@ def audit(
     margin: float | None = None,
     out: str | Path | None = None,
     address: str | None = None,
+    convert: bool = True,
     command: str = "raybias.audit",
     tell: Callable[[str], None] = print,
 ) -> Results:
@@ -199,6 +200,8 @@ def audit(
     margin: the largest gap that does not matter; without one no gap is shown to be small.
     out: folder or URI of the results; by default out/audit-MODEL-PROBE, with the method if given.
     address: as for `run`.
+    convert: convert a model with pickled weights only to safetensors, once, in this machine's
+        cache; false refuses it.
     tell: is given the choice and the expected width of its intervals, and at the end the result.
 
     Raises
@@ -207,10 +210,13 @@ def audit(
     WorkFailed: data cannot be fetched, or as for `run`.
     """
     tell(f"{model}: looking at the model")
+    from raybias.engine.checkpoint import refuse_pickled
     from raybias.planning import audit as audits
     from raybias.runtime.progress import Reporter
     from raybias.runtime.study import run_study
 
+    if not convert:
+        refuse_pickled(Backbone(id=model))
     begun = time.monotonic()
     question = audits.Question(model, probe, method, Path(data), looks=looks, margin=margin)
     limit = audits.seconds(budget)

@@ -82,6 +82,20 @@ SkipUnfit = Annotated[
 ]
 
 
+NoConvert = Annotated[
+    bool,
+    typer.Option(
+        "--no-convert",
+        help="Refuse checkpoints with pickled weights only, instead of converting them once.",
+    ),
+]
+
+
+def study_overrides(overrides: list[str] | None, *, no_convert: bool) -> tuple[str, ...]:
+    """Return the values that `--set` and other options give to fields of the study file."""
+    return (*(overrides or ()), *(["resources.convert=false"] if no_convert else []))
+
+
 @command(studies.demo)
 def demo(
     out: str = "out/demo",
@@ -144,6 +158,7 @@ def audit(
         ),
     ] = None,
     address: RunAddress = None,
+    no_convert: NoConvert = False,
     debug: Debug = False,
 ) -> Output:
     """Ask whether a model treats groups differently: the most telling study that fits a budget.
@@ -157,7 +172,8 @@ def audit(
         return _write_study(model, probe, write)
     results = studies.audit(
         model, probe=probe, method=method, data=data, budget=budget, looks=looks, margin=margin,
-        out=out, address=address, command=command_line(), tell=Reporter().say,
+        out=out, address=address, convert=not no_convert, command=command_line(),
+        tell=Reporter().say,
     )  # fmt: skip
     return shown(results)
 
@@ -192,6 +208,7 @@ def run(
     profile: ProfileOption = None,
     address: RunAddress = None,
     skip_unfit: SkipUnfit = False,
+    no_convert: NoConvert = False,
     debug: Debug = False,
 ) -> Output:
     """Run a study, or what its OUT still lacks.
@@ -199,7 +216,8 @@ def run(
     Prints the gaps with their intervals. Running the same command again goes on
     where it was cut off.
     """
-    chosen = load_study(study, overrides=tuple(overrides or ()), profile=profile, limit=limit)
+    values = study_overrides(overrides, no_convert=no_convert)
+    chosen = load_study(study, overrides=values, profile=profile, limit=limit)
     place = out or f"out/{chosen.name}"
     results = studies.run(
         chosen, out=place, address=address, command=command_line(), skip_unfit=skip_unfit
@@ -246,6 +264,7 @@ def plan(
     ] = None,
     scale: Annotated[str | None, typer.Option(metavar="1,4,8")] = None,
     skip_unfit: SkipUnfit = False,
+    no_convert: NoConvert = False,
     schema: Annotated[
         bool,
         typer.Option(
@@ -262,7 +281,8 @@ def plan(
         return Output([json.dumps(study_schema(), indent=2)], [study_schema()])
     if study is None:
         raise typer.BadParameter("no study is given", param_hint="STUDY.yaml")
-    loaded = load_study(study, overrides=tuple(overrides or ()), profile=profile, limit=limit)
+    values = study_overrides(overrides, no_convert=no_convert)
+    loaded = load_study(study, overrides=values, profile=profile, limit=limit)
     parts = scale.split(",") if scale else []
     if not all(part.strip().isdecimal() and int(part) for part in parts):
         raise ConfigError(f"{scale!r} are no whole numbers", where="--scale", cure="write 1,4,8")

@@ -146,6 +146,9 @@ class Resources(Section):
     deterministic: bool = False
     """Have one kind of GPU tune and read the same bits again, which is slower and has each run's
     passes apart from those of others; on CPUs it changes nothing."""
+    convert: bool = True
+    """Whether a checkpoint with pickled weights only is converted to safetensors, once, in each
+    machine's cache; false refuses it."""
     max_failures: Count = Field(3, ge=0)
     """Failures that a pack of runs, or a shard, recovers from."""
     max_preemptions: Count | None = Field(None, ge=0)

@@ -14,10 +14,11 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -41,13 +42,15 @@ _WEIGHTS: Final = "*.safetensors"
 #: Files that decide what a model computes; others in its folder may change.
 DECIDING: Final = (
     *(_WEIGHTS, "*.safetensors.index.json", "config.json", "generation_config.json"),
+    *("adapter_config.json", "processor_config.json", "preprocessor_config.json"),
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template*"),
     *("additional_chat_templates/*", "vocab*", "merges.txt", "*.model", "*.spm", "*.codes"),
 )
 #: Second copies of a model's weights, in other formats.
 _AGAIN: Final = (f"*/{_WEIGHTS}", "consolidated*")
-#: Weights that may be in a checkpoint instead of safetensors, and are not read.
+#: Weights that may be in a checkpoint instead of safetensors, whole or in parts.
 PICKLED: Final = "pytorch_model.bin"
+PICKLED_PARTS: Final = "pytorch_model-*.bin"
 CONFIG: Final = "config.json"
 MODEL_CURE: Final = "give a hub id or a folder of a model with config.json and *.safetensors"
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
@@ -180,8 +183,18 @@ def locate(name: str, revision: str | None) -> Located:
     return Located(snapshot.name, snapshot)
 
 
-def _mirrored(held: Store, name: str, revision: str | None, *, weights: bool) -> Located:
-    """Find a model's commit in a mirror, and copy its files that are missing here."""
+def _mirrored(
+    held: Store,
+    name: str,
+    revision: str | None,
+    *,
+    weights: bool,
+    also: Sequence[str] = (),
+) -> Located:
+    """Find a model's commit in a mirror, and copy its files that are missing here.
+
+    also: patterns of further files to copy.
+    """
     from huggingface_hub import constants
     from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
 
@@ -198,7 +211,8 @@ def _mirrored(held: Store, name: str, revision: str | None, *, weights: bool) ->
     here = Path(constants.HF_HUB_CACHE) / snapshot
     without = _AGAIN if weights else (*_AGAIN, _WEIGHTS)
     there = (path.removeprefix(f"{snapshot}/") for path in held.files(snapshot, recursive=True))
-    for file in filter_repo_objects(there, allow_patterns=[*DECIDING], ignore_patterns=[*without]):
+    wanted_files = [*DECIDING, *also]
+    for file in filter_repo_objects(there, allow_patterns=wanted_files, ignore_patterns=[*without]):
         if not (here / file).exists():
             _copy(held, f"{snapshot}/{file}", here / file)
     if not here.is_dir():
@@ -232,11 +246,53 @@ _located = lru_cache(maxsize=64)(locate)
 
 
 def source_of(spec: Backbone, *, weights: bool = False) -> str:
-    """Return a folder or hub id to load from; a mirror's `weights` are copied if asked for."""
+    """Return a folder or hub id to load from.
+
+    weights: bring the weights to this machine too, if they are a mirror's or pickled: these are
+        converted once, in this machine's cache.
+    """
     folder = folder_of(spec.id)
-    if folder is None and weights and mirror() is not None:
+    if weights and folder is not None:
+        return str(safe_weights(folder, spec.id))
+    if weights and (mirror() is not None or is_pickled(spec)):
         return fetched(spec)
     return str(folder or _located(spec.id, spec.revision).snapshot or spec.id)
+
+
+def safe_weights(folder: Path, where: str) -> Path:
+    """Return a checkpoint's folder, or that of its converted weights if they are pickled."""
+    if has_safetensors(folder) or not pickled_files(folder):
+        return folder
+    from raybias.engine.convert_alone import converted_weights
+
+    return converted_weights(folder, where)
+
+
+def is_pickled(spec: Backbone) -> bool:
+    """Check whether a model has pickled weights only, by its folder or the hub's list of files."""
+    if (folder := folder_of(spec.id)) is not None:
+        return not has_safetensors(folder) and bool(pickled_files(folder))
+    names = [name for name in _files_of(spec.id, spec.revision) if "/" not in name]
+    pickled = any(fnmatch(name, pattern) for name in names for pattern in (PICKLED, PICKLED_PARTS))
+    return pickled and not any(fnmatch(name, _WEIGHTS) for name in names)
+
+
+@lru_cache(maxsize=64)
+def _files_of(name: str, revision: str | None) -> tuple[str, ...]:
+    """List the files of a hub model by the mirror, the hub, or this machine's cache."""
+    located = _located(name, revision)
+    if (held := mirror()) is not None:
+        snapshot = f"models--{name.replace('/', '--')}/snapshots/{located.commit}"
+        paths = held.files(snapshot, recursive=True)
+        return tuple(path.removeprefix(f"{snapshot}/") for path in paths)
+    if located.snapshot is None:
+        from huggingface_hub import list_repo_files
+
+        # Any error: those of the hub's HTTP client change with its version.
+        with suppress(Exception):
+            return tuple(list_repo_files(name, revision=located.commit))
+        return ()
+    return tuple(path.name for path in located.snapshot.iterdir())
 
 
 def revision_of(spec: Backbone) -> str | None:
@@ -246,16 +302,18 @@ def revision_of(spec: Backbone) -> str | None:
 
 def fetched(spec: Backbone) -> str:
     """Bring a hub model's weights to this machine; return their folder. ModelError: none there."""
+    pickled = (PICKLED, PICKLED_PARTS) if is_pickled(spec) else ()
     if (held := mirror()) is not None:
-        return str(_mirrored(held, spec.id, spec.revision, weights=True).snapshot)
-    folder = downloaded(spec, DECIDING, _AGAIN)
-    if not has_safetensors(folder):
+        mirrored = _mirrored(held, spec.id, spec.revision, weights=True, also=pickled).snapshot
+        return str(safe_weights(Path(str(mirrored)), spec.id))
+    folder = downloaded(spec, (*DECIDING, *pickled), _AGAIN)
+    if not has_safetensors(folder) and not pickled_files(folder):
         raise ModelError(
-            "has no safetensors, and a study unpickles nothing",
+            f"has neither safetensors nor {PICKLED}",
             where=spec.id,
-            cure=cure_of(spec.id),
+            cure="give a revision that has safetensors",
         )
-    return str(folder)
+    return str(safe_weights(folder, spec.id))
 
 
 def downloaded(spec: Backbone, files: tuple[str, ...], without: tuple[str, ...]) -> Path:
@@ -273,7 +331,10 @@ def downloaded(spec: Backbone, files: tuple[str, ...], without: tuple[str, ...])
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
-    """Return each deciding file's sha256 by relative path, cached; ModelError: unreadable."""
+    """Return each deciding file's sha256 by relative path, cached; ModelError: unreadable.
+
+    Pickled weights are among them if the folder has no others.
+    """
     from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
 
     cache, known = Store(user_cache_path("raybias")), dict[str, dict[str, Any]]()
@@ -281,7 +342,8 @@ def file_hashes(folder: Path) -> dict[str, str]:
         known = json.loads(cache.read_text(_HASHES))
     try:
         names = sorted(path.relative_to(folder).as_posix() for path in _files(folder))
-        deciding = filter_repo_objects(names, allow_patterns=[*DECIDING])
+        pickled = () if has_safetensors(folder) else (PICKLED, PICKLED_PARTS)
+        deciding = filter_repo_objects(names, allow_patterns=[*DECIDING, *pickled])
         files = {name: (folder / name).resolve() for name in deciding}
         stats = ((str(path), path.stat()) for path in files.values())
         # A program can set the first time back, but not the second.
@@ -309,25 +371,26 @@ def pickled_files(folder: Path) -> list[Path]:
     """List the files of a folder's pickled weights, whole or in parts."""
     if (whole := folder / PICKLED).is_file():
         return [whole]
-    return sorted(path for path in folder.glob("pytorch_model-*.bin") if path.is_file())
+    return sorted(path for path in folder.glob(PICKLED_PARTS) if path.is_file())
 
 
-def refuse_pickled(folder: Path, name: str) -> None:
-    """Refuse a checkpoint with pickled weights only, by a ModelError that names the cure."""
-    if not has_safetensors(folder) and (files := pickled_files(folder)):
+def refuse_pickled(spec: Backbone) -> None:
+    """Refuse a checkpoint with pickled weights only, by a ModelError that names the cures."""
+    if is_pickled(spec):
         raise ModelError(
-            f"its weights are pickled ({files[0].name}), and a study unpickles nothing",
-            where=name,
-            cure=cure_of(name),
+            f"its weights are pickled ({PICKLED}), and --no-convert is set",
+            where=spec.id,
+            cure=f"leave --no-convert out, convert them once with `raybias data convert {spec.id}"
+            " --out FOLDER` and name that folder, or give a revision that has safetensors",
         )
 
 
-def cure_of(name: str) -> str:
-    """Say how to mend a checkpoint without safetensors."""
-    return (
-        f"convert its weights once with `raybias data convert {name} --out FOLDER` and name that"
-        " folder, or give a revision that has safetensors"
-    )
+def converted_hashes(spec: Backbone) -> dict[str, str]:
+    """Return the sha256 of the files that a pickled model's weights were converted to, by name."""
+    if not is_pickled(spec):
+        return {}
+    hashes = file_hashes(Path(source_of(spec, weights=True)))
+    return {name: digest for name, digest in hashes.items() if fnmatch(name, _WEIGHTS)}
 
 
 def file_digest(path: str | Path) -> str:

@@ -6,16 +6,19 @@ torch's unpickler of weights reads a pickle: it makes tensors and containers, an
 from __future__ import annotations
 
 import json
+import pickle
+import re
 import shutil
 import zipfile
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError
@@ -35,6 +38,9 @@ from raybias.engine.checkpoint import (
     pickled_files,
 )
 from raybias.errors import ModelError, OutputError
+
+#: What a pickle asks for that no weights need, in torch's message.
+_FOREIGN: Final = re.compile(r"GLOBAL (\S+)")
 
 
 @dataclass(frozen=True)
@@ -152,26 +158,54 @@ def write_pickled(model: str, out: Path, revision: str | None) -> dict[str, Any]
 
 def _write_tensors(files: list[Path], out: Path, where: str) -> int:
     """Write each pickled file's tensors into `out`, with an index of several; count them."""
-    places, total = {}, 0
+    file_by_tensor: dict[str, str] = {}
+    total = 0
     for number, file in enumerate(files, 1):
-        many = f"model-{number:05}-of-{len(files):05}.safetensors"
-        name = many if len(files) > 1 else "model.safetensors"
-        cure = "do not use this file; ask its authors for safetensors"
-        with as_model_error(f"{file.name} holds no weights alone, or is damaged ({{}})",
-                            where=where, cure=cure):  # fmt: skip
-            held = torch.load(
-                file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
-            )
-            tensors, seen = {}, set()
-            for key, tensor in held.items():
-                storage = tensor.untyped_storage()
-                # safetensors refuses weights that share storage or are not contiguous.
-                alone = storage.data_ptr() not in seen and storage.nbytes() == tensor.nbytes
-                seen.add(storage.data_ptr())
-                tensors[key] = tensor.contiguous() if alone else tensor.contiguous().clone()
-                places[key], total = name, total + tensor.nbytes
+        part = f"model-{number:05}-of-{len(files):05}.safetensors"
+        name = part if len(files) > 1 else "model.safetensors"
+        tensors = _unpickle_tensors(file, where)
+        for key, tensor in tensors.items():
+            file_by_tensor[key] = name
+            total += tensor.nbytes
         save_file(tensors, out / name, metadata={"format": "pt"})
     if len(files) > 1:
-        index = {"metadata": {"total_size": total}, "weight_map": places}
+        index = {"metadata": {"total_size": total}, "weight_map": file_by_tensor}
         (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
-    return len(places)
+    return len(file_by_tensor)
+
+
+def _unpickle_tensors(file: Path, where: str) -> dict[str, torch.Tensor]:
+    """Read the tensors of a pickled file, each with storage of its own, as safetensors needs it.
+
+    Raises ModelError: anything else than tensors in it, or a damaged file.
+    """
+    cure = "do not use this file; ask its authors for safetensors"
+    try:
+        loaded = torch.load(
+            file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
+        )
+    except pickle.UnpicklingError as error:
+        # torch's message ends by advising to load the file without this check.
+        name = _FOREIGN.search(str(error))
+        what = f" ({name[1]})" if name else ""
+        problem = f"{file.name} holds more than weights{what}, or is damaged; nothing in it was run"
+        raise ModelError(problem, where=where, cure=cure) from error
+    except (RuntimeError, OSError, EOFError, ValueError, LookupError) as error:
+        message = " ".join(str(error).split())[:200] or type(error).__name__
+        problem = f"{file.name} cannot be read as weights ({message})"
+        raise ModelError(problem, where=where, cure=cure) from error
+    if not isinstance(loaded, Mapping):
+        problem = f"{file.name} holds {type(loaded).__name__}, not tensors by name"
+        raise ModelError(problem, where=where, cure=cure)
+
+    tensors: dict[str, torch.Tensor] = {}
+    storages: set[int] = set()
+    for key, tensor in loaded.items():
+        if not isinstance(tensor, torch.Tensor):
+            problem = f"{file.name} holds {type(tensor).__name__} as {key!r}, not a tensor"
+            raise ModelError(problem, where=where, cure=cure)
+        storage = tensor.untyped_storage()
+        alone = storage.data_ptr() not in storages and storage.nbytes() == tensor.nbytes
+        storages.add(storage.data_ptr())
+        tensors[key] = tensor.contiguous() if alone else tensor.contiguous().clone()
+    return tensors

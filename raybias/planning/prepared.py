@@ -22,8 +22,10 @@ from raybias.engine.checkpoint import (
     file_hashes,
     folder_of,
     has_safetensors,
+    is_pickled,
     locate,
     refuse_pickled,
+    safe_weights,
 )
 from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, ModelError
@@ -276,14 +278,40 @@ def resolve_models(study: Study) -> tuple[Study, dict[str, dict[str, str]]]:
     models = {}
     for name, spec in study.checkpoints.items():
         folder = folder_of(spec.id)
+        if not study.resources.convert:
+            refuse_pickled(spec)
         if folder is None:
             revisions[name] = locate(spec.id, spec.revision).commit
         else:
-            refuse_pickled(folder, spec.id)
             revisions[name] = spec.revision
             models[name] = file_hashes(folder)
     installed = tuple(each.as_installed() for each in study.backbones)
     return study.model_copy(update={"backbones": installed}).pinned(revisions), models
+
+
+def conversion_notes(study: Study) -> list[str]:
+    """Say which checkpoints have pickled weights, which are converted before they are loaded.
+
+    Raises ModelError: one that the study does not allow to be converted.
+    """
+    notes = []
+    for name, spec in study.checkpoints.items():
+        if not is_pickled(spec):
+            continue
+        if not study.resources.convert:
+            refuse_pickled(spec)
+        notes.append(
+            f"{name}: its weights are pickled, and are converted to safetensors once, in this"
+            " machine's cache; nothing in them is run"
+        )
+    return notes
+
+
+def convert_local_models(study: Study) -> None:
+    """Convert the pickled weights of folders, in this machine's cache; see `safe_weights`."""
+    for spec in study.checkpoints.values():
+        if (folder := folder_of(spec.id)) is not None:
+            safe_weights(folder, spec.id)
 
 
 def check_weights(study: Study) -> None:
@@ -292,7 +320,7 @@ def check_weights(study: Study) -> None:
         folder = folder_of(spec.id)
         if folder is None:
             continue
-        if not has_safetensors(folder):
+        if not has_safetensors(folder) and not is_pickled(spec):
             raise ModelError(
                 "holds no weights (*.safetensors)",
                 where=spec.id,

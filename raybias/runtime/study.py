@@ -17,7 +17,13 @@ from raybias.config import Study
 from raybias.errors import ModelError, PlanError
 from raybias.planning.inventory import Inventory, with_autoscaled_nodes
 from raybias.planning.plan import check_libraries, plan
-from raybias.planning.prepared import PreparedStudy, check_weights, resolve_models
+from raybias.planning.prepared import (
+    PreparedStudy,
+    check_weights,
+    conversion_notes,
+    convert_local_models,
+    resolve_models,
+)
 from raybias.planning.stage_plans import Plan
 from raybias.runtime import ray_internals
 from raybias.runtime.ending import undoing
@@ -60,6 +66,10 @@ def run_study(
     store = Store(out)
     reporter.say(f"{study.name}: checking data, models and {store.uri}")
     start = _Start(prepare(study, store, command=command), store, reporter, skip_unfit)
+    # Before OUT is written: a file with more than weights is refused.
+    for note in conversion_notes(start.prepared.study):
+        start.say(note)
+    convert_local_models(start.prepared.study)
     alone = address == NO_RAY
     if (alone or names_no_cluster(address)) and start.in_this_process(whatever_it_takes=alone):
         return

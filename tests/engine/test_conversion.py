@@ -19,8 +19,9 @@ from safetensors.torch import load_file
 
 from raybias import convert
 from raybias.config import Backbone
-from raybias.config.study import load_study, parse_study
+from raybias.config.study import Resources, load_study, parse_study
 from raybias.engine.backbone import load_backbone
+from raybias.engine.checkpoint import converted_hashes, file_hashes, source_of
 from raybias.engine.encoder import load_tokenizer
 from raybias.errors import BadInput
 from raybias.planning.prepared import resolve_models
@@ -141,7 +142,9 @@ def test_a_wrong_file_is_one_line_and_leaves_nothing(way: str, said: str, tmp_pa
 
 
 @pytest.mark.long
-def test_pickled_weights_are_converted_to_the_bit(tmp_path: Path) -> None:
+def test_pickled_weights_are_converted_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those of an OPT, of which two are one tensor, in three files."""
     folder = backbones.save("opt", tmp_path / "opt")
     weights = dict(transformers.AutoModelForCausalLM.from_pretrained(folder).state_dict())
@@ -150,7 +153,8 @@ def test_pickled_weights_are_converted_to_the_bit(tmp_path: Path) -> None:
     for n in range(3):
         part = {key: weights[key] for key in names[n::3]}
         torch.save(part, folder / f"pytorch_model-{n + 1:05}-of-00003.bin")
-    study: Any = SimpleNamespace(checkpoints={"opt": Backbone(id=str(tmp_path / "opt"))})
+    pickled = Backbone(id=str(tmp_path / "opt"))
+    study: Any = SimpleNamespace(checkpoints={"opt": pickled}, resources=Resources(convert=False))
     with pytest.raises(
         BadInput, match=r"weights are pickled .*raybias data convert .* --out FOLDER"
     ):
@@ -170,6 +174,16 @@ def test_pickled_weights_are_converted_to_the_bit(tmp_path: Path) -> None:
     for name, tensor in loaded.model.state_dict().items():
         assert torch.equal(tensor, weights[name]), name
     assert list(made.parent.iterdir()) == [made]
+    # A study converts them in the cache, once for the same files.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    again = Path(source_of(pickled, weights=True))
+    assert again == Path(source_of(pickled, weights=True))
+    assert again.is_relative_to(tmp_path / "cache")
+    for name, tensor in load_backbone(pickled).model.state_dict().items():
+        assert torch.equal(tensor, weights[name]), name
+    hashes = file_hashes(tmp_path / "opt")
+    assert record["sha256"].items() <= hashes.items()
+    assert converted_hashes(pickled).keys() == {file.name for file in again.glob("*.safetensors")}
     for wrong, said in ((made, "has safetensors"), (tmp_path / "opt", "is there already")):
         out = made if "already" in said else tmp_path / "again"
         with pytest.raises(BadInput, match=said):
@@ -187,8 +201,19 @@ class Malicious:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("way", ["torch", "pickle", "damaged"])
-def test_a_pickle_with_more_than_weights_runs_nothing(way: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("torch", r"holds more than weights \(posix.system\)"),
+        ("pickle", "holds more than weights"),
+        ("damaged", "cannot be read as weights|holds more than weights, or is damaged"),
+        ("tensor", "holds Tensor, not tensors by name"),
+        ("number", "holds float as 'weight', not a tensor"),
+    ],
+)
+def test_a_pickle_with_more_than_weights_runs_nothing(
+    way: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mark, folder = tmp_path / "mark", backbones.save("opt", tmp_path / "opt")
     (folder / "model.safetensors").unlink()
     file = folder / "pytorch_model.bin"
@@ -198,7 +223,20 @@ def test_a_pickle_with_more_than_weights_runs_nothing(way: str, tmp_path: Path) 
         file.write_bytes(pickle.dumps({"weight": Malicious(mark)}))
     if way == "damaged":
         file.write_bytes(file.read_bytes()[:3000])
-    with pytest.raises(BadInput, match=r"no weights alone, or is damaged \("):
-        convert(str(folder), tmp_path / "out")
+    if way == "tensor":
+        torch.save(torch.ones(3), file)
+    if way == "number":
+        torch.save({"weight": 3.0}, file)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for attempt in (
+        lambda: convert(str(folder), tmp_path / "out"),
+        lambda: load_backbone(Backbone(id=str(folder))),
+    ):
+        with pytest.raises(BadInput, match=said) as caught:
+            attempt()
+        assert "\n" not in str(caught.value)
+        # torch advises to load the file without its check.
+        assert "weights_only" not in str(caught.value)
     assert not mark.exists()
-    assert sorted(tmp_path.iterdir()) == [folder]
+    assert not (tmp_path / "out").exists()
+    assert not [*(tmp_path / "cache").glob("**/converted/*")]

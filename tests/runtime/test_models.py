@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
 from raybias.config import Study, parse_study
 from raybias.engine.checkpoint import file_hashes
@@ -132,19 +135,41 @@ class _Hub(BaseHTTPRequestHandler):
         "/org/cached/resolve/main/config.json": (503, {}),
     }
 
+    #: What `org/pickled` holds at every revision.
+    pickled = Path()
+
     def do_HEAD(self) -> None:
-        status, headers = self.ANSWERS.get(self.path, (404, {"X-Error-Code": "RepoNotFound"}))
+        lacking = "EntryNotFound" if "pickled" in self.path else "RepoNotFound"
+        status, headers = self.ANSWERS.get(self.path, (404, {"X-Error-Code": lacking}))
+        if (content := self.pickled_file()) is not None:
+            etag = f'"{hashlib.sha256(content).hexdigest()}"'
+            headers = {"X-Repo-Commit": COMMIT, "ETag": etag, "Content-Length": str(len(content))}
+            status = 200
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": "2"}.items():
+        for name, value in {"Content-Length": "2", **headers}.items():
             self.send_header(name, value)
         self.end_headers()
+
+    def pickled_file(self) -> bytes | None:
+        """The content of the file of `org/pickled` that is asked for."""
+        if not self.path.startswith("/org/pickled/resolve/"):
+            return None
+        path = self.pickled / self.path.rpartition("/")[2]
+        return path.read_bytes() if path.is_file() else None
 
     def do_GET(self) -> None:
         """Answers as to a listing of a commit's files and to their content."""
         listed: Any = {"sha": COMMIT, "id": "org/good"}
         if "/tree/" in self.path:
-            listed = [{"type": "file", "path": f, "size": 2, "oid": "a"} for f in HELD]
+            names = (
+                [path.name for path in self.pickled.iterdir()] if "pickled" in self.path else HELD
+            )
+            listed = [{"type": "file", "path": f, "size": 2, "oid": "a"} for f in names]
+        elif "pickled" in self.path:
+            names = [path.name for path in self.pickled.iterdir()]
+            listed = {**listed, "siblings": [{"rfilename": name} for name in names]}
         content = json.dumps(listed).encode() if self.path.startswith("/api/") else b"{}"
+        content = self.pickled_file() or content
         self.send_response(200)
         self.send_header("Content-Length", str(len(content)))
         for name, value in {"X-Repo-Commit": COMMIT, "ETag": '"a"'}.items():
@@ -212,6 +237,35 @@ def test_a_machine_fetches_what_is_loaded_and_then_needs_no_hub(hub: str, tmp_pa
         assert done.stdout.split() == sorted(HELD[:3]), done.stderr
     done = python(FETCH, OTHER, HF_HUB_CACHE=str(tmp_path), HF_HUB_OFFLINE="1")
     assert "org/good@7654" in done.stderr
+
+
+LOAD = """
+from raybias.config import Backbone
+from raybias.engine.backbone import load_backbone
+from raybias.engine.checkpoint import fetched, is_pickled
+spec = Backbone(id="org/pickled", bos="prepend", dtype="float32")
+assert is_pickled(spec)
+weights = load_backbone(spec).model.state_dict().values()
+print(fetched(spec), sum(float(tensor.double().sum()) for tensor in weights))
+"""
+
+
+@pytest.mark.long
+def test_pickled_weights_of_the_hub_are_converted_where_they_are_fetched(
+    hub: str, tmp_path: Path
+) -> None:
+    _Hub.pickled = backbones.save("opt", tmp_path / "opt")
+    model = transformers.AutoModelForCausalLM.from_pretrained(_Hub.pickled)
+    torch.save(model.state_dict(), _Hub.pickled / "pytorch_model.bin")
+    (_Hub.pickled / "model.safetensors").unlink()
+    expected = sum(float(tensor.double().sum()) for tensor in model.state_dict().values())
+    folders = {"HF_HUB_CACHE": str(tmp_path / "hub"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    for environment in ({"HF_ENDPOINT": hub}, {"HF_HUB_OFFLINE": "1"}):
+        done = python(LOAD, **folders, **environment)
+        assert done.returncode == 0, done.stderr
+        folder, total = done.stdout.split()
+        assert Path(folder).is_relative_to(tmp_path / "cache")
+        assert float(total) == pytest.approx(expected)
 
 
 @pytest.mark.long

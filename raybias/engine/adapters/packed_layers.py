@@ -17,6 +17,7 @@ import threading
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
@@ -498,6 +499,12 @@ def target_layers(
     }
     layers = [path for path in paths if path not in unusable]
     if options.target == "all_linear":
+        if not layers:
+            raise ModelError(
+                f"has no linear layer that {options.kind} can adapt",
+                where=spec.id,
+                cure="use soft_prompt, full or a prompted method on it",
+            )
         return layers
     peft = options.target == "peft_default"
     names = options.peft_names(architecture) if peft else options.target
@@ -537,12 +544,26 @@ def bypass_reason(model: PreTrainedModel, path: str) -> str:
     a layer past its forward pass.
     """
     parent_path, _, name = path.rpartition(".")
-    if type(model.get_submodule(path)).forward not in _LINEAR_FORWARDS:
+    if not maps_like_linear(model.get_submodule(path)):
         return "computes something else than a linear layer"
     source = _source_of(type(model.get_submodule(parent_path)))
     if re.search(rf"self\.{re.escape(name)}\.(weight|bias)\b", source):
         return "the model reads without calling it, so that an adapter would have no effect"
     return ""
+
+
+def maps_like_linear(layer: torch.nn.Module) -> bool:
+    """Check whether a layer of a linear class maps one tensor to one of its output width.
+
+    Falcon's linear layers do in a forward pass of their own; routers return more.
+    """
+    if type(layer).forward in _LINEAR_FORWARDS:
+        return True
+    inputs = torch.empty(2, layer.in_features, device=layer.weight.device, dtype=layer.weight.dtype)
+    with suppress(RuntimeError, ValueError, TypeError, LookupError), torch.no_grad():
+        output = layer(inputs)
+        return isinstance(output, Tensor) and output.shape == (2, layer.out_features)
+    return False
 
 
 @cache

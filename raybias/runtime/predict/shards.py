@@ -27,7 +27,7 @@ import torch
 
 from raybias.config.parts import Rewriting, converted_from
 from raybias.engine.backbone import ModelContext
-from raybias.engine.checkpoint import quantisation
+from raybias.engine.checkpoint import converted_hashes, quantisation
 from raybias.errors import RaybiasError
 from raybias.methods.base import PARTS, Answered, Compute, Method, Reader, Shard, shard_of
 from raybias.planning.stage_plans import ScorePlan
@@ -323,6 +323,7 @@ def keep_ways(store: Store, context: ModelContext) -> None:
                 "fastest": way.fastest,
                 "dtype": context.spec.dtype,
                 "quantised": how.method if how is not None else converted_from(context.spec.id),
+                "converted": converted_hashes(context.spec),
                 "device": device_name(torch.device(context.execution.device)),
                 "torch": torch.__version__,
                 "deterministic": torch.are_deterministic_algorithms_enabled(),
