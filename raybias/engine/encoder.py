@@ -119,10 +119,7 @@ class TextEncoder:
 
     def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
         """Tokenise texts; ModelError: no tokens, one that the model lacks, or no EOS to append."""
-        with reading_model(self.spec, "tokenizer"):
-            rows = self.ids(texts, specials=self.spec.bos == "tokenizer")
-        if self.spec.bos not in ("tokenizer", "none"):
-            rows = [[self.prompt_token_id, *row] for row in rows]
+        rows = self._tokenise(texts)
         if append_eos:
             if self.tokenizer.eos_token_id is None:
                 raise ModelError("append_eos: the tokenizer has no EOS", where=self.spec.id)
@@ -139,6 +136,18 @@ class TextEncoder:
                     f"text {text!r} has no tokens", where=self.spec.id, cure="set bos: prepend"
                 )
         return rows
+
+    def count_tokens(self, text: str) -> int:
+        """Count the tokens of a text, those of the begin-of-sequence policy included; 0 if none."""
+        return len(self._tokenise([text])[0])
+
+    def _tokenise(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenise texts under the begin-of-sequence policy, without a check."""
+        with reading_model(self.spec, "tokenizer"):
+            rows = self.ids(texts, specials=self.spec.bos == "tokenizer")
+        if self.spec.bos in ("tokenizer", "none"):
+            return rows
+        return [[self.prompt_token_id, *row] for row in rows]
 
 
 @dataclass(frozen=True)
@@ -159,7 +168,7 @@ class RoughEncoder(TextEncoder):
     def chat(self, messages: Sequence[Mapping[str, object]]) -> str:
         return json.dumps([dict(each) for each in messages], ensure_ascii=False)
 
-    def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
+    def _tokenise(self, texts: Sequence[str]) -> list[list[int]]:
         """Return about as many tokens, without a meaning, as each text has."""
         return [[0] * (len(text.encode()) // _BYTES + 1) for text in texts]
 

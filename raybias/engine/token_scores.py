@@ -221,7 +221,7 @@ class _Check:
 
         def values(whole: bool) -> Tensor:
             input_ids = row_1T if whole else row_1T[:, :length]
-            logits_1TV = model(input_ids=input_ids, use_cache=False).logits
+            logits_1TV: Tensor = model(input_ids=input_ids, use_cache=False).logits
             return logits_1TV[:, length - 1].float().log_softmax(-1)
 
         if not first_matching([True], False, values, model):

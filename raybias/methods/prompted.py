@@ -216,11 +216,11 @@ class Prompted(AskingMethod):
             form.label_ids(words)
         # Demonstrations are counted once for all texts, and the longest of all draws.
         counts = [
-            (len(form.encoder.encode([form.first("", words, shots)])[0]), -place, seed)
+            (form.encoder.count_tokens(form.first("", words, shots)), -place, seed)
             for place, (_, seed, shots) in enumerate(drawn)
         ]
         longest, _, seed = max(counts)
-        bare = len(form.encoder.encode([form.first("", words)])[0])
+        bare = form.encoder.count_tokens(form.first("", words))
         taken = self.answer_room + self.reasoning_room + longest - bare
         for frame in inputs.items.values():
             form.counts(inputs.tokens).check(

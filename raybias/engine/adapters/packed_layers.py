@@ -559,15 +559,17 @@ def maps_like_linear(layer: torch.nn.Module) -> bool:
     """
     if type(layer).forward in _LINEAR_FORWARDS:
         return True
-    inputs = torch.empty(2, layer.in_features, device=layer.weight.device, dtype=layer.weight.dtype)
+    weight = layer.get_parameter("weight")
+    outer, inner = weight.shape
+    inputs = torch.empty(2, inner, device=weight.device, dtype=weight.dtype)
     with suppress(RuntimeError, ValueError, TypeError, LookupError), torch.no_grad():
         output = layer(inputs)
-        return isinstance(output, Tensor) and output.shape == (2, layer.out_features)
+        return isinstance(output, Tensor) and output.shape == (2, outer)
     return False
 
 
 @cache
-def _source_of(module_class: type[torch.nn.Module]) -> str:
+def _source_of(module_class: Any) -> str:
     try:
         return inspect.getsource(module_class)
     except (OSError, TypeError):
