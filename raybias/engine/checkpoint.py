@@ -39,10 +39,11 @@ MIRROR: Final = "RAYBIAS_MODELS"
 #: The model that the id `planted` names.
 PLANTED: Final = Path(__file__).parents[1] / "assets" / "planted"
 _WEIGHTS: Final = "*.safetensors"
+_ADAPTER: Final = "adapter_config.json"
 #: Files that decide what a model computes; others in its folder may change.
 DECIDING: Final = (
     *(_WEIGHTS, "*.safetensors.index.json", "config.json", "generation_config.json"),
-    *("adapter_config.json", "processor_config.json", "preprocessor_config.json"),
+    *(_ADAPTER, "processor_config.json", "preprocessor_config.json"),
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template*"),
     *("additional_chat_templates/*", "vocab*", "merges.txt", "*.model", "*.spm", "*.codes"),
 )
@@ -416,6 +417,13 @@ def read_config(spec: Backbone) -> PretrainedConfig:
     place: Any = {"revision": revision_of(spec)}
     folder = folder_of(spec.id)
     with reading_model(spec, CONFIG):
+        if folder is not None and (folder / _ADAPTER).is_file() and not (folder / CONFIG).is_file():
+            raise ModelError(
+                "is a PEFT adapter without its base model",
+                where=spec.id,
+                cure="merge it into its base (`merge_and_unload`, then `save_pretrained`), and name"
+                " that folder",
+            )
         if folder is not None and not (folder / CONFIG).is_file():
             raise ModelError(f"the folder has no {CONFIG}", where=spec.id, cure=MODEL_CURE)
         # Sizes are checked first: transformers would build whatever config.json says.

@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 
 from raybias.config import Backbone, Scope, Study, TrainingSet, parse_study
-from raybias.engine.backbone import is_encoder
+from raybias.engine.backbone import is_encoder, model_shape
 from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, DataError, ModelError, OutputError, PlanError
 from raybias.measures.prediction_rows import gap_rows
@@ -79,6 +79,8 @@ def suited_methods(model: str) -> tuple[str, ...]:
     backbone = Backbone(id=model)
     if is_encoder(backbone):
         return ("full",)
+    # Raises for an architecture that no method takes.
+    model_shape(backbone)
     with suppress(ModelError):
         ZeroShot().form(load_tokenizer(backbone)).label_ids(LABELS)
         return "lora", "soft_prompt", "zero_shot", "few_shot"

@@ -5,19 +5,24 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raybias.config import Backbone
-from raybias.engine.backbone import load_backbone
+from raybias.engine.backbone import load_backbone, model_shape
+from raybias.engine.checkpoint import file_hashes
+from raybias.engine.encoder import load_tokenizer
 from raybias.engine.output_head import LogitTransform, fit_transform
 from raybias.engine.self_check import attention_window
 from raybias.engine.token_scores import TokenScorer
 from raybias.errors import ModelError
+from raybias.planning.audit import suited_methods
 from support import zoo
 from support.zoo_checks import check_architecture, difference
 
@@ -101,3 +106,40 @@ def test_a_model_that_reads_both_ways_is_not_scored_as_a_causal_one(tmp_path: Pa
     zoo.save("bert-generation", tmp_path / "model", masked=False)
     with pytest.raises(ModelError, match="changes with the tokens that follow; use it as a masked"):
         TokenScorer(load_backbone(Backbone(id=str(tmp_path / "model"), dtype="float32")))
+
+
+def test_an_encoder_decoder_and_an_adapter_alone_are_refused_with_what_works(
+    tmp_path: Path,
+) -> None:
+    config = transformers.T5Config(
+        vocab_size=60, d_model=16, d_ff=16, num_layers=1, num_heads=2, d_kv=8
+    )
+    config.save_pretrained(tmp_path / "t5")
+    with pytest.raises(ModelError, match="is an encoder-decoder .*; serve it"):
+        model_shape(Backbone(id=str(tmp_path / "t5")))
+    with pytest.raises(ModelError, match="is an encoder-decoder .*; serve it"):
+        suited_methods(str(tmp_path / "t5"))
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match="is a PEFT adapter without its base model; merge it"):
+        suited_methods(str(tmp_path / "adapter"))
+
+
+@pytest.mark.parametrize("field", ["lora_alpha", "r"])
+def test_a_changed_adapter_beside_its_base_is_another_model(field: str, tmp_path: Path) -> None:
+    folder = zoo.save("llama", tmp_path / "model", masked=False)
+    config = folder / "adapter_config.json"
+    config.write_text(json.dumps({field: 8}))
+    before = file_hashes(folder)
+    config.write_text(json.dumps({field: 64}))
+    assert {name for name, digest in file_hashes(folder).items() if digest != before[name]} == {
+        config.name
+    }
+
+
+def test_an_empty_prompt_has_no_tokens_where_a_text_must_have_some(tmp_path: Path) -> None:
+    folder = zoo.save("gpt2", tmp_path / "model", masked=False)
+    encoder = load_tokenizer(Backbone(id=str(folder), bos="none"))
+    assert encoder.count_tokens("") == 0
+    with pytest.raises(ModelError, match="has no tokens"):
+        encoder.encode([""])
