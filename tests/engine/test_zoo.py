@@ -115,9 +115,9 @@ def test_an_encoder_decoder_and_an_adapter_alone_are_refused_with_what_works(
         vocab_size=60, d_model=16, d_ff=16, num_layers=1, num_heads=2, d_kv=8
     )
     config.save_pretrained(tmp_path / "t5")
-    with pytest.raises(ModelError, match="is an encoder-decoder .*; serve it"):
+    with pytest.raises(ModelError, match=r"is an encoder-decoder .*; serve it"):
         model_shape(Backbone(id=str(tmp_path / "t5")))
-    with pytest.raises(ModelError, match="is an encoder-decoder .*; serve it"):
+    with pytest.raises(ModelError, match=r"is an encoder-decoder .*; serve it"):
         suited_methods(str(tmp_path / "t5"))
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
