@@ -178,7 +178,7 @@ RUNS: Final = _table(
 #: One row per run x item x style. `scores` are the label logits, of prompted runs the uncalibrated
 #: log-probabilities of the label words, of judged texts the probability of the verdict alone;
 #: `parsed` is false when no label could be read from `answer`, and `unread` says why: it names
-#: none, several, or one that is negated.
+#: none, several, or one that is negated; it was cut off, or filtered by an endpoint.
 PREDICTIONS: Final = _table(
     """
     model method dataset run_id probe style item_id label:int8 attribute group template_id term
@@ -192,6 +192,15 @@ ANSWERS: Final = _table(
     """
     model method dataset probe style run_id predictions:int64 unparsed:int64 several:int64
     negated:int64 share:float
+    """
+)
+
+#: Answers of prompted classifiers by group, and those of them that say nothing of the model's
+#: judgement: `cut` ended at the limit of tokens before they named a label, `filtered` were withheld
+#: by an endpoint's filter of contents.
+UNANSWERED: Final = _table(
+    """
+    model method dataset probe style attribute group answers:int64 cut:int64 filtered:int64
     """
 )
 

@@ -94,6 +94,7 @@ class EngineAnswers(Answers):
                     str(decode([*each.tokens], skip_special_tokens=True)),
                     summed(each.label_log_probs, how.labels),
                     len(row) + len(each.tokens),
+                    finish_reason="length" if 0 < how.most == len(each.tokens) else "stop",
                 )
                 for row, each in zip(rows, made, strict=True)
             ]

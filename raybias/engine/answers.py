@@ -5,16 +5,20 @@ The built-in engine, endpoints, vLLM and the cache of answers implement it. Load
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from raybias.engine.encoder import TextEncoder
 
 #: Seeds the draws of one answer.
 Key = tuple[str | int, ...]
+_THOUGHTS: Final = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
+#: What ended an answer: the model; the limit of tokens; or a filter of contents, which leaves none.
+FinishReason = Literal["stop", "length", "content_filter"]
 
 
 @dataclass(frozen=True)
@@ -44,12 +48,24 @@ class Written(NamedTuple):
     `label_scores`: natural log-probabilities that it begins with each label's word; may be empty.
     `bounds`: the labels whose score is an upper bound, where a model tells its likeliest tokens
     alone.
+    `finish_reason`: what ended the answer.
     """
 
     text: str
     label_scores: tuple[float, ...]
     tokens: int
     bounds: tuple[int, ...] = ()
+    finish_reason: FinishReason = "stop"
+
+    @property
+    def answer(self) -> str:
+        """The text without thoughts."""
+        return without_thoughts(self.text)
+
+
+def without_thoughts(answer: str) -> str:
+    """Leave out the text between <think> and </think> before an answer."""
+    return _THOUGHTS.sub("", answer)
 
 
 class Answers(ABC):

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 #: A placeholder of a template; its name is the first group.
 PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
-_THOUGHTS: Final = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
 #: A message of a chat: its `role` (system, user or assistant) and `content`.
 Message = dict[str, str]
 #: Behind these an answer begins without a blank.
@@ -63,11 +62,6 @@ def about(template: str, text: str, words: Sequence[str], **values: str) -> str:
     """Fill a template with a text, `values`, and as choices `negative, neutral, or positive`."""
     *others, last = (word.strip() for word in words)
     return filled(template, text=text, choices=f"{', '.join(others)}, or {last}", **values)
-
-
-def without_thoughts(answer: str) -> str:
-    """Leave out the text between <think> and </think> before an answer."""
-    return _THOUGHTS.sub("", answer)
 
 
 @dataclass(frozen=True)
@@ -210,7 +204,11 @@ class ItemMethod(AskingMethod):
 
     @abstractmethod
     def row(self, item: Item, asked: Asked, reply: Any) -> dict[str, Any]:
-        """Make a row of the output from a reply: an answer, or log-likelihoods of continuations."""
+        """Make a row of the output from a reply.
+
+        reply: an answer, None if a filter of contents withheld it; or log-likelihoods of the
+        continuations.
+        """
 
     def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
         return {"likelihoods": ""} if self.follows else super().needs(offered)
@@ -284,7 +282,11 @@ class ItemMethod(AskingMethod):
 
             def replies() -> tuple[list[Any], int]:
                 written = write()
-                return [each.text for each in written], sum(each.tokens for each in written)
+                texts = [
+                    None if each.finish_reason == "content_filter" else each.text
+                    for each in written
+                ]
+                return texts, sum(each.tokens for each in written)
 
         def rows() -> tuple[Sequence[Item], int]:
             found, tokens = replies()

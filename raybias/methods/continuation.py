@@ -21,8 +21,8 @@ from scipy.special import softmax
 from raybias.config import Backbone
 from raybias.config.parts import Checkpoint
 from raybias.config.section import Count, Location
+from raybias.engine.answers import without_thoughts
 from raybias.errors import ConfigError, ModelError, OutputError
-from raybias.methods.asking import without_thoughts
 from raybias.methods.base import (
     Inputs,
     Run,
@@ -312,6 +312,10 @@ class ContinuationReader(PromptedReader):
             scores=np.array([[each.score] for each in verdicts], np.float32),
             labels=[each.label for each in verdicts],
             parsed=[each.label is not None for each in verdicts],
+            unread=[
+                "filtered" if each.finish_reason == "content_filter" else None
+                for _, each in replies
+            ],
             answers=written,
         )
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from raybias.config.section import Count, by_profile
-from raybias.engine.answers import Answers, Key, Writing, Written
+from raybias.engine.answers import Answers, Key, Writing, Written, without_thoughts
 from raybias.errors import DataError, WorkFailed
-from raybias.methods.asking import Message, about, check_placeholders, without_thoughts
+from raybias.methods.asking import Message, about, check_placeholders
 from raybias.methods.base import Answered, Compute, Reader, Run, method, predictions
 from raybias.methods.prompted import CLOSED_QUESTION, OPEN_QUESTION, Asking, Prompted, Shot, cue_of
 from raybias.probes.templates import capital
@@ -32,6 +32,8 @@ _NEGATED: Final = re.compile(
     r"(?:(?:an?|the|so|very|really|quite|entirely|clearly|particularly|necessarily)\W+)?\Z",
     re.IGNORECASE,
 )
+#: All of a text up to the end of its last sentence or line.
+_SENTENCES: Final = re.compile(r".*(?:[.!?\u3002](?=\W|\Z)|\n)", re.DOTALL)
 #: The reasoning before an answer, empty without one, and the answer, with the tokens of both.
 Reply = tuple[str, Written]
 
@@ -246,7 +248,7 @@ class PromptedReader(Reader):
             last = [form.last(text, self.words, reasoning=each.text) for text, each in pairs]
             written = self.answers.write(last, keys, how)
             return [
-                (before.text, each._replace(tokens=before.tokens + each.tokens))
+                (before.text, _after_reasoning(before, each))
                 for before, each in zip(reasoned, written, strict=True)
             ]
 
@@ -261,13 +263,18 @@ class PromptedReader(Reader):
         method, answers = self.method, [each.text for _, each in replies]
         if method.read == "answer":
             logits_NL = np.array([each.label_scores for _, each in replies], np.float32)
-            read = [read_answer(each, self.words, method.answer_rule) for each in answers]
+            read = [
+                read_reply(each, self.words, method.answer_rule, chat=self.form.chat)
+                for _, each in replies
+            ]
             rows = zip(items["item_id"].to_pylist(), read, logits_NL, strict=True)
             return predictions(
                 items,
                 scores=logits_NL,
                 labels=[
-                    self._unparsed(run, item_id, logits_L) if each.label is None else each.label
+                    self._label_unread(run, item_id, logits_L, each.unread)
+                    if each.unread
+                    else each.label
                     for item_id, each, logits_L in rows
                 ],
                 parsed=[each.label is not None for each in read],
@@ -291,7 +298,10 @@ class PromptedReader(Reader):
             scores=scores_NL.astype(np.float32),
             labels=[label if there else None for label, there in likeliest],
             parsed=told,
-            unread=[None if there else "none" for there in told],
+            unread=[
+                None if there else "filtered" if _is_withheld(each) else "none"
+                for there, (_, each) in zip(told, replies, strict=True)
+            ],
             answers=self._shown(replies, words),
         )
 
@@ -306,7 +316,12 @@ class PromptedReader(Reader):
                     cure="set read: answer, or in `verbalizer` words that begin unlike each other",
                 )
 
-    def _unparsed(self, run: Run, item_id: str, logits_L: npt.NDArray[np.float32]) -> int | None:
+    def _label_unread(
+        self, run: Run, item_id: str, logits_L: npt.NDArray[np.float32], why: str
+    ) -> int | None:
+        """Label an answer that names no label by the method's rule; a withheld one has none."""
+        if why == "filtered":
+            return None
         if self.method.unparsed == "likelihood":
             return int(logits_L.argmax()) if _told(logits_L) else None
         if self.method.unparsed == "random":
@@ -341,10 +356,52 @@ def _scores(replies: Sequence[Reply]) -> npt.NDArray[np.float64]:
 
 
 class Reading(NamedTuple):
-    """The label of an answer, or the reason for none (`none`, `several`, `negated`)."""
+    """The label of an answer, or the reason for none.
+
+    The reason is that the answer names no label (`none`), `several`, or a `negated` one; that it
+    ended at its limit of tokens before it named one (`cut`); or that a filter of contents withheld
+    it (`filtered`).
+    """
 
     label: int | None
     unread: str | None = None
+
+
+def _is_withheld(reply: Written) -> bool:
+    return reply.finish_reason == "content_filter"
+
+
+def _after_reasoning(reasoned: Written, reply: Written) -> Written:
+    """Return the reply with the tokens of both; withheld if the reasoning before it is."""
+    whole = reply._replace(tokens=reasoned.tokens + reply.tokens)
+    return whole._replace(finish_reason="content_filter") if _is_withheld(reasoned) else whole
+
+
+def read_reply(
+    reply: Written, words: Sequence[str], rule: Literal["first", "only"], *, chat: bool
+) -> Reading:
+    """Read the label that a reply names, as `read_answer` does, if the reply is an answer.
+
+    An answer that a filter of contents withheld has no label. An answer in a chat that ended at its
+    limit of tokens counts up to its last whole sentence, since what is missing can take back what
+    the beginning of a sentence says; by the rule `first` the first word counts whatever follows.
+    Text that continues plain text has no end of its own, and is read as it is.
+    """
+    if _is_withheld(reply):
+        return Reading(None, "filtered")
+    if not chat or reply.finish_reason != "length":
+        return read_answer(reply.text, words, rule)
+    whole = reply.answer if rule == "first" else _whole_sentences(reply.answer)
+    reading = read_answer(whole, words, rule)
+    return Reading(None, "cut") if reading.unread == "none" else reading
+
+
+def _whole_sentences(answer: str) -> str:
+    """Return an answer up to the end of its last whole sentence; one word is a whole answer."""
+    if len(answer.split()) == 1:
+        return answer
+    sentences = _SENTENCES.match(answer)
+    return sentences[0] if sentences else ""
 
 
 def read_answer(

@@ -17,8 +17,9 @@ from pydantic import Field, field_validator, model_validator
 
 from raybias.config.parts import Reads
 from raybias.config.section import Count, Name, Section, by_profile
+from raybias.engine.answers import without_thoughts
 from raybias.formats.questions import plain_answer
-from raybias.methods.asking import Asked, ItemMethod, check_placeholders, filled, without_thoughts
+from raybias.methods.asking import Asked, ItemMethod, check_placeholders, filled
 from raybias.methods.base import Item, method, taken
 from raybias.probes.published.winobias import coreference_prompts, named_in, names_referent
 from raybias.schema import (
@@ -232,8 +233,8 @@ class OptionAnswer(AskingOptions):
     def letters(self) -> str:
         return f"method {self.name}"
 
-    def choice(self, asked: Asked, reply: str) -> dict[str, Any]:
-        place = named_option(reply, asked)
+    def choice(self, asked: Asked, reply: str | None) -> dict[str, Any]:
+        place = named_option(reply or "", asked)
         return {"pred": None if place is None else asked.places[place], "answer": reply}
 
 
@@ -315,8 +316,8 @@ class Coreference(ItemMethod):
             for name, (question, cue) in prompts.items()
         ]
 
-    def row(self, item: Item, asked: Asked, reply: str) -> dict[str, Any]:
-        said = without_thoughts(reply)
+    def row(self, item: Item, asked: Asked, reply: str | None) -> dict[str, Any]:
+        said = without_thoughts(reply or "")
         exact, contains = names_referent(said, item["referent"])
         reading = named_in(said, item["referent"], item["other"])
         decided = self.answer_rule == "any" or reading == "referent"

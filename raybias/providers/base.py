@@ -160,6 +160,7 @@ _ANSWERS: Final = pa.schema(
         ("text", pa.string()),
         ("scores", pa.list_(pa.float64())),
         ("bounds", pa.list_(pa.int64())),
+        ("finish_reason", pa.string()),
     ]
 )
 _PACKAGES: Final = ("raybias", "torch", "transformers")
@@ -231,6 +232,7 @@ class RememberedAnswers(Answers):
                     "text": [each.text for each in sound.values()],
                     "scores": [each.label_scores for each in sound.values()],
                     "bounds": [each.bounds for each in sound.values()],
+                    "finish_reason": [each.finish_reason for each in sound.values()],
                 }
                 name = f"{self.folder}/{_address([each.hex() for each in sound]).hex()}.parquet"
                 self.store.write_table(name, pa.table(columns, schema=_ANSWERS))
@@ -245,14 +247,16 @@ class RememberedAnswers(Answers):
         for name in self.store.files(self.folder, suffix=".parquet"):
             table = self.store.read_table(name, schema=_ANSWERS)
             columns = (column.to_pylist() for column in table.columns)
-            for address, text, scores, bounds in zip(*columns, strict=True):
-                known[address] = Written(text, tuple(scores), 0, tuple(bounds))
+            for address, text, scores, bounds, finish in zip(*columns, strict=True):
+                known[address] = Written(text, tuple(scores), 0, tuple(bounds), finish)
         return known
 
 
 def _identity(spec: Backbone) -> Any:
     """Return all that decides a backbone's answers beside the question."""
-    told = spec.model_dump(mode="json", exclude={"name", *spec.never_change_answers})
+    # Files of other columns than these are not looked at.
+    told = {"columns": _ANSWERS.names}
+    told |= spec.model_dump(mode="json", exclude={"name", *spec.never_change_answers})
     if isinstance(spec, Provider):
         return [told, version("raybias")]
     folder = folder_of(spec.id)

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from raybias.config import Backbone
 from raybias.config.parts import Ability
-from raybias.engine.answers import Answers, Key, Writing, Written
+from raybias.engine.answers import Answers, FinishReason, Key, Writing, Written
 from raybias.engine.checkpoint import reading_model, revision_of, source_of
 from raybias.engine.encoder import TextEncoder, load_tokenizer, summed
 from raybias.errors import ConfigError
@@ -132,11 +132,14 @@ class VLLMAnswers(Answers):
             (made,) = reply.outputs
             # vLLM writes a token where only its log-probabilities are asked for.
             tokens = [*made.token_ids][: how.most]
+            finish: FinishReason = "length" if 0 < how.most == len(tokens) else "stop"
             if tokens and tokens[-1] in sampling.eos_ids:
                 tokens.pop()
+                finish = "stop"
             text = str(self.encoder.tokenizer.decode(tokens, skip_special_tokens=True))
             told = [made.logprobs[0][label].logprob for label in how.label_ids]
-            written.append(Written(text, summed(told, how.labels), len(row) + len(tokens)))
+            scores = summed(told, how.labels)
+            written.append(Written(text, scores, len(row) + len(tokens), finish_reason=finish))
         return written
 
     def likelihoods(

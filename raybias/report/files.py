@@ -195,8 +195,9 @@ _RUN_TABLE: Final = (
 def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     """Compute a study's tables from its predictions, and write OUT/tables but for `estimates`.
 
-    `judged` is there where a judge labelled texts; `coverage` counts predictions asked for and
-    found per run, and `notes` has the warnings of the statistics, and whether each is `urgent`.
+    `judged` is there where a judge labelled texts, and `unanswered` if answers were cut off or
+    filtered; `coverage` counts predictions asked for and found per run, and `notes` has the
+    warnings of the statistics, and whether each is `urgent`.
 
     Raises
     ------
@@ -248,6 +249,8 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     }  # fmt: skip
     if rules.engines:
         tables["engines"] = found.turned
+    if counts.unanswered.height:
+        tables["unanswered"] = counts.unanswered
     for name, frame in tables.items():
         write_frame(store, f"tables/{name}", frame, text=name not in _PARQUET_ONLY)
     return {"estimates": estimates, **tables}

@@ -26,6 +26,8 @@ HELD: Final = 0.5
 
 #: What to do, by words that each reason holds.
 CURES: Final[Mapping[str, str]] = {
+    " ended at their limit ": "Raise answer_tokens, or turn the thinking of the model off.",
+    " were withheld by ": "Measure the model behind an endpoint without this filter.",
     "name no ": "Use a template that it answers with these words, or other words.",
     " of the probability": "Use the model's chat template, or a prompt that it answers so.",
     " stand in place ": "Read options by their words (option_likelihood, read: text), ask in "
@@ -55,12 +57,16 @@ class Showing:
     """The accuracy and its interval."""
     constant: tuple[float, str] | None = None
     """The share of the commonest right answer, which always naming it would reach."""
+    cut: float = 0.0
+    """The share of answers that ended at their limit of tokens before they named anything."""
+    filtered: float = 0.0
+    """The share of answers that a filter of contents withheld."""
 
 
 def why_not(shown: Showing) -> str | None:
     """Return why nothing can be concluded from answers; None where something can."""
     if shown.unread > UNREADABLE_SHARE:
-        return f"{shown.unread:.1%} of its answers name no {shown.wanted}"
+        return _why_unread(shown)
     if shown.held is not None and shown.held < HELD:
         return f"{shown.offered} hold {shown.held:.1%} of the probability of what it would write"
     if shown.place is not None and shown.place[0] > _ONE_PLACE:
@@ -80,6 +86,17 @@ def why_not(shown: Showing) -> str | None:
         f"{able}: it is right in {accuracy:.1%} of answers [{low:{form}}, {high:.1%}], and always "
         f"answering '{name}' would be in {share:{form}}"
     )
+
+
+def _why_unread(shown: Showing) -> str:
+    if shown.cut > shown.unread / 2:
+        return (
+            f"{shown.cut:.1%} of its answers ended at their limit of tokens before they named a "
+            f"{shown.wanted}"
+        )
+    if shown.filtered > shown.unread / 2:
+        return f"{shown.filtered:.1%} of its answers were withheld by a filter of contents"
+    return f"{shown.unread:.1%} of its answers name no {shown.wanted}"
 
 
 def refused(column: str) -> pl.Expr:
@@ -104,16 +121,19 @@ def of_predictions(
     *,
     level: float,
     judged: Collection[str] = (),
+    unanswered: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Find the classifiers of whose predictions on a probe nothing is concluded: KEYS and `reason`.
 
-    `cells` are schema.CELLS, `answers` schema.ANSWERS; of methods in `judged`, whose labels are a
-    judge's, no label is right. The accuracy's interval covers other runs and templates (without
-    templates, other runs or sentences); it must lie above the commonest right label's share. A
-    probe with one right label shows no accuracy, but whether nearly all answers are another one.
+    `cells` are schema.CELLS, `answers` schema.ANSWERS, `unanswered` schema.UNANSWERED if it is
+    known; of methods in `judged`, whose labels are a judge's, no label is right. The accuracy's
+    interval covers other runs and templates (without templates, other runs or sentences); it must
+    lie above the commonest right label's share. A probe with one right label shows no accuracy, but
+    whether nearly all answers are another one.
     """
     whole = answers.filter(run_id="all")
     unread = {tuple(row[:-1]): row[-1] for row in whole.select(*schema.KEYS, "share").iter_rows()}
+    missing = _unanswered_shares(unanswered)
     known = without_extras(cells).cast({pl.Categorical: pl.String})
     rows = []
     for keys, part in known.partition_by(schema.KEYS, as_dict=True, maintain_order=True).items():
@@ -121,9 +141,23 @@ def of_predictions(
         # Of a comparison, `one -> other`.
         if not {*keys[1].split(" -> ")} & {*judged}:
             shown = _of_labels(part, shown.unread, level)
-        rows.append((*keys, why_not(shown)))
+        cut, filtered = missing.get(keys, (0.0, 0.0))
+        rows.append((*keys, why_not(replace(shown, cut=cut, filtered=filtered))))
     types = dict.fromkeys((*schema.KEYS, "reason"), pl.String)
     return pl.DataFrame(rows, types, orient="row").drop_nulls("reason").sort(schema.KEYS)
+
+
+def _unanswered_shares(
+    unanswered: pl.DataFrame | None,
+) -> dict[tuple[str, ...], tuple[float, float]]:
+    """Return the shares of answers that were cut off and filtered, by schema.KEYS."""
+    if unanswered is None or unanswered.is_empty():
+        return {}
+    sums = unanswered.group_by(schema.KEYS).agg(pl.col("answers", "cut", "filtered").sum())
+    return {
+        tuple(map(str, keys)): (cut / answers, filtered / answers)
+        for *keys, answers, cut, filtered in sums.iter_rows()
+    }
 
 
 def _of_labels(cells: pl.DataFrame, unread: float, level: float) -> Showing:

@@ -54,6 +54,8 @@ class Counts:
     """Of metrics of predictions: as `stats.metric.run_values`."""
     families: pl.DataFrame
     """probe, attribute, template_id and family, of the templates that have one."""
+    unanswered: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """schema.UNANSWERED, without rows if no answer was cut off or filtered."""
 
 
 def count_cells(predictions: pl.LazyFrame | pl.DataFrame) -> pl.DataFrame:
@@ -179,6 +181,7 @@ def count_files(
         coverage.drop("answers", "unread", "several", "negated"),
         run_values(kept, metrics, left_out),
         _one_family_each(seen.families, where),
+        seen.unanswered(),
     )
 
 
@@ -211,6 +214,7 @@ class _Seen:
     families: list[pl.DataFrame] = field(default_factory=list)
     items: list[npt.NDArray[np.uint64]] = field(default_factory=list)
     item_runs: list[npt.NDArray[np.int32]] = field(default_factory=list)
+    by_group: list[pl.DataFrame] = field(default_factory=list)
 
     def add(self, raw: pl.DataFrame) -> pl.DataFrame:
         """Count a piece; returns it with the second reading of prompted rows."""
@@ -243,6 +247,9 @@ class _Seen:
                  "negated": (why == "negated").fill_null(False)}  # fmt: skip
         read = piece[: raw.height].select("run", **flags)
         self.read.append(read.group_by("run").agg(pl.all().sum().cast(pl.Int64)))
+        by_group = piece[: raw.height].filter(answered).group_by("run", "attribute", "group")
+        reasons = {name: (why == name).sum().cast(pl.Int64) for name in ("cut", "filtered")}
+        self.by_group.append(by_group.agg(answers=pl.len().cast(pl.Int64), **reasons))
         return piece.drop("run", "scores", strict=False)
 
     def _numbered(self, piece: pl.DataFrame) -> npt.NDArray[np.int32]:
@@ -271,6 +278,14 @@ class _Seen:
         columns = [*RUN_KEYS, "predictions", "repeated", "unparsed", "answers", "unread", "several",
                    "negated"]  # fmt: skip
         return self.named(counted).select(columns).sort(RUN_KEYS)
+
+    def unanswered(self) -> pl.DataFrame:
+        """Count the answers that were cut off or filtered, over the runs of a classifier."""
+        counts = self.named(pl.concat(self.by_group)).cast({pl.Categorical: pl.String})
+        by = [*schema.KEYS, "attribute", "group"]
+        sums = counts.group_by(by).agg(pl.col("answers", "cut", "filtered").sum()).sort(by)
+        some = sums.select(pl.sum("cut") + pl.sum("filtered")).item()
+        return conformed(sums if some else sums.clear(), pl.Schema(schema.UNANSWERED))
 
     def named(self, table: pl.DataFrame) -> pl.DataFrame:
         """Put RUN_KEYS beside a table's column `run`."""

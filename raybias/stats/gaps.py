@@ -70,7 +70,13 @@ def gap_analysis(counts: Counts, rules: Rules) -> GapAnalysis:
     cells = counts.cells
     there = {*cells["attribute"].unique().cast(pl.String)}
     check_reference_groups(cells, {a: g for a, g in rules.everywhere.items() if a not in there})
-    withheld = of_predictions(cells, counts.answers, level=rules.level, judged=rules.judged)
+    withheld = of_predictions(
+        cells,
+        counts.answers,
+        level=rules.level,
+        judged=rules.judged,
+        unanswered=counts.unanswered,
+    )
     return GapAnalysis(counts, rules, withheld)
 
 
