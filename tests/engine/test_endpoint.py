@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from raybias.config import Backbone, parse_study
 from raybias.engine.answering import EngineAnswers
@@ -35,6 +36,7 @@ from raybias.storage import Store
 from support import prompting
 from support.commands import free_port
 from support.endpoint import KEY, Endpoint, serving
+from support.imitations import LIES, Imitation, true_likelihood
 from support.reading import labelled
 
 pytest.importorskip("openai", reason="the extra raybias[endpoints] is not installed")
@@ -65,7 +67,7 @@ def predictor(answers: Any, method: Prompted) -> PromptedReader:
 
 
 class Reference:
-    """A server whose log-probabilities are those of a loaded model."""
+    """A server whose greedy tokens and log-probabilities are those of a loaded model."""
 
     def __init__(self, engine: EngineAnswers, *, begin: bool) -> None:
         self.engine, self.begin = engine, begin
@@ -73,19 +75,23 @@ class Reference:
     def __call__(self, body: dict[str, Any]) -> dict[str, Any]:
         backbone: LoadedBackbone = self.engine.backbone
         row = backbone.tokenizer(body["prompt"], add_special_tokens=False)["input_ids"]
-        tokens = [backbone.tokenizer.decode([each]) for each in row]
-        values = self.engine._scorer.prepare([(row, 1)])()[0].tolist()
-        offsets = np.cumsum([0, *map(len, tokens)]).tolist()
-        if self.begin:
-            tokens = ["</s>", *tokens]
-            values = self.engine._scorer.prepare([([1, *row], 1)])()[0].tolist()
-            offsets = [0, *(each + 4 for each in offsets)]
+        begun, first = ([1, *row], ["</s>"]) if self.begin else (row, [])
+        made = []
+        for _ in range(body["max_tokens"]):
+            ids = torch.tensor([[*begun, *made]])
+            with torch.no_grad():
+                made.append(int(backbone.model(input_ids=ids).logits[0, -1].argmax()))
+        values = self.engine._scorer.prepare([([*begun, *made], 1)])()[0].tolist()
+        tokens = [*first, *(backbone.tokenizer.decode([each]) for each in (*row, *made))]
+        text = backbone.tokenizer.decode(made)
         told = {
-            "tokens": [*tokens, " more"],
-            "token_logprobs": [None, *values, -1.0],
-            "text_offset": offsets,
+            "tokens": tokens,
+            "token_logprobs": [None, *values],
+            "text_offset": np.cumsum([0, *map(len, tokens)]).tolist()[:-1],
         }
-        return {"text": body["prompt"] + " more", "logprobs": told}
+        if not body.get("echo"):
+            return {"text": text, "logprobs": {k: v[-len(made) :] for k, v in told.items()}}
+        return {"text": body["prompt"] + text, "logprobs": told}
 
 
 @pytest.mark.long
@@ -108,7 +114,10 @@ def test_likelihoods_behind_an_echo_are_those_of_the_engine(
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert tokens == 10 * len(texts)
     asked = read_asked(Store(tmp_path), "tiny")
-    assert asked.requests == len(server.asked) == len(texts) + asked.twice
+    # Three texts at least are continued, and echoed, before the first likelihood.
+    checks = [each for each in server.asked if "echo" not in each]
+    assert len(checks) >= 3
+    assert asked.requests == len(server.asked) == len(texts) + asked.twice + 2 * len(checks)
     assert 0 < asked.twice == asked.same
 
 
@@ -216,23 +225,23 @@ def test_a_key_that_an_endpoint_repeats_reaches_neither_answers_nor_notes(tmp_pa
 
 
 def test_a_log_probability_that_is_no_number_is_kept_nowhere(tmp_path: Path) -> None:
-    values = [float("nan")]
+    wrong = [True]
 
-    def answer(body: dict[str, Any]) -> dict[str, Any]:
-        told = {"tokens": ["a", " b"], "token_logprobs": [None, *values], "text_offset": [0, 1]}
-        return {"text": body["prompt"], "logprobs": told}
+    def lie(*echo: Any) -> Any:
+        # Only the study's own texts, after the check of the server.
+        return LIES["no numbers"](*echo) if wrong and echo[0][0] == "a" else echo
 
-    with serving(Endpoint(answer=answer)) as server:
+    with serving(Endpoint(respond=Imitation(lie=lie))) as server:
         spec = endpoint(server.url, offers=("text", "likelihoods"))
         for _ in range(2):
             remembered = RememberedAnswers(
                 spec.answers(Store(tmp_path)), Store(tmp_path / "memory"), spec
             )
-            with pytest.raises(WorkFailed, match="gives a log-probability of nan"):
+            with pytest.raises(ConfigError, match="gives a log-probability of nan"):
                 remembered.likelihoods([("a", " b")])
             assert not list(tmp_path.rglob("*.parquet"))
-        values[0] = -1.5
-        assert remembered.likelihoods([("a", " b")])[0] == [-1.5]
+        wrong.pop()
+        assert remembered.likelihoods([("a", " b")])[0] == [true_likelihood("a", " b")]
 
 
 def test_as_many_requests_are_under_way_as_the_study_says(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ class Endpoint:
 
     answer: Answer = says_positive
     fault: Callable[[int], Fault] = lambda number: None
+    #: Status and body of the reply to a request and its path, in place of `answer`.
+    respond: Callable[[dict[str, Any], str], tuple[int, dict[str, Any]]] | None = None
     model: str = "tiny-2026"
     fingerprint: str = "fp_1"
     key: str | None = KEY
@@ -74,6 +76,9 @@ class Endpoint:
             return _send(handler, 200, "<html>welcome to the proxy</html>", kind="text/html")
         if fault == "no choices":
             return _send(handler, 200, json.dumps({"model": self.model}))
+        if self.respond is not None:
+            status, content = self.respond(body, handler.path)
+            return _send(handler, status, json.dumps(content))
         text = json.dumps(self.completion(body, handler.path))
         if fault == "drips":
             return _drip(handler, text)
