@@ -11,7 +11,9 @@ from raybias.config import Study
 from raybias.measures.kind import Kind
 from raybias.measures.prediction_rows import gap_rows
 from raybias.methods import prompted_methods
-from raybias.methods.options import OptionLikelihood
+from raybias.methods.options import Coreference, OptionAnswer, OptionLikelihood
+from raybias.providers.base import Provider
+from raybias.providers.openai import read_asked
 from raybias.report import wording
 from raybias.schema import KEYS
 from raybias.stats.conclusive import HELD, held
@@ -53,6 +55,8 @@ def of_study(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -
         yield from _about_runs(study, tables["runs"])
         yield from _about_coverage(study, tables["runs"], tables["coverage"])
         yield from _about_labels(study, tables["answers"])
+        if "unanswered" in tables:
+            yield from _about_unanswered(study, tables["unanswered"])
         yield from _about_gaps(gap_rows(tables["estimates"], study.statistics.scope))
 
 
@@ -129,6 +133,57 @@ def _about_labels(study: Study, answers: pl.DataFrame) -> Iterator[str]:
         )
 
 
+def _about_unanswered(study: Study, counts: pl.DataFrame) -> Iterator[str]:
+    methods = {method.name: method for method in prompted_methods(study.methods)}
+    for key, part in counts.group_by(*KEYS, maintain_order=True):
+        model, name, _, probe, _ = map(str, key)
+        answers, cut, filtered = part.select("answers", "cut", "filtered").sum().row(0)
+        if cut and name in methods:
+            limit = methods[name].room("answer_tokens")
+            yield (
+                f"{model}, {name}, on {probe}: {cut:,} of {answers:,} answers ended at their limit "
+                f"of {wording.counted(limit, 'token')} before they named a label; raise "
+                "answer_tokens."
+            )
+        if filtered:
+            groups = [
+                f"{row['group']} {row['filtered']:,} of {row['answers']:,}"
+                for row in part.iter_rows(named=True)
+            ]
+            yield (
+                f"{model}, {name}, on {probe}: a filter of contents withheld {filtered:,} of "
+                f"{answers:,} answers, which have no label ({wording.listed(groups)}); gaps are of "
+                "the model with its filter."
+            )
+
+
+def of_endpoints(store: Store, study: Study) -> Iterator[str]:
+    """Yield cautions about what endpoints refused, withheld or did not report."""
+    for backbone in study.backbones:
+        if not isinstance(backbone, Provider):
+            continue
+        name, asked = backbone.name, read_asked(store, backbone.name)
+        if "no temperature" in asked.terms:
+            yield (
+                f"{name} takes no temperature: its answers are sampled as its server does by "
+                "default, not as the methods say, and differ when asked again."
+            )
+        if "no seed" in asked.terms:
+            yield f"{name} takes no seed: its sampled answers cannot be repeated."
+        if asked.cut_empty:
+            yield (
+                f"{name}: {asked.cut_empty:,} of {asked.requests:,} answers reached their limit of "
+                "tokens before their first word, as those of a model that thinks first do; raise "
+                "answer_tokens, or turn its thinking off."
+            )
+        if asked.estimated:
+            yield (
+                f"{name} does not count the tokens of {asked.estimated:,} of {asked.requests:,} "
+                "requests: they are estimated as one for four bytes of text, without thoughts that "
+                "are not shown. Budget and cost rest on that."
+            )
+
+
 def _about_gaps(gaps: pl.DataFrame) -> Iterator[str]:
     undefined = gaps.filter(pl.col("value").is_null())
     if undefined.height:
@@ -153,6 +208,27 @@ def of_answers(
         yield from _turned(answers, record)
     if "scores" in answers.columns:
         yield from _about_likelihoods(store, study, answers)
+    if "answer" in answers.columns:
+        yield from _withheld(study, answers)
+
+
+def _withheld(study: Study, answers: pl.DataFrame) -> Iterator[str]:
+    """Count the answers to questions that an endpoint's filter withheld, which are null."""
+    written = [m.name for m in study.methods if isinstance(m, OptionAnswer | Coreference)]
+    named = "method" in answers.columns
+    own = answers.filter(pl.col("method").is_in(written)) if named else answers
+    group = "category" if "category" in own.columns else "condition"
+    for (model, probe), part in own.group_by("model", "probe", maintain_order=True):
+        counts = part.group_by(group, maintain_order=True).agg(
+            n=pl.len(), withheld=pl.col("answer").null_count()
+        )
+        if not counts["withheld"].sum():
+            continue
+        groups = [f"{name} {withheld:,} of {n:,}" for name, n, withheld in counts.iter_rows()]
+        yield (
+            f"{model} on {probe}: a filter of contents withheld {counts['withheld'].sum():,} of "
+            f"{part.height:,} answers, which name nothing ({wording.listed(groups)})."
+        )
 
 
 def _about_likelihoods(store: Store, study: Study, answers: pl.DataFrame) -> Iterator[str]:

@@ -58,15 +58,21 @@ _VALIDITY: Final = {
 
 
 def measured_on(
-    store: Store, study: Study, record: Record, runs: pl.DataFrame, answers: pl.DataFrame | None
+    store: Store,
+    study: Study,
+    record: Record,
+    runs: pl.DataFrame,
+    tables: Mapping[str, pl.DataFrame],
 ) -> Iterator[TextTable]:
-    """Yield tables about backbones, endpoints, tuning and prompting (schema.ANSWERS, if any)."""
+    """Yield tables about backbones and endpoints and, of predictions, how they were made."""
     yield _backbones(store, study, runs, record)
     yield _endpoints(store, study)
-    if answers is not None:
+    if tables:
         yield _training(study, runs)
         yield _prompting(store, study, runs)
-        yield _unread(answers)
+        yield _unread(tables["answers"])
+    if "unanswered" in tables:
+        yield _unanswered(tables["unanswered"])
 
 
 def _backbones(store: Store, study: Study, runs: pl.DataFrame, record: Record) -> TextTable:
@@ -123,12 +129,19 @@ def _endpoints(store: Store, study: Study) -> TextTable:
                 "model": backbone.name,
                 "endpoint": backbone.place,
                 "requests": f"{asked.requests:,}",
-                "tokens": f"{asked.tokens:,}",
+                "tokens": f"{asked.tokens:,}" + (
+                    f" ({asked.estimated:,} replies do not count them: one for four bytes of text)"
+                    * bool(asked.estimated)
+                ),
+                "parameters": ", ".join(asked.terms) or "the API's own",
+                "likelihoods checked": f"{asked.checked} texts" if asked.checked else "",
                 "cost": f"{backbone.prices.of(asked.read, asked.written):,.2f}",
                 "the same answer when asked again": f"{asked.same:,} of {asked.twice:,}",
                 "furthest likelihoods of one text": f"{asked.furthest:.2g}",
                 "calls itself": ", ".join(asked.models),
                 "system fingerprints": ", ".join(asked.fingerprints) or "none",
+                "answers at their limit of tokens": f"{asked.cut:,}",
+                "answers filtered": f"{asked.filtered:,}",
             })  # fmt: skip
     return TextTable.of("Endpoints", rows)
 
@@ -256,6 +269,23 @@ def _unread(counts: pl.DataFrame) -> TextTable:
             "negated": count("negated"),
             "share": lambda row: f"{row['share']:.2%}",
             "share by run": lambda row: f"{row['low']:.2%} to {row['high']:.2%}",
+        },
+    )
+
+
+def _unanswered(counts: pl.DataFrame) -> TextTable:
+    def share(row: Mapping[str, Any]) -> str:
+        return f"{(row['cut'] + row['filtered']) / row['answers']:.2%}"
+
+    return table(
+        "Answers that were cut off or filtered, by group",
+        counts,
+        {
+            **same("model", "method", "probe", "attribute", "group"),
+            "answers": count("answers"),
+            "cut off": count("cut"),
+            "filtered": count("filtered"),
+            "share": share,
         },
     )
 

@@ -80,7 +80,7 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
     measured = _measured_on(store, study, record, tables)
     warned = [
         *doubts, *unmeasured, *cautions.of_study(study, record, tables), *about_answers,
-        *measured.pop("chosen"),
+        *cautions.of_endpoints(store, study), *measured.pop("chosen"),
     ]  # fmt: skip
     answers = parts_of(found.filter(pl.col("kind") != KIND), level=statistics.level)
     context: dict[str, Any] = {
@@ -192,7 +192,7 @@ def _measured_on(
         "options": described.options(study),
         "measured_on": [
             one
-            for one in described.measured_on(store, study, record, runs, tables.get("answers"))
+            for one in described.measured_on(store, study, record, runs, tables)
             if one.rows
         ],
         "asked_how": [one for one in (described.prompts(store, runs), pilot) if one.rows],
