@@ -3,13 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +27,10 @@ from raybias.providers.openai import OpenAI, read_asked
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import prompting
-from support.commands import free_port
 from support.endpoint import KEY, Endpoint, serving
 from support.imitations import LIES, Imitation, true_likelihood
 from support.reading import labelled
+from support.real_servers import transformers_serve
 
 pytest.importorskip("openai", reason="the extra raybias[endpoints] is not installed")
 
@@ -144,24 +137,6 @@ def test_greedy_answers_are_those_of_a_server_of_transformers(
             theirs = labelled(who, run, texts, texts)
             assert ours["texts"] == theirs["texts"]
             assert ours["labels"] == theirs["labels"]
-
-
-@contextmanager
-def transformers_serve(folder: str) -> Iterator[str]:
-    """The server of the installed transformers."""
-    port = free_port()
-    command = [Path(sys.executable).parent / "transformers", "serve", folder, "--device", "cpu"]
-    with subprocess.Popen([*command, "--host", "127.0.0.1", "--port", str(port)]) as server:
-        try:
-            while True:
-                with suppress(urllib.error.URLError, ConnectionError):
-                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health").close()
-                    break
-                assert server.poll() is None
-                time.sleep(0.2)
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            server.terminate()
 
 
 FAULTS = [
