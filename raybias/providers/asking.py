@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from openai import (
     APIStatusError,
@@ -80,6 +80,7 @@ class BoundedClient(DefaultAsyncHttpxClient):  # type: ignore[misc]
         return bytes(content)
 
 
+_Result = TypeVar("_Result")
 #: Seconds between notes of what was asked.
 _SAVED_EVERY_S: Final = 2.0
 #: Likelihoods of one text that differ by less are the same.
@@ -125,7 +126,7 @@ class OpenAIAnswers(Answers):
         self._afford([*requests, *(requests[n] for n in again)])
         return self._run(self._gather(requests, again))
 
-    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def _run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Do work of this class to its end, and note what was asked."""
         try:
             return asyncio.run(work)

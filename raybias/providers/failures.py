@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -92,7 +92,7 @@ def find_proxy(url: str) -> str:
 
 
 def _is_loopback(url: str) -> bool:
-    host: Any = urlsplit(url).hostname or ""
+    host = urlsplit(url).hostname or ""
     try:
         return ip_address(host).is_loopback
     except ValueError:

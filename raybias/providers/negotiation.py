@@ -143,16 +143,16 @@ class Terms:
     @classmethod
     def parse(cls, names: Iterable[str]) -> Terms:
         """Return the terms that `describe` named, of several the narrowest."""
-        terms = cls()
+        options: dict[str, Any] = {}
         for name in names:
             word, _, rest = name.partition(" ")
             if word == _NEW_LENGTH:
-                terms = replace(terms, length=word)
+                options["length"] = word
             elif word == "no":
-                terms = replace(terms, **{rest: False})
+                options[rest] = False
             else:
-                terms = replace(terms, **{word: min(int(rest), getattr(terms, word))})
-        return terms
+                options[word] = min(int(rest), options.get(word, int(rest)))
+        return cls(**options)
 
     def after(self, refusal: Refusal, *, chat: bool) -> Terms | None:
         """Return narrower terms that meet a refusal; None if it is not understood."""
@@ -166,10 +166,10 @@ class Terms:
             return replace(self, seed=False)
         if self.temperature and "temperature" in names:
             return replace(self, temperature=False)
-        count = "top_logprobs" if chat else "logprobs"
-        if names & set(_COUNTS) and (fewer := _fewer(words, getattr(self, count))):
-            return replace(self, **{count: fewer})
-        return None
+        fewer = _fewer(words, self.top_logprobs if chat else self.logprobs)
+        if not fewer or not names & set(_COUNTS):
+            return None
+        return replace(self, top_logprobs=fewer) if chat else replace(self, logprobs=fewer)
 
 
 def _fewer(words: str, count: int) -> int:
