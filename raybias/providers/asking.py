@@ -178,8 +178,8 @@ class OpenAIAnswers(Answers):
         waiting = iter([*enumerate(requests), *((len(requests) + n, requests[n]) for n in again)])
 
         async def work(client: AsyncOpenAI) -> None:
-            for place, request in waiting:
-                _, replies[place] = await self._send(client, request)
+            for index, request in waiting:
+                _, replies[index] = await self._send(client, request)
 
         async def save() -> None:
             while True:
@@ -190,8 +190,8 @@ class OpenAIAnswers(Answers):
             saving = group.create_task(save())
             if requests and self._parameters(requests[0]) not in self._accepted:
                 # One request finds out which parameters the endpoint takes.
-                place, request = next(waiting)
-                _, replies[place] = await self._send(client, request)
+                index, request = next(waiting)
+                _, replies[index] = await self._send(client, request)
                 self._accepted.add(self._parameters(request))
             workers = [group.create_task(work(client)) for _ in range(self.spec.at_once)]
             await asyncio.wait(workers)
@@ -295,11 +295,11 @@ class OpenAIAnswers(Answers):
 
     def _note_model(self, name: str) -> None:
         """Refuse (WorkFailed) a reply of another model than those before it."""
-        known = next(iter(self.before.models or self.own.models), name)
-        if name != known:
+        first = next(iter(self.before.models or self.own.models), name)
+        if name != first:
             # Not counted, or a later command could take it for the one before.
             raise WorkFailed(
-                f"the endpoint answers as model {name!r}, and before as {known!r}",
+                f"the endpoint answers as model {name!r}, and before as {first!r}",
                 where=self.spec.name,
                 cure="name a model that stays the same, and give another --out",
             )

@@ -192,15 +192,15 @@ class LikelihoodRequest(Request):
 
 def prompt_tokens(reply: Reply) -> tuple[list[str], list[Any]]:
     """Return a completion's tokens and their log-probabilities; ServerFault: there are none."""
-    told = reply["choices"][0].get("logprobs")
-    tokens, values = _lists(told, "tokens"), _lists(told, "token_logprobs")
+    logprobs = reply["choices"][0].get("logprobs")
+    tokens, values = _list_in(logprobs, "tokens"), _list_in(logprobs, "token_logprobs")
     if not tokens or not all(isinstance(token, str) for token in tokens):
         raise ServerFault("did not return log-probabilities of a prompt's tokens")
     return tokens, values
 
 
-def _lists(told: Any, name: str) -> list[Any]:
-    values = told.get(name) if isinstance(told, dict) else None
+def _list_in(logprobs: Any, name: str) -> list[Any]:
+    values = logprobs.get(name) if isinstance(logprobs, dict) else None
     return values if isinstance(values, list) else []
 
 
@@ -260,18 +260,18 @@ def _text(choice: dict[str, Any]) -> str:
     return text
 
 
-def _first_tokens(told: Any) -> tuple[list[str], list[tuple[str, Any]]]:
+def _first_tokens(logprobs: Any) -> tuple[list[str], list[tuple[str, Any]]]:
     """Return an answer's tokens, and the likeliest first ones with their log-probabilities.
 
-    told: `logprobs` of a choice, in the form of chats or, as some servers return it in chats too,
-    of completions.
+    logprobs: of a choice, in the form of chats or, as some servers return it in chats too, of
+    completions.
     """
-    entries = [each for each in _lists(told, "content") if isinstance(each, dict)]
+    entries = [each for each in _list_in(logprobs, "content") if isinstance(each, dict)]
     if entries:
         first = entries[0].get("top_logprobs") or entries[:1]
         tokens = [str(each.get("token", "")) for each in entries]
         return tokens, [(str(each.get("token", "")), each.get("logprob")) for each in first]
-    tokens, likeliest = _lists(told, "tokens"), _lists(told, "top_logprobs")
+    tokens, likeliest = _list_in(logprobs, "tokens"), _list_in(logprobs, "top_logprobs")
     first = likeliest[0] if likeliest and isinstance(likeliest[0], dict) else {}
     return [str(token) for token in tokens], [*first.items()]
 
@@ -284,12 +284,12 @@ def _label_scores(
     A word without any counts as the least likely of them, an upper bound; these words come second.
     """
     least = min(value for _, value in likeliest)
-    words = [str(each).strip().lower() for each in labels]
-    found: list[list[float]] = [[] for _ in words]
+    words = [str(label).strip().lower() for label in labels]
+    values: list[list[float]] = [[] for _ in words]
     for token, value in likeliest:
-        begun = token.strip().lower()
-        places = [n for n, word in enumerate(words) if begun and word.startswith(begun)]
-        if len(places) == 1:
-            found[places[0]].append(value)
-    scores = tuple(float(np.logaddexp.reduce(each)) if each else least for each in found)
-    return scores, tuple(n for n, each in enumerate(found) if not each)
+        start = token.strip().lower()
+        labels_begun = [n for n, word in enumerate(words) if start and word.startswith(start)]
+        if len(labels_begun) == 1:
+            values[labels_begun[0]].append(value)
+    scores = tuple(float(np.logaddexp.reduce(some)) if some else least for some in values)
+    return scores, tuple(n for n, some in enumerate(values) if not some)

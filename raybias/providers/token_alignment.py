@@ -125,8 +125,8 @@ def read_log_probabilities(
         raise ServerFault("returned no token that begins in the continuation of a prompt")
     for value in numbers:
         check_log_probability(value)
-    known = [value for value in values if value is not None]
-    if not any(numbers) and (len(numbers) > 1 or not any(known)):
+    present = [value for value in values if value is not None]
+    if not any(numbers) and (len(numbers) > 1 or not any(present)):
         raise ServerFault("returned a log-probability of 0 for every token of a continuation")
     return [float(value) for value in numbers]
 

@@ -114,6 +114,18 @@ def test_likelihoods_behind_an_echo_are_those_of_the_engine(
     assert 0 < asked.twice == asked.same
 
 
+@pytest.mark.parametrize("most", [0, 1, 30])
+def test_the_engine_says_which_answers_reached_their_limit(
+    engine: EngineAnswers, most: int
+) -> None:
+    texts = prompting.texts(8)
+    rows = engine.encoder.encode(texts)
+    replies = engine.write(texts, [("a", n) for n in range(8)], Writing(most, 1.0))
+    for row, reply in zip(rows, replies, strict=True):
+        whole = most and reply.tokens - len(row) == most
+        assert reply.finish_reason == ("length" if whole else "stop")
+
+
 @pytest.mark.slow
 def test_greedy_answers_are_those_of_a_server_of_transformers(
     engine: EngineAnswers, tmp_path: Path

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raybias.config.parts import Verbalizer
+from raybias.engine.answers import FinishReason, Written
 from raybias.errors import ConfigError, DataError
 from raybias.methods import ChainOfThought, FewShot, ZeroShot
-from raybias.methods.label_prompts import read_answer
+from raybias.methods.label_prompts import read_answer, read_reply
 from raybias.methods.prompted import check_answer_words, draw_texts
 from raybias.schema import SENTENCES
 from support.prompting import plain
@@ -160,3 +163,29 @@ def test_calibration_texts_are_drawn_evenly_from_groups() -> None:
 def test_words_that_cannot_be_told_apart_are_refused(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_answer_words(words)
+
+
+@pytest.mark.parametrize(
+    ("answer", "finish", "chat", "rule", "expected"),
+    [
+        ("It could be called negative if", "length", True, "only", "cut"),
+        ("It could be called negative if", "length", False, "only", 0),
+        ("It could be called negative if", "length", True, "first", 0),
+        ("It could be called negative if", "stop", True, "only", 0),
+        ("Negative. It could also", "length", True, "only", 0),
+        ("Negative\n\nThe text is positive about", "length", True, "only", 0),
+        ("**Negative**", "length", True, "only", 0),
+        ("A film of 3.5 stars is positive when", "length", True, "only", "cut"),
+        ("Not negative. It could also", "length", True, "only", "negated"),
+        ("<think>It is positive.", "length", True, "only", "cut"),
+        ("It could be", "length", True, "first", "cut"),
+        ("positive", "content_filter", True, "first", "filtered"),
+        ("positive", "content_filter", False, "only", "filtered"),
+    ],
+)
+def test_what_ended_an_answer_decides_what_of_it_counts(
+    answer: str, finish: FinishReason, chat: bool, rule: Any, expected: int | str
+) -> None:
+    reply = Written(answer, (), 0, finish_reason=finish)
+    label, unread = read_reply(reply, WORDS, rule, chat=chat)
+    assert (unread if label is None else label) == expected
