@@ -114,8 +114,10 @@ class AnswerRequest(Request):
             # The first token alone is asked for.
             finish = "stop" if finish == "length" else finish
         answer, thoughts = _split_chat(choice) if self.chat else (_text(choice), "")
-        if self.chat and not answer and (refusal := choice["message"].get("refusal")):
-            answer, finish = str(refusal), "content_filter"
+        refusal = choice["message"].get("refusal") if self.chat and not answer else None
+        if refusal:
+            answer = str(refusal)
+            finish = "content_filter"
         text = f"<think>{thoughts}</think>{answer}" if thoughts else answer
         if not self.wants_scores:
             return Written(text, (), 0, (), finish)

@@ -11,7 +11,8 @@ from raybias.config import Study
 from raybias.measures.kind import Kind
 from raybias.measures.prediction_rows import gap_rows
 from raybias.methods import prompted_methods
-from raybias.methods.options import Coreference, OptionAnswer, OptionLikelihood
+from raybias.methods.asking import ItemMethod
+from raybias.methods.options import OptionLikelihood
 from raybias.providers.base import Provider
 from raybias.providers.openai import read_asked
 from raybias.report import wording
@@ -214,7 +215,7 @@ def of_answers(
 
 def _withheld(study: Study, answers: pl.DataFrame) -> Iterator[str]:
     """Count the answers to questions that an endpoint's filter withheld, which are null."""
-    written = [m.name for m in study.methods if isinstance(m, OptionAnswer | Coreference)]
+    written = [m.name for m in study.methods if isinstance(m, ItemMethod) and not m.follows]
     named = "method" in answers.columns
     own = answers.filter(pl.col("method").is_in(written)) if named else answers
     group = "category" if "category" in own.columns else "condition"
