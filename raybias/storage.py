@@ -286,14 +286,29 @@ def check_unpacked(size: int, where: str) -> None:
 
 
 class Draft(Store):
-    """A store whose files are held until all of them are known."""
+    """A store that keeps its files in memory until `flush`, so that an error leaves none of them.
 
-    def __init__(self, uri: str) -> None:
+    As a context manager it writes them at the end of the block, and nothing after an error.
+    """
+
+    def __init__(self, uri: str | Path) -> None:
         super().__init__(uri)
         self.held: dict[str, bytes] = {}
 
     def write_bytes(self, name: str, data: bytes) -> None:
         self.held[name] = data
+
+    def flush(self) -> None:
+        """Write the files that are kept in memory, each atomically."""
+        for name, data in self.held.items():
+            super().write_bytes(name, data)
+
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.flush()
 
 
 def split_uri(uri: str) -> tuple[Store, str]:

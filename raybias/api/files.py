@@ -16,7 +16,7 @@ from raybias.config.study import Interval
 from raybias.errors import ConfigError
 from raybias.results import Results
 from raybias.seal import changes, in_words
-from raybias.storage import Store
+from raybias.storage import Draft, Store
 from raybias.study_record import read_record
 
 if TYPE_CHECKING:
@@ -141,10 +141,17 @@ def measure(
         found.append(measure_all(read(others, kind, asked), rules))
     estimates = pl.concat(found)
     if out is not None:
-        write_estimate_page(
-            Store(out), estimates, paths, level=rules.level, strict=strict, scope=scope or "widest",
-            command=command, counted=counted,
-        )  # fmt: skip
+        with Draft(out) as store:
+            write_estimate_page(
+                store,
+                estimates,
+                paths,
+                level=rules.level,
+                strict=strict,
+                scope=scope or "widest",
+                command=command,
+                counted=counted,
+            )
     return estimates
 
 
@@ -202,7 +209,8 @@ def compare(
         *arms, base_is=base_is, candidate_is=candidate_is, scope=scope, margin=margin, policy=rules
     )
     if out is not None:
-        found.write(Store(out))
+        with Draft(out) as store:
+            found.write(store)
     return found
 
 
@@ -254,7 +262,8 @@ def export(study: str | Path, form: Form, out: str | Path) -> list[str]:
     from raybias.report.export import write_latex, write_samples
 
     write = {"eee": write_evaluations, "lm-eval": write_samples, "latex": write_latex}[form]
-    return write(Store(study), Store(out))
+    with Draft(out) as target:
+        return write(Store(study), target)
 
 
 def judge_sheet(

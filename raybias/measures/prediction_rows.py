@@ -18,7 +18,7 @@ from raybias.stats.components import Doubles, MeanEstimate, satterthwaite
 from raybias.stats.counts import Counts, without_extras
 from raybias.stats.foreign import BLOCK
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, by_family
-from raybias.stats.intervals import REFERENCE, Rules, from_rows, over_runs, reasons_of
+from raybias.stats.intervals import NO_ROWS, REFERENCE, Rules, from_rows, over_runs, reasons_of
 from raybias.stats.metric import metrics, shares
 from raybias.stats.metric_table import LESS_NOISE
 from raybias.stats.null_check import null_check
@@ -96,7 +96,9 @@ def _rates(found: GapAnalysis) -> pl.DataFrame:
     is_share = pl.col("score").is_in([*shares(metrics)])
     ends = pl.col("low", "high")
     return scoped.drop("p", "mde").with_columns(
-        pl.when(is_share).then(ends.clip(0, 1)).otherwise(ends), statistic=pl.lit("rate")
+        pl.when(is_share).then(ends.clip(0, 1)).otherwise(ends),
+        statistic=pl.lit("rate"),
+        reason=pl.when(is_share & pl.col("value").is_null()).then(pl.lit(NO_ROWS)),
     )
 
 

@@ -15,6 +15,7 @@ from raybias.report.forest import forest_of
 from raybias.report.rendering import Cell, Drawn, Row, TextTable, count, slug, table
 from raybias.stats.conclusive import is_refused, refused
 from raybias.stats.gaps import OUTSIDE
+from raybias.stats.intervals import NO_ROWS
 from raybias.stats.metric import metrics
 from raybias.stats.scopes import ADDED
 
@@ -120,7 +121,12 @@ def table_of(
 
     def cell(name: str) -> Cell:
         form = replace(shown, signed=True) if name in ("gap", "difference") else shown
-        return lambda row: _estimate(row[f"its {name}"], kind, form)
+        return lambda row: _estimate(row[f"its {name}"] or absent(row), kind, form)
+
+    def absent(row: Row) -> Row | None:
+        """Return another estimate that has no rows: then there is none of this one either."""
+        rows = (row[f"its {name}"] for name in names)
+        return next((one for one in rows if one and one["reason"] == NO_ROWS), None)
 
     columns: dict[str, Cell] = {kind.called.get(name, name): _texts(name) for name in keys}
     columns |= {"value" if name == "score" else wording.spaced(name): cell(name) for name in names}

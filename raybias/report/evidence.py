@@ -21,6 +21,7 @@ from raybias.report.sentences import able, ranked
 from raybias.stats.breakdown import largest
 from raybias.stats.conclusive import refused
 from raybias.stats.counts import item_counts
+from raybias.stats.intervals import NO_ROWS
 from raybias.stats.metric import counted, shares
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
@@ -249,8 +250,7 @@ def _neutral(part: pl.DataFrame) -> Iterator[str]:
             row = rows.row(0, named=True)
             verdict = "significant" if row["survives"] else row["reason"] or "not significant"
             yield f"{begin} {_estimate(row)} ({verdict})."
-        elif rows.height:
-            estimates = sorted(rows["value"].drop_nulls())
+        elif estimates := sorted(rows["value"].drop_nulls()):
             low, high = (wording.signed(end) for end in (estimates[0], estimates[-1]))
             yield (
                 f"{begin} {low} to {high}, significantly in {int(rows['survives'].sum())} of "
@@ -276,7 +276,8 @@ def _effects(read: pl.DataFrame, attribute: str) -> TextTable:
 
 
 def _estimate(row: Row, effect: str = "") -> str:
-    return wording.interval(row[f"{effect}value"], row[f"{effect}low"], row[f"{effect}high"])
+    value, low, high = (row[f"{effect}{end}"] for end in ("value", "low", "high"))
+    return NO_ROWS if value is None else wording.interval(value, low, high)
 
 
 def _farthest(title: str, column: str, rows: pl.DataFrame) -> TextTable:

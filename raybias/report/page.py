@@ -55,8 +55,7 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
         kept = {name: sha for name, sha in sealed.items() if not name.startswith("tables/")}
         tables = (n for n in draft.held if n.startswith("tables/") and n.endswith(".parquet"))
         write_seal(draft, kept | {name: digest(draft.held[name]) for name in tables})
-    for name, content in draft.held.items():
-        store.write_bytes(name, content)
+    draft.flush()
     return found
 
 

@@ -16,7 +16,14 @@ from raybias.schema import ALL, LIKELIHOOD
 from raybias.stats.breakdown import CARRIED, WITHOUT
 from raybias.stats.conclusive import refusal, refused
 from raybias.stats.gaps import FAMILIES
-from raybias.stats.intervals import MIRROR, NO_VARIATION, ONE_RUN, REFERENCE, UNDEFINED
+from raybias.stats.intervals import (
+    MIRROR,
+    NO_ROWS,
+    NO_VARIATION,
+    ONE_RUN,
+    REFERENCE,
+    UNDEFINED,
+)
 from raybias.stats.scopes import ADDED, REDRAWN, SCOPES
 
 #: Verdicts by which a conclusion depends on style.
@@ -34,6 +41,7 @@ _CANNOT: Final = {
     NO_VARIATION: "every gap is the same in all runs",
     REFERENCE: "with one group there is none to compare it with",
     UNDEFINED: "no sentence can be wrong in these ways",
+    NO_ROWS: "no group has rows that count",
 }
 #: Rates nearer to 0 or 1 than this, on fewer templates than that, have too narrow intervals.
 _RARE: Final = 0.05
@@ -235,7 +243,7 @@ def _without_verdict(gaps: pl.DataFrame) -> dict[str, int]:
     reason = pl.col("reason")
     own = gaps.filter(
         pl.col("survives").is_null(), ~reason.str.starts_with(MIRROR),
-        reason != UNDEFINED, ~refused("reason"),
+        ~reason.is_in([UNDEFINED, NO_ROWS]), ~refused("reason"),
     )  # fmt: skip
     counts = own.group_by("reason").len().sort("len", "reason", descending=[True, False])
     return {str(reason): int(n) for reason, n in counts.iter_rows()}

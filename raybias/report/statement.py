@@ -17,9 +17,10 @@ import polars as pl
 from raybias.measures.kind import kinds
 from raybias.measures.prediction_rows import BY, KIND, gap_rows, under
 from raybias.report import wording
-from raybias.report.rendering import Cell, TextTable, rendered, table, worded
+from raybias.report.rendering import Cell, Row, TextTable, rendered, table, worded
 from raybias.report.sentences import able, conclusion, findings, once, refusals
 from raybias.schema import ALL, TABLE
+from raybias.stats.intervals import NO_ROWS
 from raybias.stats.scopes import SCOPES
 from raybias.storage import Store
 
@@ -97,12 +98,14 @@ def _questions(estimates: pl.DataFrame) -> Iterator[str]:
 
 
 def _population(estimates: pl.DataFrame) -> Iterator[str]:
-    """Count the answers of a kind that any score is of, all groups together."""
+    """Count the answers of a kind: those that accuracy is of, or the most of any score."""
     own = estimates.filter(pl.col("model") != ALL, pl.col("n").is_not_null())
     for name in own["kind"].unique(maintain_order=True):
         by = [*TABLE, "score", "statistic", "scope", "condition"]
-        group = pl.col("group") != ALL if name == KIND else pl.lit(value=True)
-        counts = own.filter(group, kind=name).group_by(by).agg(pl.col("n").sum())["n"]
+        rows = own.filter(kind=name)
+        if name == KIND:
+            rows = rows.filter(group=ALL, score="accuracy")
+        counts = rows.group_by(by).agg(pl.col("n").sum())["n"]
         what = "predictions of a run" if name == KIND else kinds[name].units
         yield f"{max(counts):,} {what}."
 
@@ -148,15 +151,29 @@ def _group_tables(estimates: pl.DataFrame, scope: str) -> Iterator[tuple[str, Te
         columns: dict[str, Cell] = {
             "group": lambda row: wording.spaced(row["group"]) + " *" * (row["share"] < _FEW),
             "number": worded("{:,}".format, "n"),
-            metric.words: lambda row: f"{row['value'] * row['n']:,.0f}",
-            "rate": lambda row: wording.interval(row["value"], row["low"], row["high"], plus=False),
-            "impact ratio": worded(_ratio, "ratio"),
+            metric.words: _outcomes,
+            "rate": _rate,
+            "impact ratio": _ratio,
         }
         title = f"{row['attribute']}: {metric.title} ({wording.classifier_name(row, names)})"
         yield row["score"], table(title, part, columns)
 
 
-def _ratio(ratio: Mapping[str, Any] | None) -> str:
+def _outcomes(row: Row) -> str:
+    """Count the rows of a group that have the outcome."""
+    return NO_ROWS if row["value"] is None else f"{row['value'] * row['n']:,.0f}"
+
+
+def _rate(row: Row) -> str:
+    if row["value"] is None:
+        return NO_ROWS
+    return wording.interval(row["value"], row["low"], row["high"], plus=False)
+
+
+def _ratio(row: Row) -> str:
+    ratio = row["ratio"]
+    if row["value"] is None:
+        return NO_ROWS
     if ratio is None or ratio["value"] is None:
         return "not defined"
     return wording.interval(ratio["value"], ratio["low"], ratio["high"], plus=False)

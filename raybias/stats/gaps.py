@@ -29,6 +29,7 @@ from raybias.stats.counts import Counts, without_extras
 from raybias.stats.design import variance_rows
 from raybias.stats.engines import engine_variances, turned
 from raybias.stats.intervals import (
+    NO_ROWS,
     REFERENCE,
     ROUNDING,
     Rules,
@@ -271,7 +272,9 @@ class GapAnalysis:
             *GAP_KEYS, reason=pl.col("scope").replace_strict(_NOT_DRAWN, default=None)
         )
         references = sole_references(self.inside).with_columns(reason=pl.lit(REFERENCE))
-        return judged(table, self.rules, [*self.excluded, references, reasons])
+        known = judged(table, self.rules, [*self.excluded, references, reasons])
+        no_rows = pl.when(pl.col("rate").is_null()).then(pl.lit(NO_ROWS))
+        return known.with_columns(reason=pl.coalesce(no_rows, "reason"))
 
 
 def by_family(counts: Counts, rules: Rules) -> pl.DataFrame:

@@ -29,6 +29,8 @@ from raybias.table_files import conformed
 #: Below this a difference of rates, which are quotients of counts, is rounding.
 ROUNDING: Final = 1e-12
 
+#: Why a group has no rate, gap or ratio (column `reason`): none of its rows counts in the rate.
+NO_ROWS: Final = "no rows"
 #: Why a mean over runs has no verdict (column `reason`).
 UNDEFINED: Final = "not defined"
 #: Begins the reason of a metric that is another one with its sign turned.
