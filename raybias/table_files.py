@@ -19,15 +19,16 @@ import pyarrow.parquet as pq
 
 from raybias import storage
 from raybias.errors import DataError, OutputError
-from raybias.storage import Store, split_uri
+from raybias.schema import ALL
+from raybias.storage import Store, split_uri, unpacked
 
 _LINES: Final = (".jsonl", ".jsonl.gz")
 _SEPARATORS: Final = {".csv": ",", ".csv.gz": ",", ".tsv": "\t"}
 _NAMED: Final = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar"}
 #: What Polars says of a row that is longer than the header.
 _LONGER: Final = "found more fields"
-#: How Polars names a column that is there already.
-_TWICE: Final = "_duplicated_0"
+#: Ends the name that Polars gives to a column that is there already.
+_TWICE: Final = re.compile(r"_duplicated_\d+$")
 #: What a spreadsheet takes for a formula, and what is so written already.
 _FORMULA: Final = r"^('*[=+\-@\t\r\n])"
 _ESCAPED: Final = r"^'('*[=+\-@\t\r\n])"
@@ -50,45 +51,91 @@ def unzipped(data: bytes, name: str, where: str) -> bytes:
     return data
 
 
-def read_frame(store: Store, name: str) -> pl.DataFrame:
-    """Read a CSV or TSV (all text), JSON Lines or Parquet file, by suffix; else `DataError`."""
+def read_frame(store: Store, name: str, columns: Collection[str] | None = None) -> pl.DataFrame:
+    """Read a CSV or TSV (all text), JSON Lines or Parquet file, by suffix; else `DataError`.
+
+    `columns` are those to read, all by default. One that the file has twice is read if both are the
+    same in every row, and refused otherwise.
+    """
     if name.endswith(".parquet"):
-        table = store.read_table(name)
+        table = _parquet_columns(store, name, columns)
         with store.reading(name, "as a table"):
             return pl.DataFrame(table)
     if name.endswith(_LINES):
         with store.reading(name, "as lines of JSON"):
             data = unzipped(store.read_bytes(name), name, store.uri_of(name))
-            return pl.read_ndjson(data, infer_schema_length=None)
-    separator = next((s for end, s in _SEPARATORS.items() if name.endswith(end)), None)
-    if separator is None:
+            frame = pl.read_ndjson(data, infer_schema_length=None)
+            return frame if columns is None else frame.select(columns)
+    with store.reading(name, "as a table of UTF-8 text"):
+        return _csv_columns(_csv_data(store, name), name, store.uri_of(name), columns)
+
+
+def _parquet_columns(store: Store, name: str, columns: Collection[str] | None) -> pa.Table:
+    if columns is None:
+        return store.read_table(name)
+    with store.reading(name, "as a table"), store.fs.open_input_file(store.path(name)) as stream:
+        file = pq.ParquetFile(stream)
+        table = unpacked(file, store.uri_of(name), columns=[*columns])
+        table.validate(full=True)
+        return table.replace_schema_metadata(None)
+
+
+def _csv_data(store: Store, name: str) -> bytes:
+    if not name.endswith(tuple(_SEPARATORS)):
         raise DataError(
             f"is none of {', '.join((*_SEPARATORS, *_LINES))} and .parquet",
             where=store.uri_of(name),
             cure="rename or convert it",
         )
-    with store.reading(name, "as a table of UTF-8 text"):
-        data = store.read_bytes(name)
-        if name.endswith(".gz"):
-            data = unzipped(data, name, store.uri_of(name))
-        header = pl.read_csv(data, separator=separator, infer_schema=False, n_rows=0)
-        check_separator(header.columns, separator, store.uri_of(name))
-        try:
-            frame = pl.read_csv(data, separator=separator, infer_schema=False)
-        except pl.exceptions.ComputeError as error:
-            if _LONGER not in str(error):
-                raise
+    data = store.read_bytes(name)
+    return unzipped(data, name, store.uri_of(name)) if name.endswith(".gz") else data
+
+
+def _header(data: bytes, name: str, where: str) -> tuple[str, list[str]]:
+    """Return the separator and columns of a CSV; Polars renames those that are there twice."""
+    separator = next(separator for end, separator in _SEPARATORS.items() if name.endswith(end))
+    names = pl.read_csv(data, separator=separator, infer_schema=False, n_rows=0).columns
+    check_separator(names, separator, where)
+    return separator, names
+
+
+def _csv_columns(
+    data: bytes, name: str, where: str, columns: Collection[str] | None
+) -> pl.DataFrame:
+    separator, names = _header(data, name, where)
+    wanted = [each for each in names if columns is None or _TWICE.sub("", each) in columns]
+    try:
+        frame = pl.read_csv(data, separator=separator, infer_schema=False, columns=wanted)
+    except pl.exceptions.ComputeError as error:
+        if _LONGER not in str(error):
+            raise
+        raise DataError(
+            f"a row has more than the header's {len(names)} fields",
+            where=where,
+            cure=f'put text that holds a {_NAMED[separator]} in "quotes"',
+        ) from error
+    frame = without_repeated(frame, where)
+    return frame.with_columns(pl.all().str.replace(_ESCAPED, "$1"))
+
+
+def select_columns(frame: pl.DataFrame, columns: Collection[str], where: str) -> pl.DataFrame:
+    """Select columns of a frame in memory, as `read_frame` those of a file."""
+    wanted = [name for name in frame.columns if _TWICE.sub("", name) in columns]
+    return without_repeated(frame.select(wanted), where)
+
+
+def without_repeated(frame: pl.DataFrame, where: str) -> pl.DataFrame:
+    """Drop columns that repeat another of the same name; `DataError` if they differ."""
+    repeated = [name for name in frame.columns if _TWICE.search(name)]
+    for name in repeated:
+        column = _TWICE.sub("", name)
+        if column in frame.columns and not frame[name].equals(frame[column]):
             raise DataError(
-                f"a row has more than the header's {header.width} fields",
-                where=store.uri_of(name),
-                cure=f'put text that holds a {_NAMED[separator]} in "quotes"',
-            ) from error
-        if twice := [each for each in frame.columns if each.endswith(_TWICE)]:
-            column = twice[0].removesuffix(_TWICE)
-            raise DataError(
-                f"has the column {column} twice", where=store.uri_of(name), cure="drop one"
+                f"has the column {column} twice, and they differ",
+                where=where,
+                cure="drop or rename one",
             )
-        return frame.with_columns(pl.all().str.replace(_ESCAPED, "$1"))
+    return frame.drop(repeated)
 
 
 def standard_input(stream: BinaryIO) -> pl.DataFrame:
@@ -102,11 +149,15 @@ def standard_input(stream: BinaryIO) -> pl.DataFrame:
 
 
 def columns_of(store: Store, name: str) -> list[str]:
-    """List the columns of a table; `DataError` as `read_frame`."""
-    if not name.endswith(".parquet"):
+    """List the columns of a table, each once; `DataError` as `read_frame`."""
+    if name.endswith(".parquet"):
+        with store.reading(name, "as a table"), store.fs.open_input_file(store.path(name)) as file:
+            return list(dict.fromkeys(pq.read_schema(file).names))
+    if name.endswith(_LINES):
         return read_frame(store, name).columns
-    with store.reading(name, "as a table"), store.fs.open_input_file(store.path(name)) as stream:
-        return list(pq.read_schema(stream).names)
+    with store.reading(name, "as a table of UTF-8 text"):
+        _, names = _header(_csv_data(store, name), name, store.uri_of(name))
+    return list(dict.fromkeys(_TWICE.sub("", each) for each in names))
 
 
 def check_separator(columns: Sequence[str], separator: str, where: str) -> None:
@@ -165,6 +216,31 @@ def conformed(frame: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
         (pl.col(name) if name in frame.columns else pl.lit(None)).cast(dtype).alias(name)
         for name, dtype in types.items()
     )
+
+
+def rename_reserved(
+    table: pl.DataFrame, columns: Iterable[str], where: str, warn: Callable[[str], None]
+) -> pl.DataFrame:
+    """Rename the value `all` of some columns, which in results stands for all values of a column.
+
+    A group `all` becomes `all (group)`, and is warned of; `DataError` if that exists too.
+    """
+    for name in columns:
+        if name not in table.columns or not (table[name] == ALL).any():
+            continue
+        renamed = f"{ALL} ({name})"
+        if (table[name] == renamed).any():
+            raise DataError(
+                f"{name} has both {ALL!r} and {renamed!r}", where=where, cure=f"rename {ALL!r}"
+            )
+        warn(
+            f"{where}: the {name} {ALL!r} is called {renamed!r}, since {ALL!r} stands for all "
+            "of them in results"
+        )
+        plain = pl.col(name).cast(pl.String)
+        changed = pl.when(plain == ALL).then(pl.lit(renamed)).otherwise(plain)
+        table = table.with_columns(changed.cast(table.schema[name]).alias(name))
+    return table
 
 
 def output_suffix(uri: str) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
 
@@ -13,7 +16,7 @@ from raybias.api.studies import write_report
 from raybias.config import Profile, QuestionProbe, Scope
 from raybias.config.policy import load_policy
 from raybias.config.study import Interval
-from raybias.errors import ConfigError
+from raybias.errors import ConfigError, DataError
 from raybias.results import Results
 from raybias.seal import changes, in_words
 from raybias.storage import Draft, Store
@@ -21,11 +24,17 @@ from raybias.study_record import read_record
 
 if TYPE_CHECKING:
     from raybias.report.compare import Comparison
+    from raybias.stats.foreign import Columns
+    from raybias.stats.intervals import Rules
 
 #: One file, folder or URI, or several.
 Paths = str | Path | Iterable[str | Path]
 #: Paths; or a frame of Polars, pandas or Arrow, or arrays by name; or several of these.
 Given = Any
+#: Names the folder of this package in the frames of a stack.
+_PACKAGE: Final = str(Path(__file__).parents[1])
+#: A class by its number or word, or several that together are the class.
+Class = int | float | str | Sequence[int | float | str]
 #: What results can be written as for others.
 Form = Literal["eee", "lm-eval", "latex"]
 
@@ -35,19 +44,22 @@ def measure(
     *,
     kind: str | None = None,
     items: str | Path | None = None,
-    metric: Sequence[str] = (),
+    metric: str | Sequence[str] = (),
     profile: Profile | None = None,
     scope: Scope | None = None,
     interval: Interval | None = None,
     margin: float | None = None,
-    by: Sequence[str] = (),
+    by: str | Sequence[str] = (),
+    cut: Mapping[str, Sequence[float]] | None = None,
     label_column: str = "label",
     pred_column: str = "pred",
-    positive: int | str | None = None,
-    reference_groups: Mapping[str, Sequence[str]] | None = None,
+    positive: Class | Mapping[str, Class] | None = None,
+    threshold: float | None = None,
+    reference_groups: Mapping[str, str | Sequence[str]] | None = None,
     background: str = "",
     out: str | Path | None = None,
     command: str = "",
+    report_classes: Callable[[str], object] | None = None,
 ) -> pl.DataFrame:
     """Estimate every score of predictions and answers, with intervals (`schema.ESTIMATES`).
 
@@ -67,6 +79,8 @@ def measure(
     out: folder or URI for estimates.csv, estimates.parquet, figures and report.html. In CSV, text
         that a spreadsheet would take for a formula has an apostrophe before it.
     command: that this is, for the page.
+    report_classes: called with a sentence that says what was read as the class in each column of
+        predictions, such as `print`.
 
     The others are of predictions alone.
 
@@ -77,11 +91,18 @@ def measure(
     interval: how they are made, instead of the study's or profile's: normal, t, or bootstrap (over
         runs and templates).
     margin: the largest gap that does not matter: smaller ones are said to be equivalent.
-    by: columns of groups, each an attribute; several are also crossed. By default `group`.
+    by: a column of groups, or several, each an attribute; several are also crossed. By default
+        `group`. A column of more than 200 groups, or 20 numbers, is refused.
+    cut: by column of numbers in `by`, the bounds between its groups: `{"age": [25, 45]}` makes
+        three, and a bound is in the upper one.
     label_column: where tables of others have the labels.
     pred_column: where they have the predictions.
-    positive: the class that metrics of one class are about, a number or a word; by default the
-        last.
+    positive: the class that metrics of one class are about: a number, a boolean or a word, or
+        several that together are the class. Labels and predictions have words of their own:
+        `["yes", 1]` is the class in either column, and `{"paid": "yes", "decided": 1}` by column.
+        By default 1 of 0 and 1, else the larger of two numbers; words are refused without it.
+    threshold: the number from which on a prediction, or a score if there are no predictions, is
+        of the class; by default a score is from 0.5 on.
     reference_groups: by attribute, the groups whose mean a gap is taken from; by default the
         study's, else the papers'.
     background: what groups are compared with instead: `mean_of_groups`, `pooled`, `pooled_others`
@@ -95,51 +116,46 @@ def measure(
         differently.
     OutputError: `out` holds a study, or cannot be written.
     """
-    from raybias.measures.entries.predictions import Asked, measure_predictions
     from raybias.measures.kind import measure_all
     from raybias.measures.reading import parted, read
     from raybias.probes import question_items
-    from raybias.report.files import out_of, rules_of_files
+    from raybias.report.files import rules_of_files
     from raybias.report.page import write_estimate_page
-    from raybias.stats.checks import StatisticsWarning
     from raybias.stats.foreign import Columns
-    from raybias.stats.predictions import sources
+    from raybias.stats.group_columns import check_cut
+    from raybias.stats.label_words import positive_of
 
-    columns = None
-    if by or isinstance(positive, str) or (label_column, pred_column) != ("label", "pred"):
-        word = positive if isinstance(positive, str) else ""
-        columns = Columns(label_column, pred_column, tuple(by), word)
+    columns = Columns(
+        label_column, pred_column, by=_texts(by), cut={n: (*b,) for n, b in (cut or {}).items()},
+        positive=positive_of(positive, threshold),
+    )  # fmt: skip
+    check_cut(columns.cut, columns.by)
     tables = _tables(given)
-    predicted, others = parted(tables, kind, named=columns is not None or bool(metric))
+    named = columns.are_named or columns.positive.is_named or bool(metric)
+    predicted, others = parted(tables, kind, named=named)
     paths = [str(each) for each in tables if not isinstance(each, pl.DataFrame)]
-    found, counted = [], ""
-    options = {"scope": scope, "interval": interval, "margin": margin}
     rules = rules_of_files(
-        paths, profile=profile, reference_groups=reference_groups, options=options
+        paths,
+        profile=profile,
+        reference_groups={name: _texts(g) for name, g in (reference_groups or {}).items()},
+        options={"scope": scope, "interval": interval, "margin": margin},
     )
     strict = rules.strict if others else rules.adjust != "none"
-    if predicted:
-        named = [str(each) for each in predicted if not isinstance(each, pl.DataFrame)]
-        outs = [*dict.fromkeys(filter(None, map(out_of, named)))]
-        for changed in filter(None, (changes(Store(study)) for study in outs)):
-            warnings.warn(in_words(changed), StatisticsWarning, stacklevel=2)
-        files = sources(predicted, columns)
-        published = any(".tsv" in file.name for file in files if not file.columns)
-        wanted = Asked(
-            rules=rules, metrics=metric, background=background,
-            positive=positive if isinstance(positive, int) else None,
-            sentiment=bool(outs) or published,
-        )  # fmt: skip
-        found.append(measure_predictions(files, wanted))
-        if not wanted.sentiment:
-            is_class = f"`{positive}`" if positive is not None else "the last label (1 of 0 and 1)"
-            counted = f"Rates are those of the class for which {pred_column} is {is_class}."
-    if others:
-        asked: pl.DataFrame | str | None = None if items is None else str(items)
-        if isinstance(asked, str) and not asked.endswith((".csv", ".json", ".json.gz")):
-            asked = question_items(QuestionProbe(source="bbq", data=asked))
-        found.append(measure_all(read(others, kind, asked), rules))
+    found, counted = [], ""
+    with warnings_of_caller():
+        if predicted:
+            scores, counted = _measure_predictions(
+                predicted, columns, rules, _texts(metric), background
+            )
+            found.append(scores)
+        if others:
+            about: pl.DataFrame | str | None = None if items is None else str(items)
+            if isinstance(about, str) and not about.endswith((".csv", ".json", ".json.gz")):
+                about = question_items(QuestionProbe(source="bbq", data=about))
+            found.append(measure_all(read(others, kind, about), rules))
     estimates = pl.concat(found)
+    if counted and report_classes is not None:
+        report_classes(counted)
     if out is not None:
         with Draft(out) as store:
             write_estimate_page(
@@ -155,13 +171,112 @@ def measure(
     return estimates
 
 
+def _measure_predictions(
+    predicted: Sequence[str | Path | pl.DataFrame],
+    columns: Columns,
+    rules: Rules,
+    metrics: Sequence[str],
+    background: str,
+) -> tuple[pl.DataFrame, str]:
+    """Estimate every score of predictions; say which class rates are of, if they are of one."""
+    from raybias.measures.entries.predictions import Asked, measure_predictions
+    from raybias.report.files import out_of
+    from raybias.stats.checks import StatisticsWarning
+    from raybias.stats.predictions import classes_of, sources
+
+    paths = [str(each) for each in predicted if not isinstance(each, pl.DataFrame)]
+    outs = [*dict.fromkeys(filter(None, map(out_of, paths)))]
+    for changed in filter(None, (changes(Store(study)) for study in outs)):
+        warnings.warn(in_words(changed), StatisticsWarning, stacklevel=2)
+    files = sources(predicted, columns)
+    classes = classes_of(files, columns.positive)
+    published = any(file.is_paper_tsv for file in files)
+    wanted = Asked(
+        rules=rules,
+        metrics=metrics,
+        background=background,
+        positive=classes.positive,
+        sentiment=classes.is_sentiment or bool(outs) or published,
+    )
+    return measure_predictions(files, wanted), classes.sentence
+
+
+@contextmanager
+def warnings_of_caller() -> Iterator[None]:
+    """Issue each different warning of a block once, as if the line that called this package did."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    for category, text in dict.fromkeys((each.category, str(each.message)) for each in caught):
+        warnings.warn(text, category, stacklevel=level)
+
+
+def _is_inside(file: str) -> bool:
+    """Whether a line is of this package, or of the standard library's context managers."""
+    return file.startswith(_PACKAGE) or file.endswith("contextlib.py")
+
+
+def _texts(texts: str | Sequence[str]) -> tuple[str, ...]:
+    """Return several texts; one is no sequence of its letters."""
+    return (texts,) if isinstance(texts, str) else tuple(texts)
+
+
 def _tables(given: Given) -> list[str | Path | pl.DataFrame]:
     """Return paths as they are, and tables as frames of Polars."""
     if isinstance(given, str | Path | pl.DataFrame):
         return [given]
-    if isinstance(given, Mapping) or hasattr(given, "__arrow_c_stream__"):
-        return [pl.DataFrame(given)]
+    if isinstance(given, pl.LazyFrame):
+        return [given.collect()]
+    if isinstance(given, Mapping):
+        return [_frame(given)]
+    if isinstance(given, pl.Series) or type(given).__name__ == "Series":
+        raise DataError(
+            "one column is no table of predictions",
+            where="the table",
+            cure="give a frame or a dict of columns, with label, group and pred",
+        )
+    if hasattr(given, "__arrow_c_stream__"):
+        return [_frame(given)]
     return [one for each in given for one in _tables(each)]
+
+
+def _frame(given: Given) -> pl.DataFrame:
+    """Make a frame of Polars of columns by name, or a frame of pandas or Arrow."""
+    try:
+        if hasattr(given, "iloc"):
+            return pl.DataFrame([*_pandas_columns(given)])
+        return pl.DataFrame(given)
+    # Polars and Arrow raise anything of what they cannot read.
+    except Exception as error:
+        raise DataError(
+            f"cannot be read as a table ({' '.join(str(error).split())})",
+            where="the table",
+            cure="give columns of one length, of numbers or texts",
+        ) from error
+
+
+def _pandas_columns(frame: Any) -> Iterator[pl.Series]:
+    """Yield the columns of a frame of pandas, named as in a CSV that Polars reads.
+
+    What Polars has no plain type for, such as intervals or objects of several types, is text.
+    """
+    seen: Counter[str] = Counter()
+    for place, label in enumerate(frame.columns):
+        name, values = str(label), frame.iloc[:, place]
+        times = seen[name]
+        seen[name] += 1
+        if times:
+            name = f"{name}_duplicated_{times - 1}"
+        mixed = values.dtype == object or str(getattr(values.dtype, "categories", "")) != ""
+        if mixed or str(values.dtype).startswith("interval"):
+            missing = values.isna()
+            texts = [None if no else str(value) for value, no in zip(values, missing, strict=True)]
+            yield pl.Series(name, texts, pl.String)
+        else:
+            yield pl.Series(name, values)
 
 
 def compare(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Annotated, Final
 
 import polars as pl
@@ -41,6 +42,7 @@ ScopeOption = Annotated[
 _CODES: Final = {"worse": 3, "cannot tell": 4, "unread": 5, "no-go": 3, "inconclusive": 4}
 _CHOICE: Final = "KEY=VALUE,..."
 _GROUPS: Final = "such as age=young,adult,old"
+_BOUNDS: Final = "such as --cut age=25,45"
 
 
 @command(api.measure)
@@ -67,11 +69,17 @@ def measure(
     interval: Interval | None = None,
     margin: Annotated[float | None, typer.Option(min=0, max=1)] = None,
     by: Annotated[str | None, typer.Option("--by", "--group-column")] = None,
+    cut: Annotated[list[str] | None, typer.Option(metavar="COLUMN=NUMBER,...")] = None,
     label_column: str = "label",
     pred_column: str = "pred",
     positive: Annotated[
-        str | None, typer.Option(show_default="the last: 1 of two, 2 of three")
+        str | None,
+        typer.Option(
+            metavar="WORD,... or COLUMN=WORD,...",
+            show_default="1 of 0 and 1, else the larger of two numbers",
+        ),
     ] = None,
+    threshold: float | None = None,
     reference: list[str] | None = None,
     background: str | None = None,
     target: Annotated[float | None, typer.Option(min=0.0001, max=1)] = None,
@@ -85,9 +93,13 @@ def measure(
     ----------
     listed: list the metrics with formulas and sources.
     by: columns of groups, such as sex,race: each is an attribute, and several are also crossed. By
-        default `group`.
-    positive: the class that metrics of one class are about, against the rest: a number, or a word
-        of the labels.
+        default `group`. A column of more than 200 groups, or 20 numbers, is refused.
+    cut: the bounds between the groups of a column of numbers, such as age=25,45; may be repeated. A
+        bound is in the upper group.
+    positive: the class that metrics of one class are about, against the rest: words or numbers of
+        the labels and predictions. Several are one class, and each column takes those that it has:
+        1,Medium,High. COLUMN=WORD names the class of one column: paid=2,decided=1. In "quotes" a
+        word may hold a comma.
     reference: groups whose mean a gap is taken from, as attribute=group,group; may be repeated. By
         default the study's or the papers' lists, else all groups.
     target: say instead which seeds, templates or words to add for intervals of this half width, and
@@ -111,24 +123,55 @@ def measure(
         with printed_warnings(StatisticsWarning):
             designs, width = design_of_files(files, target=target, profile=profile, scope=scope)
         return Output([design_text(designs, width)], designs)
-    number = int(positive) if positive is not None and positive.isdigit() else positive
+    said: list[str] = []
     references = _parted("--reference", reference or (), "attribute=group,group", _GROUPS)
     groups = {attribute: _names(text) for attribute, text in references.items()}
     with printed_warnings(StatisticsWarning):
         estimates = api.measure(
             given, kind=kind, items=items, metric=metric or (), profile=profile, scope=scope,
-            interval=interval, margin=margin, by=_names(by or ""), label_column=label_column,
-            pred_column=pred_column, positive=number,
+            interval=interval, margin=margin, by=_names(by or ""), cut=_bounds(cut or ()),
+            label_column=label_column, pred_column=pred_column,
+            positive=_classes(positive, (label_column, pred_column)), threshold=threshold,
             reference_groups=groups, background=background or "", out=out, command=command_line(),
+            report_classes=said.append,
         )  # fmt: skip
     written = (
         f"estimates.csv, .parquet, figures and report.html are in {Store(out).uri}" if out else ""
     )
-    return Output(apart(text(estimates, scope=scope or "widest"), written), estimates)
+    parts = [*said, *text(estimates, scope=scope or "widest")]
+    return Output(apart(parts, written), estimates)
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _bounds(texts: Iterable[str]) -> dict[str, list[float]]:
+    """Parse bounds between groups, such as `age=25,45`."""
+    named = _parted("--cut", texts, "column=number,number", _BOUNDS)
+    try:
+        return {name: [float(number) for number in _names(text)] for name, text in named.items()}
+    except ValueError as error:
+        raise ConfigError(f"--cut has a bound that is no number ({error})", cure=_BOUNDS) from error
+
+
+def _classes(text: str | None, columns: Collection[str]) -> list[str] | dict[str, list[str]] | None:
+    """Parse the words of a class: `yes,1`, or by column `paid=yes,decided=1`."""
+    if text is None:
+        return None
+    (words,) = csv.reader([text], skipinitialspace=True)
+    by_column: dict[str, list[str]] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and name.strip() in columns:
+            by_column.setdefault(name.strip(), []).append(value.strip())
+    named = sum(map(len, by_column.values()))
+    if by_column and named < len(words):
+        raise ConfigError(
+            f"--positive {text!r} names a column for some of its words",
+            cure="name one for each of them, or for none",
+        )
+    return by_column or words
 
 
 def _parted(option: str, texts: Iterable[str], form: str, cure: str) -> dict[str, str]:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import io
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
@@ -24,7 +24,16 @@ from raybias import schema
 from raybias.errors import DataError
 from raybias.formats.openings import REGARD_OPENING
 from raybias.stats.checks import warn
-from raybias.table_files import check_separator, conformed, need_columns, refuse, unzipped
+from raybias.stats.group_columns import add_groups, check_names
+from raybias.stats.label_words import Classes, Positive, read_classes
+from raybias.table_files import (
+    check_separator,
+    conformed,
+    need_columns,
+    refuse,
+    select_columns,
+    unzipped,
+)
 
 #: Columns beside those of schema.PREDICTIONS: the score of class 1, and what names the source
 #: example of versions that differ in the group alone (else `template_id` does).
@@ -33,64 +42,100 @@ EXTRA: Final = pl.Schema({"score": pl.Float64(), "source_id": pl.String()})
 #: known. A thousand blocks vary their mean as much as drawing items one by one.
 BLOCK: Final = "items "
 _BLOCKS: Final = 1_000
-#: Between the attributes and the groups of an intersection.
-CROSSED: Final = ", "
 _TYPES: Final = pl.Schema({**pl.Schema(schema.PREDICTIONS), **EXTRA})
-_CALLED: Final = 0.5
-_NAMED: Final = 5
 _CURE: Final = "mend the row or leave it out"
-_SENTIMENT: Final = {name: str(number) for number, name in enumerate(schema.LABELS)}
-_SAID: Final = {"true": "1", "false": "0"}
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Where a table of others has what predictions need."""
+    """Where a table of others has what predictions need, and how its values are read."""
 
     label: str = "label"
     pred: str = "pred"
     by: tuple[str, ...] = ()
     """Columns of groups, each an attribute; several are also crossed. By default `group`, of the
     attribute that a column `attribute` names."""
-    positive: str = ""
-    """The word of the class, where labels are words of one's own."""
+    cut: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """The bounds between the groups of columns of numbers."""
+    positive: Positive = field(default_factory=Positive)
+    """The class, where it is named."""
+    only: tuple[str, ...] = ()
+    """Columns of predictions to read; by default all."""
+
+    @property
+    def are_named(self) -> bool:
+        """Whether a user says which columns to read, so that the table is not one of ours."""
+        named = self.by or (self.label, self.pred) != ("label", "pred")
+        return bool(named or self.positive.threshold is not None)
+
+    def used(self, names: Sequence[str], where: str) -> list[str]:
+        """Return the columns that are read, of those that a table has.
+
+        Raises DataError: the table lacks a column that is named.
+        """
+        own = [name for name in (self.label, self.pred) if name not in ("label", "pred")]
+        for name in (*own, *self.by):
+            if name not in names:
+                raise DataError(
+                    f"has no column {name!r}",
+                    where=where,
+                    cure=f"its columns are {', '.join(names)}",
+                )
+        filled = {"label": self.label, "pred": self.pred}
+        types = [name for name in _TYPES if not (self.by and name in _GROUPS)]
+        known = (filled.get(name, name) for name in (self.only or types))
+        return [name for name in dict.fromkeys((*known, *self.by)) if name in names]
+
+    @property
+    def of_classes(self) -> Columns:
+        """Those that say which classes a table has."""
+        return replace(self, only=("label", "pred", "score"))
+
+
+#: Columns that `Columns.by` takes the place of.
+_GROUPS: Final = ("attribute", "group")
+
+
+def classes_in(table: pl.DataFrame, columns: Columns, where: str) -> Classes:
+    """Read what the labels and predictions of a table stand for; raises as `plain_predictions`."""
+    table = _named(select_columns(table, columns.used(table.columns, where), where), columns, where)
+    if not table.height:
+        raise DataError("holds no predictions", where=where, cure="leave it out")
+    names = {"label": columns.label, "pred": columns.pred}
+    return read_classes(table, names, columns.positive, where)
 
 
 def plain_predictions(
-    table: pl.DataFrame, *, name: str, where: str, columns: Columns | None = None
+    table: pl.DataFrame, *, name: str, where: str, columns: Columns
 ) -> pl.DataFrame:
     """Make schema.PREDICTIONS, and the columns of `EXTRA`, of a table.
 
     It has `label`, `group`, and `pred` or `score`, under the names of `columns`; known columns of
     both schemas are read too. `name` is that of its file. A DataError names a wrong column or row.
     """
-    columns = columns or Columns()
-    table = _named(table, columns, where)
+    classes = classes_in(table, columns, where)
+    table = _named(select_columns(table, columns.used(table.columns, where), where), columns, where)
     there = table.columns
-    needed = ["label", "group", *([] if {"pred", "score"} & {*there} else ["pred (or score)"])]
-    cure = (
-        "predictions need label, group, and pred or score; --label-column, --pred-column and --by "
-        "name columns that are called otherwise"
-    )
-    need_columns(needed, there, where, cure)
-    if not table.height:
-        raise DataError("holds no predictions", where=where, cure="leave it out")
-    found = _numbered(table, columns, where)
-    if "pred" not in there:
-        beyond = found["label"] > 1
-        refuse(beyond, table["label"], "is not 0 or 1, as beside a score", where, _CURE)
-        found = found.with_columns(pred=(pl.col("score") >= _CALLED).cast(pl.Int8))
-    stem = name.rpartition("/")[2].split(".")[0]
+    found = table.with_columns(*classes.codes.values())
+    if "score" in there:
+        found = found.with_columns(_score(table, columns, where))
+    if "scores" in there and classes.is_recoded:
+        warn(f"{where}: `scores` are not read, since which of them is of the class is not known")
+        found = found.drop("scores")
+    if columns.by:
+        found = add_groups(found, columns.by, columns.cut, where)
+    stem = name.rstrip("/").rpartition("/")[2].split(".")[0]
     for column, default in (("model", stem), ("attribute", "group")):
-        if column not in there:
+        if column not in found.columns:
             found = found.with_columns(pl.lit(default).alias(column))
     _refuse_empty(found, ("model", "attribute", "group"), where)
-    _warn_alike(found, where)
+    found = check_names(found, where)
     filled = [
-        (pl.col(name).cast(pl.String) if name in there else pl.lit(None, pl.String).alias(name))
-        .fill_null("original" if name == "style" else "")
+        (
+            pl.col(name).cast(pl.String) if name in there else pl.lit(None, pl.String).alias(name)
+        ).fill_null("original" if name == "style" else "")
         for name in ("run_id", "method", "dataset", "probe", "style")
-    ]  # fmt: skip
+    ]
     found = found.with_columns(*filled, parsed=pl.lit(True))
     own = [*schema.KEYS, "attribute"]
     if "item_id" not in there:
@@ -101,17 +146,40 @@ def plain_predictions(
     return conformed(found, _TYPES)
 
 
-def _warn_alike(found: pl.DataFrame, where: str) -> None:
-    """Warn of groups whose names differ in case or blanks alone, and so count apart."""
-    names = found.select("attribute", pl.col("group").cast(pl.String)).unique(maintain_order=True)
-    plain = pl.col("group").str.strip_chars().str.to_lowercase()
-    alike = names.group_by("attribute", plain.alias("plain"), maintain_order=True).agg("group")
-    for attribute, _, groups in alike.filter(pl.col("group").list.len() > 1).iter_rows():
-        listed = ", ".join(map(repr, groups))
-        warn(
-            f"{where}: {listed} of {attribute} count as {len(groups)} groups; write them alike if"
-            " they are one"
-        )
+def _named(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame:
+    """Give the columns of labels and predictions the names of predictions; refuse what lacks."""
+    asked = {"label": columns.label, "pred": columns.pred}
+    needed = [name for name, called in asked.items() if called not in table.columns]
+    if "pred" in needed:
+        needed = [name for name in needed if name != "pred"]
+        needed += [] if "score" in table.columns else ["pred (or score)"]
+    if not (columns.by or columns.only) and "group" not in table.columns:
+        needed.insert(len(needed) and needed[0] == "label", "group")
+    need_columns(
+        needed,
+        (),
+        where,
+        "predictions need label, group, and pred or score; --label-column, --pred-column and --by "
+        "name columns that are called otherwise",
+    )
+    called = {name: pl.col(own) for name, own in asked.items() if own in table.columns}
+    return table.with_columns(**called)
+
+
+def _score(table: pl.DataFrame, columns: Columns, where: str) -> pl.Series:
+    """Read the score of class 1, a probability unless predictions are made of it by a threshold."""
+    given = table["score"]
+    score = given.cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
+    refuse(~score.is_finite().fill_null(False), given, "is not a number", where, _CURE)
+    if columns.positive.threshold is not None and not score.is_between(0, 1).all():
+        return pl.Series("score", [None] * len(score), pl.Float64)
+    cure = (
+        "divide it by the largest; or say from which number on it is of the class: --threshold, "
+        "with --pred-column score"
+    )
+    beyond = ~score.is_between(0, 1)
+    refuse(beyond, given, "is no score of class 1: not within 0 and 1", where, cure)
+    return score
 
 
 def unit_of(own: Sequence[str], known: Sequence[str]) -> pl.Expr:
@@ -119,62 +187,6 @@ def unit_of(own: Sequence[str], known: Sequence[str]) -> pl.Expr:
     whole = [pl.when((pl.col(name).null_count() == 0).over(own)).then(name) for name in known]
     block = (pl.col("item_id").rank("dense").over(own) % _BLOCKS).cast(pl.String)
     return pl.coalesce(*whole, pl.lit(BLOCK) + block)
-
-
-def _named(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame:
-    """Give columns the names of predictions; of several attributes, below one another."""
-    asked = {columns.label: "label", columns.pred: "pred"}
-    own = {name: called for name, called in asked.items() if name != called}
-    if missing := [name for name in (*own, *columns.by) if name not in table.columns]:
-        raise DataError(
-            f"has no column {missing[0]!r}",
-            where=where,
-            cure=f"its columns are {', '.join(table.columns)}",
-        )
-    table = table.drop(own.values(), strict=False).rename(own)
-    if not columns.by:
-        return table
-    groups = {name: pl.col(name).cast(pl.String) for name in columns.by}
-    if len(columns.by) > 1:
-        # A missing group of one attribute is one of the crossed.
-        groups[CROSSED.join(columns.by)] = pl.concat_str(groups.values(), separator=CROSSED)
-    rows = table.with_row_index("row")
-    parts = []
-    for attribute, group in groups.items():
-        part = rows.with_columns(group=group, attribute=pl.lit(attribute))
-        if "item_id" in table.columns:
-            part = part.with_columns(item_id=pl.concat_str(pl.lit(f"{attribute}."), "item_id"))
-        parts.append(part)
-    return pl.concat(parts).sort("row", maintain_order=True).drop("row")
-
-
-def _numbered(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame:
-    there = [name for name in ("label", "pred") if name in table.columns]
-    texts = {name: table[name].cast(pl.String).str.strip_chars() for name in there}
-    words = pl.concat(texts.values()).drop_nulls().unique().sort()
-    numbers = words.cast(pl.Float64, strict=False).is_not_null().all()
-    if columns.positive and columns.positive not in words:
-        raise DataError(
-            f"no label is {columns.positive!r}",
-            where=where,
-            cure=f"choose the class from {', '.join(words.head(_NAMED))}",
-        )
-    if columns.positive and not numbers:
-        codes: dict[str, str] = {word: str(int(word == columns.positive)) for word in words}
-    else:
-        codes = {**_SENTIMENT, **_SAID, **{each.title(): code for each, code in _SAID.items()}}
-    cure = _CURE
-    if words.cast(pl.Float64, strict=False).null_count() == len(words) <= _NAMED:
-        cure = f"say which of {', '.join(words)} is the class: --positive {words[-1]}"
-    coded = []
-    for name, text in texts.items():
-        coded.append(_label(text.replace(codes), table[name], where, cure).alias(name))
-    if "score" in table.columns:
-        given = table["score"]
-        score = given.cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
-        refuse(~score.is_finite().fill_null(False), given, "is not a number", where, _CURE)
-        coded.append(score)
-    return table.with_columns(coded)
 
 
 #: Kohankhaki2024's output columns, without the three accuracies that some of its files add.
@@ -213,6 +225,7 @@ def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
         pred=_label(table["y_pred"], table["y_pred"], where),
         parsed=pl.lit(True),
     )
+    frame = check_names(frame, where)
     frame = pl.concat([frame, recovered_templates(frame)], how="horizontal")
     continued = pl.when(probe="regard").then(REGARD_OPENING)
     return conformed(frame.with_columns(family=continued), pl.Schema(schema.PREDICTIONS))

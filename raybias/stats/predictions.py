@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,15 +15,20 @@ import pyarrow.parquet as pq
 
 from raybias import schema
 from raybias.errors import DataError
-from raybias.stats.foreign import EXTRA, Columns, plain_predictions, read_paper_tsv
-from raybias.storage import Store, split_uri, unpacked
-from raybias.table_files import need_columns, read_frame, refuse
+from raybias.stats.checks import warn
+from raybias.stats.foreign import EXTRA, Columns, classes_in, plain_predictions, read_paper_tsv
+from raybias.stats.group_columns import POOLED
+from raybias.stats.label_words import Classes, Positive, common_classes, own_classes
+from raybias.storage import Store, split_uri
+from raybias.table_files import columns_of, need_columns, read_frame, refuse, rename_reserved
 
 _TYPES: Final = pl.Schema(schema.PREDICTIONS)
 _REQUIRED: Final = ("model", "run_id", "item_id", "label", "attribute", "group", "pred")
 _NUMBERS: Final = ("label", "pred")
 _TSV_ENDINGS: Final = (".tsv", ".tsv.gz")
 _CSV_ENDINGS: Final = (".csv", ".csv.gz")
+#: A file of a table that Spark, or another program of many workers, writes as a folder.
+_PART: Final = re.compile(r"part-\d+")
 _PIECE_ROWS: Final = 1 << 18
 #: Columns of few different texts.
 _REPEATED: Final = (
@@ -46,13 +52,60 @@ class Source:
     store: Store
     name: str
     table: pl.DataFrame | None = None
-    columns: Columns | None = None
+    parts: tuple[str, ...] = ()
+    """The files that are one table, in the folder `name`."""
+    columns: Columns = field(default_factory=Columns)
     """Where a table of others has what predictions need."""
 
     @property
     def uri(self) -> str:
         """The file's path or URI."""
         return self.name if self.table is not None else self.store.uri_of(self.name)
+
+    @property
+    def is_paper_tsv(self) -> bool:
+        """Whether this is a file of Kohankhaki2024's format."""
+        return self.table is None and not self.parts and self.name.endswith(_TSV_ENDINGS)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this is a table of others, whose columns and classes are as `columns` say."""
+        if self.is_paper_tsv:
+            return False
+        if self.table is not None or self.parts or self.name.endswith(_CSV_ENDINGS):
+            return True
+        names = {*columns_of(self.store, self.name)}
+        plain = {"label", "group"} <= names and not names.isdisjoint(("pred", "score"))
+        return self.columns.are_named or (plain and not names.issuperset(_REQUIRED))
+
+    def read_foreign(self) -> pl.DataFrame:
+        """Read a table of others whole: schema.PREDICTIONS, and the columns of `EXTRA`."""
+        table = self.table if self.table is not None else self._read_columns()
+        with self.store.reading(self.name, "as predictions"):
+            return plain_predictions(table, name=self.name, where=self.uri, columns=self.columns)
+
+    def read_classes(self) -> Classes:
+        """Read what the labels and predictions of a table of others stand for."""
+        columns = self.columns.of_classes
+        table = (
+            self.table if self.table is not None else replace(self, columns=columns)._read_columns()
+        )
+        with self.store.reading(self.name, "as predictions"):
+            return classes_in(table, columns, self.uri)
+
+    def _read_columns(self) -> pl.DataFrame:
+        frames = []
+        for name in self.parts or (self.name,):
+            where = self.store.uri_of(name)
+            used = self.columns.used(columns_of(self.store, name), where)
+            frames.append(read_frame(self.store, name, used))
+            if frames[-1].schema != frames[0].schema:
+                raise DataError(
+                    "has other columns than the first file of its table",
+                    where=where,
+                    cure="give each table a folder of its own",
+                )
+        return pl.concat(frames)
 
 
 def join_pieces(
@@ -79,9 +132,10 @@ def sources(
     """List the files that paths mean, and tables, in order.
 
     Paths are of Kohankhaki2024's format (.tsv, .tsv.gz), Parquet files of schema.PREDICTIONS, or
-    folders: of Parquet files or TSV, or a study's output. Tables of others (.csv, .csv.gz,
-    .parquet, or in memory) need `label`, `group`, and `pred` or `score`; `columns` say where. A
-    DataError names a path that is missing, unknown or given twice.
+    folders: of Parquet files, TSV or CSV, or a study's output. Tables of others (.csv, .csv.gz,
+    .parquet, a folder of part files as Spark writes it, or in memory) need `label`, `group`, and
+    `pred` or `score`; `columns` say where. A DataError names a path that is missing, unknown or
+    given twice.
     """
     found = []
     for place, one in enumerate(given, start=1):
@@ -100,22 +154,48 @@ def sources(
     return found
 
 
+def classes_of(files: Sequence[Source], positive: Positive) -> Classes:
+    """Say what the labels of files stand for, and which class is meant.
+
+    Raises DataError: as `Source.read_foreign`, or files whose labels differ.
+    """
+    found = {file.uri: file.read_classes() for file in files if file.is_foreign}
+    own = [file.uri for file in files if not file.is_foreign]
+    if not found:
+        return own_classes(positive)
+    if own and positive.is_named:
+        raise DataError(
+            "is no table of others, and its class is named otherwise",
+            where=own[0],
+            cure="measure the files one by one",
+        )
+    return common_classes(found)
+
+
 def _expand(path: str) -> list[Source]:
     suffixes = (*_TSV_ENDINGS, *_CSV_ENDINGS, ".parquet")
     if single := one_file(path, suffixes, "give Kohankhaki2024's TSV, a CSV, or Parquet"):
         return [single]
     store = Store(path)
     within = "predictions" if store.exists("predictions") else ""
-    names = store.files(within, suffix=".parquet", recursive=True) or [
-        name for name in store.files() if name.endswith(_TSV_ENDINGS)
-    ]
+    tables = store.files(within, suffix=".parquet", recursive=True)
+    others = store.files()
+    names = (
+        tables
+        or [name for name in others if name.endswith(_TSV_ENDINGS)]
+        or [name for name in others if name.endswith(_CSV_ENDINGS)]
+    )
     if not names:
         raise DataError(
-            "holds no Parquet or TSV file of predictions",
+            "holds no Parquet, TSV or CSV file of predictions",
             where=path,
             cure="name the files, or a study's OUT",
         )
-    return [Source(store, name) for name in names]
+    found = [Source(store, name) for name in names]
+    if all(_PART.match(name) for name in names) and found[0].is_foreign:
+        above, folder = split_uri(store.uri)
+        return [Source(above, folder, parts=tuple(f"{folder}/{name}" for name in names))]
+    return found
 
 
 def one_file(path: str, suffixes: Sequence[str], cure: str) -> Source | None:
@@ -155,24 +235,18 @@ def pieces(files: Sequence[Source], *, columns: Sequence[str]) -> Iterator[pl.Da
 
 def _frames(source: Source, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
     """Read a file's rows, each checked; a Parquet file of our own some 260,000 at a time."""
-    frame = _whole(source)
-    if frame is not None:
-        yield _selected(frame, columns)
+    if source.is_paper_tsv:
+        data = source.store.read_bytes(source.name)
+        yield _selected(read_paper_tsv(data, name=source.name, where=source.uri), columns)
+        return
+    if source.is_foreign:
+        yield _selected(source.read_foreign(), columns)
         return
     row = 0
     with source.store.reading(source.name, "as predictions"):
         path = source.store.path(source.name)
         with source.store.fs.open_input_file(path) as stream:
             metadata = pq.read_metadata(stream)
-            given = {*metadata.schema.to_arrow_schema().names}
-            known = {"label", "group"} <= given and {"pred", "score"} & given
-            if known and not given.issuperset(_REQUIRED):
-                # A table of others, in which names can be filled in.
-                table = unpacked(pq.ParquetFile(stream), source.uri)
-                table.validate(full=True)
-                frame = plain_predictions(pl.DataFrame(table), name=source.name, where=source.uri)
-                yield _selected(frame, columns)
-                return
             layout = _layout(metadata, source.uri)
             # As dictionaries, texts that repeat are read several times as fast.
             kinds = {field.name: field.type for field in layout if field.name in _REPEATED}
@@ -189,24 +263,11 @@ def _frames(source: Source, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
                 table.validate(full=True)
                 frame = _selected(pl.DataFrame(table), wanted)
                 _check(frame, source.uri, row)
+                frame = rename_reserved(frame, POOLED, source.uri, warn)
                 yield frame.cast({name: _TYPES[name] for name in _NUMBERS})
                 row += frame.height
             if row != metadata.num_rows:
                 raise pa.ArrowInvalid(f"{row} rows, not {metadata.num_rows}")
-
-
-def _whole(source: Source) -> pl.DataFrame | None:
-    """Read a file that is not our own Parquet; None where it is."""
-    if source.name.endswith(_TSV_ENDINGS):
-        data = source.store.read_bytes(source.name)
-        return read_paper_tsv(data, name=source.name, where=source.uri)
-    table = source.table
-    if source.name.endswith(_CSV_ENDINGS) or (table is None and source.columns is not None):
-        table = read_frame(source.store, source.name)
-    if table is None:
-        return None
-    with source.store.reading(source.name, "as predictions"):
-        return plain_predictions(table, name=source.name, where=source.uri, columns=source.columns)
 
 
 def _layout(metadata: pq.FileMetaData, where: str) -> pa.Schema:

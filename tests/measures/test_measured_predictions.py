@@ -187,11 +187,8 @@ def test_frames_arrays_and_standard_input_are_read_alike(
     [
         ({"by": ("sex",)}, "lacks the columns label, pred"),
         ({"by": ("age",), "label_column": "paid"}, "has no column 'age'; its columns are sex, r"),
-        (NAMED, "label '.*' is not 0, 1 or 2; say which of approved, denied is the class: --posit"),
-        (
-            {**NAMED, "positive": "paid"},
-            "no label is 'paid'; choose the class from approved",
-        ),
+        (NAMED, "paid has approved, denied; decided has approved, denied; name the class: --pos"),
+        ({**NAMED, "positive": "paid"}, "no label is 'paid'; choose the class from the words"),
         ({**NAMED, "positive": "approved", "metric": ["positive_fpr"]}, "labels of two classes"),
         ({"profile": "papers"}, "no profile 'papers'; choose from paper, strict"),
     ],
@@ -215,7 +212,7 @@ def test_one_run_is_judged_over_its_templates_or_its_items() -> None:
     assert bare["survives"].null_count() == 0
     assert bare["value"].to_list() == pytest.approx(placed["value"].to_list())
     single = raybias.measure(predictions(models=1, runs=1, templates=1))
-    assert {*single.filter(statistic="gap")["reason"]} <= {"one run", "not defined", None}
+    assert {*single.filter(statistic="gap")["reason"]} <= {"one run", "no rows", None}
     assert (
         single.filter(statistic="gap")["survives"].null_count()
         == single.filter(statistic="gap").height

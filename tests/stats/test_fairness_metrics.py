@@ -213,7 +213,7 @@ def test_backgrounds_classes_and_what_an_interval_covers(tmp_path: Path) -> None
         (pl.exclude("group"), [], {}, "lacks the column group"),
         (pl.exclude("pred", "score"), [], {}, r"lacks the column pred \(or score\)"),
         (pl.all(), ["negative_fpr"], {}, "negative, neutral and positive labels, not of labels of"),
-        (pl.all(), [], {"positive": 2}, "--positive 2 is no label"),
+        (pl.all(), [], {"positive": 2}, "no label is '2'; choose the class from"),
         (pl.all(), [], {"background": "mean"}, "no background 'mean'"),
         (pl.all(), [], {"background": "reference:x"}, "no group 'x'.*groups are a, b, c"),
     ],
@@ -230,8 +230,8 @@ def test_what_cannot_be_measured_is_one_line(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("label,group,pred\n1,a,x\n", "row 1: pred 'x' is not 0, 1 or 2"),
-        ("label,group,score\n2,a,0.5\n", "is not 0 or 1"),
+        ("label,group,pred\n1,a,0\n1,a,x\n", "row 2: pred 'x' is no number, as others are"),
+        ("label,group,score\n2,a,0.5\n", "the labels do not tell which: label has 2; name the"),
         ('label,group,pred,scores\n1,a,1,"[0.1, 0.9]"\n', "cannot be read as predictions"),
         ("label,group,pred\n", "holds no predictions"),
         ("", "empty CSV"),

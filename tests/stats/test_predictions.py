@@ -191,11 +191,11 @@ def test_files_that_are_not_predictions(tmp_path: Path) -> None:
     predictions().write_parquet(path)
     for names, message in (
         (["missing.tsv"], "is not there"),
-        (["empty"], "holds no Parquet or TSV file"),
+        (["empty"], "holds no Parquet, TSV or CSV file"),
         (["a.txt"], "neither .tsv, .tsv.gz, .csv"),
         (["blank.tsv"], "is empty"),
         (["half.tsv.gz"], "not a whole gzip"),
-        (["broken.parquet"], "cannot be read as predictions"),
+        (["broken.parquet"], "cannot be read as a table"),
         (["none.parquet"], "holds no predictions"),
         (["columns.parquet"], "lacks the columns group, pred"),
         (["good.parquet", "good.parquet"], "is given twice"),

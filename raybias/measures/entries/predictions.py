@@ -83,16 +83,18 @@ def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
     where = ", ".join(source.uri for source in files)
     of_all = [name for name in asked_for if metrics[name].values is not None]
     counts = count_files(files, where=where, metrics=of_all, unfinished="refuse")
-    last = max(1, counts.cells.select(pl.max_horizontal(pl.col("label", "pred").max())).item())
-    two = last == 1 and not asked.sentiment
-    usual = 1 if two else int(schema.Label.POSITIVE)
+    codes = {*counts.cells["label"], *counts.cells["pred"].drop_nulls()}
+    last = max(1, *codes)
+    two = not asked.sentiment and len(codes) < 3
+    usual = last if two else int(schema.Label.POSITIVE)
     positive = usual if asked.positive is None else asked.positive
     if positive > max(last, usual):
         raise ConfigError(
             f"--positive {positive} is no label of these files",
             cure=f"choose from {', '.join(map(str, range(last + 1)))}",
         )
-    names = _wanted(asked, asked_for, two=two, swapped=positive != int(schema.Label.POSITIVE))
+    swapped = two or positive != int(schema.Label.POSITIVE)
+    names = _wanted(asked, asked_for, two=two, swapped=swapped)
     counts = replace(
         counts, cells=as_class(counts.cells, positive), terms=as_class(counts.terms, positive),
         words=as_class(counts.words, positive),

@@ -1,0 +1,479 @@
+"""Read the classes of a table of others, in which every column has words of its own.
+
+Labels and predictions can be numbers, booleans or words, and the two columns need not agree: labels
+0 and 1 beside predictions Low, Medium and High. What cannot be told is refused, with the words of
+each column; nothing is taken for "not the class" only because it is spelled otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+import polars as pl
+
+from raybias import schema
+from raybias.errors import ConfigError, DataError
+from raybias.table_files import refuse
+
+#: Words of a column that a message or a page lists.
+_LISTED: Final = 8
+_BOOLEANS: Final[Mapping[str, str]] = {"true": "1", "false": "0"}
+_TWO: Final = frozenset(("0", "1"))
+_THREE: Final = frozenset(("0", "1", "2"))
+#: The codes of sentiment, by word and by number.
+_SENTIMENT: Final[Mapping[str, int]] = {
+    **{name: number for number, name in enumerate(schema.LABELS)},
+    **{str(number): number for number in range(len(schema.LABELS))},
+}
+_CURE: Final = "correct the row or leave it out"
+#: From this score on an example is predicted to be of the class, if the table has no predictions.
+CALLED: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Positive:
+    """The class that metrics of one class are about, as a user names it.
+
+    Attributes
+    ----------
+    words: its words, in whichever column has them; none if no class is named.
+    by_column: its words in each column instead, by the column's name.
+    threshold: the number from which on a prediction, or a score, is of the class; None for none.
+    """
+
+    words: tuple[str, ...] = ()
+    by_column: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    threshold: float | None = None
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the user names a class."""
+        return bool(self.words or self.by_column)
+
+
+def positive_of(named: Any, threshold: float | None = None) -> Positive:
+    """Read the class that a user names: a value, several, or values by column; None for none."""
+    if isinstance(named, Mapping):
+        by_column = {str(name): _words_of(values) for name, values in named.items()}
+        return Positive(by_column=by_column, threshold=threshold)
+    return Positive(() if named is None else _words_of(named), threshold=threshold)
+
+
+def _words_of(values: Any) -> tuple[str, ...]:
+    several = isinstance(values, Sequence) and not isinstance(values, str)
+    return tuple(str(value).strip() for value in (values if several else [values]))
+
+
+@dataclass(frozen=True)
+class Classes:
+    """What the labels and predictions of a table stand for.
+
+    Attributes
+    ----------
+    codes: the columns `label` and `pred` as schema.Label, or as 1 for the class and 0 for others;
+        empty for files of our own, which have no other codes.
+    is_sentiment: whether they are negative, neutral and positive.
+    positive: the code of the class that metrics of one class are about; None for the last.
+    sentence: what was taken as the class in each column, for people.
+    is_recoded: whether the codes are not the table's own numbers.
+    """
+
+    codes: Mapping[str, pl.Series]
+    is_sentiment: bool
+    positive: int | None
+    sentence: str
+    is_recoded: bool = False
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The words of one column.
+
+    Attributes
+    ----------
+    role: `label` or `pred`.
+    name: what the table calls the column.
+    texts: its values as text, without blanks around them.
+    """
+
+    role: str
+    name: str
+    texts: pl.Series
+
+    @cached_property
+    def spellings(self) -> list[str]:
+        """The distinct texts, numbers first and by size."""
+        texts = self.texts.unique().to_list()
+        return sorted(texts, key=lambda text: (number_of(text) is None, number_of(text), text))
+
+    @cached_property
+    def has_numbers(self) -> bool:
+        """Whether all values are numbers or booleans."""
+        booleans = _BOOLEANS.keys()
+        return all(
+            text.lower() in booleans or number_of(text) is not None for text in self.spellings
+        )
+
+    def word_of(self, text: str) -> str:
+        """Return the word that a spelling, or what a user names, is in this column."""
+        text = text.strip()
+        if not self.has_numbers:
+            return text
+        number = number_of(text)
+        if number is None:
+            return _BOOLEANS.get(text.lower(), text)
+        return str(int(number)) if number.is_integer() else repr(number)
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The distinct words: `1`, `1.0` and `True` are one in a column of numbers."""
+        return frozenset(map(self.word_of, self.spellings))
+
+    @property
+    def is_sentiment(self) -> bool:
+        """Whether all words are negative, neutral or positive, in any case."""
+        return {word.lower() for word in self.words} <= {*schema.LABELS}
+
+    @property
+    def listed(self) -> str:
+        """The words for a message: `decision has approved, denied`."""
+        shown = list(dict.fromkeys(map(self.word_of, self.spellings)))
+        more = f" and {len(shown) - _LISTED} more" if len(shown) > _LISTED else ""
+        return f"{self.name} has {', '.join(shown[:_LISTED])}{more}"
+
+    def codes(self, code_of: Callable[[str], int]) -> pl.Series:
+        """Replace each word by its code."""
+        by_text = {text: code_of(self.word_of(text)) for text in self.spellings}
+        return self.texts.replace_strict(by_text, return_dtype=pl.Int8).alias(self.role)
+
+
+def number_of(text: str) -> float | None:
+    """Parse a finite number; None for any other text."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def read_classes(
+    table: pl.DataFrame, names: Mapping[str, str], positive: Positive, where: str
+) -> Classes:
+    """Read the columns `label` and, if there is one, `pred` of a table.
+
+    Parameters
+    ----------
+    table: also with `score`, a number, if predictions are made of it.
+    names: what the user calls the columns `label` and `pred`.
+    positive: the class that is named, if any.
+    where: names the table in messages.
+
+    Raises DataError: a missing value, words that do not tell the classes, or a word that a column
+    does not have.
+    """
+    columns = [_column(table, "label", names["label"], where)]
+    by_number = "pred" not in table.columns or positive.threshold is not None
+    if not by_number:
+        columns.append(_column(table, "pred", names["pred"], where))
+    found = _read_named(columns, positive, where) if positive.is_named else _read_plain(columns)
+    if found is None:
+        _refuse_odd(columns, where)
+        raise DataError(
+            f"its words do not tell which is the class: {_listed(columns)}",
+            where=where,
+            cure=_cure(columns),
+        )
+    if not by_number:
+        return found
+    role = "pred" if "pred" in table.columns else "score"
+    name = names["pred"] if role == "pred" else role
+    of_one = positive.is_named or columns[0].words <= _TWO or role == "pred"
+    if found.is_sentiment or not of_one:
+        raise DataError(
+            f"{name} is of one class, and the labels do not tell which: {columns[0].listed}",
+            where=where,
+            cure=_cure(columns),
+        )
+    return _with_threshold(found, table[role].alias(name), positive.threshold, where)
+
+
+def _column(table: pl.DataFrame, role: str, name: str, where: str) -> _Column:
+    column = table[role]
+    texts = column.cast(pl.String).str.strip_chars()
+    missing = texts.is_null() | texts.str.to_lowercase().is_in(["", "nan"])
+    refuse(missing, column.alias(name), "is missing", where, _CURE)
+    return _Column(role, name, texts)
+
+
+def _refuse_odd(columns: Sequence[_Column], where: str) -> None:
+    """Refuse the first word of a column that has numbers too."""
+    for column in columns:
+        words = [text for text in column.spellings if number_of(text) is None]
+        if 0 < len(words) < len(column.spellings) and not column.has_numbers:
+            texts = column.texts.alias(column.name)
+            refuse(texts.is_in(words), texts, "is no number, as others are", where, _CURE)
+
+
+def _listed(columns: Sequence[_Column]) -> str:
+    return "; ".join(column.listed for column in columns)
+
+
+def _cure(columns: Sequence[_Column], chosen: Mapping[str, Set[str]] | None = None) -> str:
+    """Write --positive that names the class in each column, as far as that is known."""
+    every = {word for words in (chosen or {}).values() for word in words}
+    alike = len({column.words for column in columns}) == 1
+    named = [f"{column.name}={word}" for column in columns for word in _suggested(column, every)]
+    if alike:
+        named = _suggested(columns[0], {columns[0].word_of(columns[0].spellings[-1])})
+    cure = f"name the class{'' if alike else ' in each column'}: --positive {','.join(named)}"
+    if columns[-1].role == "pred" and columns[-1].has_numbers and len(columns[-1].words) > 2:
+        cure += f"; or the number from which {columns[-1].name} is of it, with --threshold"
+    return cure
+
+
+def _suggested(column: _Column, named: Set[str]) -> list[str]:
+    """Return the words of a column that look like words of the class; else its largest number."""
+    folded = {_folded(word) for word in named}
+    words = sorted(word for word in column.words if _folded(word) in folded)
+    return words or ([max(column.words, key=float)] if column.has_numbers else ["WORD"])
+
+
+def _all_words(columns: Sequence[_Column]) -> frozenset[str]:
+    return frozenset[str]().union(*(column.words for column in columns))
+
+
+def _read_plain(columns: Sequence[_Column]) -> Classes | None:
+    """Read columns whose words tell the classes; None if they do not."""
+    if _are_sentiment(columns):
+        return _sentiment(columns, None)
+    if not all(column.has_numbers for column in columns):
+        return None
+    words = _all_words(columns)
+    if words <= _TWO:
+        return _two_classes(columns, {column.role: {"1"} for column in columns})
+    if len(words) > 2 or not all(float(word).is_integer() for word in words):
+        return None
+    last = max(words, key=float)
+    return _two_classes(columns, {column.role: {last} for column in columns})
+
+
+def _are_sentiment(columns: Sequence[_Column]) -> bool:
+    """Whether all columns have words of sentiment, or all three of its numbers beside these."""
+    if all(column.words <= _THREE for column in columns):
+        return any(column.words == _THREE for column in columns)
+    return all(column.is_sentiment or column.words == _THREE for column in columns)
+
+
+def _read_named(columns: Sequence[_Column], positive: Positive, where: str) -> Classes:
+    """Read columns in which the user names the class."""
+    _refuse_unknown(columns, positive, where)
+    chosen = {column.role: _chosen_words(column, positive) for column in columns}
+    for column in columns:
+        if not chosen[column.role]:
+            chosen[column.role] = _words_of_another(column, columns, chosen)
+    named = {word.lower() for words in chosen.values() for word in words}
+    if len(named) == 1 and not positive.by_column:
+        (word,) = named
+        if _are_sentiment(columns):
+            return _sentiment(columns, _SENTIMENT[word])
+        if _all_words(columns) <= _TWO and positive.threshold is None:
+            return _two_classes(columns, {role: {word} for role in chosen}, kept=word)
+    for column in columns:
+        _check_chosen(column, chosen, columns, where)
+    return _two_classes(columns, chosen)
+
+
+def _chosen_words(column: _Column, positive: Positive) -> set[str]:
+    """Return the words of the class that a column has, among those that the user names."""
+    named = positive.by_column.get(column.name, positive.words)
+    return {column.word_of(text) for text in named if _is_known(column, text)}
+
+
+def _words_of_another(
+    column: _Column, columns: Sequence[_Column], chosen: Mapping[str, set[str]]
+) -> set[str]:
+    """Return the class of another column that has all the words of this one; else nothing."""
+    return next(
+        (
+            chosen[other.role]
+            for other in columns
+            if other is not column and column.words <= other.words
+        ),
+        set(),
+    )
+
+
+def _refuse_unknown(columns: Sequence[_Column], positive: Positive, where: str) -> None:
+    """Refuse a word of the class that no column has, and a column that there is not."""
+    names = [column.name for column in columns]
+    for name in positive.by_column:
+        if name not in names:
+            raise DataError(
+                f"--positive names the column {name!r}, which has no classes",
+                where=where,
+                cure=f"choose from {', '.join(names)}",
+            )
+    for column in columns:
+        for text in positive.by_column.get(column.name, ()):
+            if not _is_known(column, text):
+                raise DataError(
+                    f"no {column.name} is {text!r}",
+                    where=where,
+                    cure=f"choose the class from its words: {column.listed}",
+                )
+    for text in positive.words:
+        if not any(_is_known(column, text) for column in columns):
+            raise DataError(
+                f"no label is {text!r}",
+                where=where,
+                cure=f"choose the class from the words of the columns: {_listed(columns)}",
+            )
+
+
+def _is_known(column: _Column, text: str) -> bool:
+    word = column.word_of(text)
+    return word in column.words or (word in _TWO and column.words <= _TWO)
+
+
+def _check_chosen(
+    column: _Column, chosen: Mapping[str, set[str]], columns: Sequence[_Column], where: str
+) -> None:
+    """Refuse a column that lacks the class, has nothing else, or spells it in several ways."""
+    mine = chosen[column.role]
+    if not mine:
+        raise DataError(
+            f"no {column.name} is of the class: {_listed(columns)}",
+            where=where,
+            cure=_cure(columns, chosen),
+        )
+    if len(column.words) > 1 and mine >= column.words:
+        raise DataError(
+            f"every {column.name} is of the class: {_listed(columns)}",
+            where=where,
+            cure=_cure(columns),
+        )
+    folded = {_folded(word): word for word in mine}
+    for word in sorted(column.words - mine):
+        if _folded(word) in folded:
+            one = folded[_folded(word)]
+            raise DataError(
+                f"{column.name} has both {one!r} and {word!r}, and one of them is of the class",
+                where=where,
+                cure=f"write them alike, or name both: --positive {one},{word}",
+            )
+
+
+def _folded(word: str) -> str:
+    """Write a word without what people do not mean by it: case, blanks, a last dot, `.0`."""
+    number = number_of(word)
+    return " ".join(word.casefold().split()).rstrip(".") if number is None else repr(number)
+
+
+def _two_classes(
+    columns: Sequence[_Column], chosen: Mapping[str, set[str]], kept: str = ""
+) -> Classes:
+    """Code the class as 1 and others as 0; numbers 0 and 1 stay, of which `kept` is the class."""
+    parts = " and ".join(
+        f"{column.name} is {_quoted(column, chosen[column.role])}" for column in columns
+    )
+    return Classes(
+        {
+            column.role: column.codes(
+                lambda word, role=column.role: int(word == "1" if kept else word in chosen[role])
+            )
+            for column in columns
+        },
+        is_sentiment=False,
+        positive=int(kept) if kept else None,
+        sentence=f"Rates are those of the class for which {parts}.",
+        is_recoded=not _all_words(columns) <= _TWO or not all(w == {"1"} for w in chosen.values()),
+    )
+
+
+def _quoted(column: _Column, words: Set[str]) -> str:
+    """Write the words of a class as the table spells them: `` `Medium` or `High` ``."""
+    spelled = [text for text in column.spellings if column.word_of(text) in words]
+    return " or ".join(f"`{text}`" for text in spelled or sorted(words))
+
+
+def _sentiment(columns: Sequence[_Column], positive: int | None) -> Classes:
+    """Code the columns as schema.Label."""
+    names = " and ".join(column.name for column in columns)
+    sentence = f"{names} are read as sentiment: 0 negative, 1 neutral, 2 positive."
+    if positive is not None:
+        sentence += f" Rates of one class are those of {positive}, {schema.LABELS[positive]}."
+    return Classes(
+        {column.role: column.codes(lambda word: _SENTIMENT[word.lower()]) for column in columns},
+        is_sentiment=True,
+        positive=positive,
+        sentence=sentence,
+    )
+
+
+def _with_threshold(
+    found: Classes, column: pl.Series, threshold: float | None, where: str
+) -> Classes:
+    """Predict the class from a number on, in a column of predictions or scores."""
+    numbers = column.cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
+    cure = "--threshold needs numbers; --positive takes words"
+    refuse(~numbers.is_finite().fill_null(False), column, "is not a number", where, cure)
+    least = CALLED if threshold is None else threshold
+    low, high = numbers.min(), numbers.max()
+    if threshold is not None and not low < threshold <= high:  # type: ignore[operator]
+        raise DataError(
+            f"{column.name} is from {low:g} to {high:g}: --threshold {threshold:g} parts nothing",
+            where=where,
+            cure="name a number between these; or another column with --pred-column",
+        )
+    beyond = "below" if found.positive == 0 else "at least"
+    return Classes(
+        {**found.codes, "pred": (numbers >= least).cast(pl.Int8).alias("pred")},
+        is_sentiment=False,
+        positive=found.positive,
+        sentence=f"{found.sentence.removesuffix('.')} and {column.name} is {beyond} {least:g}.",
+        is_recoded=found.is_recoded,
+    )
+
+
+def own_classes(positive: Positive) -> Classes:
+    """Return the classes of files in schema.PREDICTIONS, in which labels are numbers.
+
+    Raises ConfigError: the class that is named is not one of their labels.
+    """
+    if not positive.is_named:
+        return Classes({}, is_sentiment=False, positive=None, sentence="")
+    named = [word for words in (positive.words, *positive.by_column.values()) for word in words]
+    numbers = {_SENTIMENT.get(_plain_number(word)) for word in named}
+    (code, *others) = numbers
+    if others or code is None:
+        raise ConfigError(
+            f"--positive {','.join(named)} is no label of these files",
+            cure=f"choose one of {', '.join(map(str, range(len(schema.LABELS))))}",
+        )
+    return Classes({}, False, code, f"Rates are those of the class for which pred is `{code}`.")
+
+
+def _plain_number(text: str) -> str:
+    """Write `1.0` and `True` as `1`; any other text in lower case."""
+    number = number_of(text)
+    if number is not None and number.is_integer():
+        return str(int(number))
+    return _BOOLEANS.get(text.lower(), text.lower())
+
+
+def common_classes(found: Mapping[str, Classes]) -> Classes:
+    """Return what the labels of several files stand for; `DataError` if that differs."""
+    (first, one), *others = found.items()
+    for where, other in others:
+        if (one.is_sentiment, one.positive) != (other.is_sentiment, other.positive):
+            raise DataError(
+                f"its labels are not those of {first}: {one.sentence} {other.sentence}",
+                where=where,
+                cure="measure the files one by one",
+            )
+    sentences = dict.fromkeys(classes.sentence for classes in found.values() if classes.sentence)
+    return Classes({}, one.is_sentiment, one.positive, " ".join(sentences))
