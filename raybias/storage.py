@@ -252,15 +252,21 @@ class Store:
     @contextmanager
     def reading(self, name: str, form: str = "") -> Iterator[None]:
         """Raise whatever a library says of a file's content as one `DataError` ("... {form}")."""
-        try:
-            with self.translating_errors("read", name):
-                yield
-        # Libraries raise anything of damaged files.
-        except BaseException as error:
-            if not of_library(error):
-                raise
-            problem = f"cannot be read {form} ({str(error) or type(error).__name__})"
-            raise DataError(problem, where=self.uri_of(name), cure="write it again") from error
+        with reading(self.uri_of(name), form), self.translating_errors("read", name):
+            yield
+
+
+@contextmanager
+def reading(where: str, form: str) -> Iterator[None]:
+    """Raise whatever a library says of a table in memory as one `DataError` ("... {form}")."""
+    try:
+        yield
+    # Libraries raise anything of damaged data.
+    except BaseException as error:
+        if not of_library(error):
+            raise
+        problem = f"cannot be read {form} ({str(error) or type(error).__name__})"
+        raise DataError(problem, where=where, cure="write it again") from error
 
 
 def unpacked(file: pq.ParquetFile, where: str, *, columns: Sequence[str] | None = None) -> pa.Table:

@@ -19,7 +19,7 @@ from raybias.config.study import Interval
 from raybias.errors import ConfigError, DataError
 from raybias.results import Results
 from raybias.seal import changes, in_words
-from raybias.storage import Draft, Store
+from raybias.storage import Draft, Store, reading
 from raybias.study_record import read_record
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 Paths = str | Path | Iterable[str | Path]
 #: Paths; or a frame of Polars, pandas or Arrow, or arrays by name; or several of these.
 Given = Any
+#: How pandas and numpy write a missing value among objects.
+_MISSING: Final = ("nan", "<NA>", "NaT")
 #: Names the folder of this package in the frames of a stack.
 _PACKAGE: Final = str(Path(__file__).parents[1])
 #: A class by its number or word, or several that together are the class.
@@ -126,9 +128,12 @@ def measure(
     from raybias.stats.label_words import positive_of
 
     columns = Columns(
-        label_column, pred_column, by=_texts(by), cut={n: (*b,) for n, b in (cut or {}).items()},
+        label_column,
+        pred_column,
+        by=_texts(by),
+        cut={name: tuple(bounds) for name, bounds in (cut or {}).items()},
         positive=positive_of(positive, threshold),
-    )  # fmt: skip
+    )
     check_cut(columns.cut, columns.by)
     tables = _tables(given)
     named = columns.are_named or columns.positive.is_named or bool(metric)
@@ -240,43 +245,46 @@ def _tables(given: Given) -> list[str | Path | pl.DataFrame]:
         )
     if hasattr(given, "__arrow_c_stream__"):
         return [_frame(given)]
+    if not isinstance(given, Iterable):
+        raise DataError(
+            f"{given!r} is no file and no table",
+            where="the table",
+            cure="give paths, a frame, or a dict of columns",
+        )
     return [one for each in given for one in _tables(each)]
 
 
 def _frame(given: Given) -> pl.DataFrame:
     """Make a frame of Polars of columns by name, or a frame of pandas or Arrow."""
-    try:
+    with reading("the table", "as a table"):
         if hasattr(given, "iloc"):
-            return pl.DataFrame([*_pandas_columns(given)])
+            names = [str(name) for name in given.columns]
+            columns = [given.iloc[:, place] for place in range(len(names))]
+            return pl.DataFrame([*map(_column, _distinct(names), columns)])
+        if isinstance(given, Mapping):
+            return pl.DataFrame([_column(str(name), values) for name, values in given.items()])
         return pl.DataFrame(given)
-    # Polars and Arrow raise anything of what they cannot read.
-    except Exception as error:
-        raise DataError(
-            f"cannot be read as a table ({' '.join(str(error).split())})",
-            where="the table",
-            cure="give columns of one length, of numbers or texts",
-        ) from error
 
 
-def _pandas_columns(frame: Any) -> Iterator[pl.Series]:
-    """Yield the columns of a frame of pandas, named as in a CSV that Polars reads.
-
-    What Polars has no plain type for, such as intervals or objects of several types, is text.
-    """
+def _distinct(names: Sequence[str]) -> Iterator[str]:
+    """Name columns that are there twice as Polars names those of a CSV."""
     seen: Counter[str] = Counter()
-    for place, label in enumerate(frame.columns):
-        name, values = str(label), frame.iloc[:, place]
-        times = seen[name]
+    for name in names:
+        yield f"{name}_duplicated_{seen[name] - 1}" if seen[name] else name
         seen[name] += 1
-        if times:
-            name = f"{name}_duplicated_{times - 1}"
-        mixed = values.dtype == object or str(getattr(values.dtype, "categories", "")) != ""
-        if mixed or str(values.dtype).startswith("interval"):
-            missing = values.isna()
-            texts = [None if no else str(value) for value, no in zip(values, missing, strict=True)]
-            yield pl.Series(name, texts, pl.String)
-        else:
-            yield pl.Series(name, values)
+
+
+def _column(name: str, values: Any) -> pl.Series:
+    """Make a column; what Polars has no plain type for, such as intervals of pandas, is text."""
+    kind = getattr(values, "dtype", None)
+    listed = isinstance(values, list | tuple)
+    mixed = listed and len({type(value) for value in values if value is not None}) > 1
+    if mixed or str(kind) == "object" or "interval" in repr(kind):
+        missing = (value is None or str(value) in _MISSING for value in values)
+        texts = (None if no else str(value) for no, value in zip(missing, values, strict=True))
+        return pl.Series(name, list(texts), pl.String)
+    series = pl.Series(name, values)
+    return _column(name, series.to_numpy()) if series.dtype == pl.Object else series
 
 
 def compare(

@@ -25,8 +25,7 @@ import polars as pl
 from raybias.errors import DataError
 from raybias.measures.pair_means import NEUTRAL, Layout, layouts, mcnemar
 from raybias.schema import ESTIMATES
-from raybias.stats.components import MeanEstimate
-from raybias.stats.intervals import ROUNDING
+from raybias.stats.components import ROUNDING, MeanEstimate
 from raybias.table_files import conformed
 
 Verdict = Literal["worse", "unread", "cannot tell", "better", "equivalent"]

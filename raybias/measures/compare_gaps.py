@@ -35,10 +35,10 @@ from raybias.measures.compare_answers import UNREAD, Matched, answer_flips, even
 from raybias.schema import RUN_KEYS, TABLE
 from raybias.seeding import generator
 from raybias.stats.checks import membership
-from raybias.stats.components import Doubles, MeanEstimate, mean_squares
+from raybias.stats.components import ROUNDING, Doubles, MeanEstimate, mean_squares
 from raybias.stats.conclusive import of_predictions
 from raybias.stats.counts import answers, count_cells
-from raybias.stats.intervals import ROUNDING, Rules
+from raybias.stats.intervals import Rules
 from raybias.stats.metric import Share, shares
 from raybias.stats.scopes import (
     GapTable,

@@ -24,6 +24,7 @@ from raybias.schema import DIRECTIONS
 from raybias.seeding import generator
 from raybias.stats.bootstrap import draw_counts, student_percentiles
 from raybias.stats.components import (
+    ROUNDING,
     Doubles,
     MeanEstimate,
     Places,
@@ -31,7 +32,7 @@ from raybias.stats.components import (
     places,
     wilson,
 )
-from raybias.stats.intervals import ROUNDING, Rules
+from raybias.stats.intervals import Rules
 
 Flags = npt.NDArray[np.bool_]
 

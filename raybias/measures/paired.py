@@ -38,8 +38,8 @@ from raybias.measures.pair_means import (
 )
 from raybias.schema import ALL, ESTIMATES
 from raybias.seeding import generator
-from raybias.stats.components import Doubles, mean_squares
-from raybias.stats.intervals import ROUNDING, Rules, false_discovery, from_rows, verdicts
+from raybias.stats.components import ROUNDING, Doubles, mean_squares
+from raybias.stats.intervals import Rules, false_discovery, from_rows, verdicts
 
 #: Points; smaller effects are of no concern.
 _MARGIN: Final = 5.0

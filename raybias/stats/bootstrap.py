@@ -27,8 +27,7 @@ from raybias import schema
 from raybias.config import Statistics
 from raybias.errors import DataError
 from raybias.seeding import generator
-from raybias.stats.components import Doubles, MeanEstimate
-from raybias.stats.intervals import ROUNDING
+from raybias.stats.components import ROUNDING, Doubles, MeanEstimate
 from raybias.stats.metric import CountArrays, count_arrays
 from raybias.stats.scopes import GapTable, rate_table
 

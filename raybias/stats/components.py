@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from math import prod
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,9 @@ Doubles = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
 #: Facets that vary together: ("run",), ("template",), ("run", "template").
 Facets = tuple[str, ...]
+#: Below this a difference of rates, which are quotients of counts, is rounding; so is a standard
+#: error: means that agree so closely are the same.
+ROUNDING: Final = 1e-12
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class MeanEstimate:
         )
 
     def _error(self) -> Doubles:
-        return np.sqrt(np.where(self.variance > 0, self.variance, np.nan))
+        return np.sqrt(np.where(self.variance > ROUNDING**2, self.variance, np.nan))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from raybias.stats.checks import (
     sole_references,
     warn,
 )
+from raybias.stats.components import ROUNDING
 from raybias.stats.conclusive import of_predictions
 from raybias.stats.counts import Counts, without_extras
 from raybias.stats.design import variance_rows
@@ -31,7 +32,6 @@ from raybias.stats.engines import engine_variances, turned
 from raybias.stats.intervals import (
     NO_ROWS,
     REFERENCE,
-    ROUNDING,
     Rules,
     judged,
     over_runs,
@@ -63,6 +63,8 @@ _NOT_DRAWN: Final = {
     "sentences": "templates not known, or one",
     "wording": "no group with two known words",
 }
+#: Most groups that a warning names.
+_NAMED: Final = 5
 _ORDER: Final = ("model", "attribute", "score", "group", *schema.KEYS[1:])
 
 
@@ -307,11 +309,17 @@ def by_family(counts: Counts, rules: Rules) -> pl.DataFrame:
 def _per_run(rates: pl.DataFrame, inside: pl.DataFrame) -> pl.DataFrame:
     """Subtract each run's mean over the reference groups: `value` is the gap, `rate` the rate."""
     table = rates.join(inside, on=["probe", "attribute", "group"], how="left")
-    undefined = table.filter(pl.col("value").is_null()).group_by(GAP_KEYS).agg(pl.len())
-    for row in undefined.sort(GAP_KEYS).iter_rows(named=True):
+    lacking = table.filter(pl.col("value").is_null()).group_by(GAP_KEYS).agg(runs=pl.len())
+    by = [*schema.KEYS, "attribute", "score", "runs"]
+    named = lacking.sort(GAP_KEYS).group_by(by, maintain_order=True).agg("group")
+    for row in named.iter_rows(named=True):
+        several = len(row["group"]) > 1
+        more = f" and {len(row['group']) - _NAMED} more" if len(row["group"]) > _NAMED else ""
         warn(
-            f"{row['score']} of {row['attribute']} {row['group']} is undefined in {row['len']} "
-            f"run(s) of {row['model']} (none of its items counts); the group leaves their mean"
+            f"{row['score']} of {row['attribute']} {', '.join(row['group'][:_NAMED])}{more} "
+            f"{'are' if several else 'is'} undefined in {row['runs']} run(s) of {row['model']} "
+            f"(none of {'their' if several else 'its'} items counts); "
+            f"{'these groups leave' if several else 'the group leaves'} the mean"
         )
     mean = pl.col("value").filter("in_mean").mean().over(*RUN_KEYS, "attribute", "score")
     return table.with_columns(

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from raybias.errors import ConfigError, DataError
@@ -87,7 +88,7 @@ def _cut(column: pl.Series, bounds: Sequence[float], where: str) -> pl.Series:
         *(f"{low:g} to below {high:g}" for low, high in pairwise(bounds)),
         f"{bounds[-1]:g} and above",
     ]
-    return numbers.cut(bounds, labels=names, left_closed=True).cast(pl.String)
+    return pl.Series(names)[np.digitize(numbers.to_numpy(), bounds)]
 
 
 def _refuse_missing(column: pl.Series, where: str) -> None:

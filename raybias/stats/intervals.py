@@ -23,11 +23,8 @@ from scipy import special, stats
 
 from raybias import schema
 from raybias.config import Statistics
-from raybias.stats.components import Doubles, MeanEstimate, satterthwaite
+from raybias.stats.components import ROUNDING, Doubles, MeanEstimate, satterthwaite
 from raybias.table_files import conformed
-
-#: Below this a difference of rates, which are quotients of counts, is rounding.
-ROUNDING: Final = 1e-12
 
 #: Why a group has no rate, gap or ratio (column `reason`): none of its rows counts in the rate.
 NO_ROWS: Final = "no rows"

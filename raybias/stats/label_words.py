@@ -8,7 +8,7 @@ each column; nothing is taken for "not the class" only because it is spelled oth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -64,7 +64,7 @@ def positive_of(named: Any, threshold: float | None = None) -> Positive:
 
 
 def _words_of(values: Any) -> tuple[str, ...]:
-    several = isinstance(values, Sequence) and not isinstance(values, str)
+    several = isinstance(values, Iterable) and not isinstance(values, str)
     return tuple(str(value).strip() for value in (values if several else [values]))
 
 

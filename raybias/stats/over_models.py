@@ -27,8 +27,8 @@ from raybias.config import Statistics
 from raybias.schema import ALL, TABLE
 from raybias.seeding import generator
 from raybias.stats.checks import warn
-from raybias.stats.components import Doubles, MeanEstimate, MeanSquares, mean_squares
-from raybias.stats.intervals import ROUNDING, from_rows, verdicts
+from raybias.stats.components import ROUNDING, Doubles, MeanEstimate, MeanSquares, mean_squares
+from raybias.stats.intervals import from_rows, verdicts
 from raybias.stats.scopes import (
     GapTable,
     Scope,

@@ -19,7 +19,7 @@ from raybias.stats.checks import warn
 from raybias.stats.foreign import EXTRA, Columns, classes_in, plain_predictions, read_paper_tsv
 from raybias.stats.group_columns import POOLED
 from raybias.stats.label_words import Classes, Positive, common_classes, own_classes
-from raybias.storage import Store, split_uri
+from raybias.storage import Store, reading, split_uri
 from raybias.table_files import columns_of, need_columns, read_frame, refuse, rename_reserved
 
 _TYPES: Final = pl.Schema(schema.PREDICTIONS)
@@ -81,7 +81,7 @@ class Source:
     def read_foreign(self) -> pl.DataFrame:
         """Read a table of others whole: schema.PREDICTIONS, and the columns of `EXTRA`."""
         table = self.table if self.table is not None else self._read_columns()
-        with self.store.reading(self.name, "as predictions"):
+        with reading(self.uri, "as predictions"):
             return plain_predictions(table, name=self.name, where=self.uri, columns=self.columns)
 
     def read_classes(self) -> Classes:
@@ -90,7 +90,7 @@ class Source:
         table = (
             self.table if self.table is not None else replace(self, columns=columns)._read_columns()
         )
-        with self.store.reading(self.name, "as predictions"):
+        with reading(self.uri, "as predictions"):
             return classes_in(table, columns, self.uri)
 
     def _read_columns(self) -> pl.DataFrame:

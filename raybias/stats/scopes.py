@@ -21,6 +21,7 @@ from raybias import config, schema
 from raybias.config import Statistics
 from raybias.schema import TABLE
 from raybias.stats.components import (
+    ROUNDING,
     Doubles,
     MeanEstimate,
     MeanSquares,
@@ -28,7 +29,7 @@ from raybias.stats.components import (
     satterthwaite,
 )
 from raybias.stats.foreign import BLOCK
-from raybias.stats.intervals import ROUNDING, columns_of, parametric
+from raybias.stats.intervals import columns_of, parametric
 from raybias.stats.metric import (
     DEFAULT,
     CountArrays,
@@ -124,7 +125,9 @@ class GapTable:
                 weights_GG @ apart.mean,
                 *satterthwaite([*zip(terms_GG.T, apart.freedom, strict=True)]),
             )
-        return replace(self, values_GRT=self.values_GRT - mean_RT, apart=apart)
+        gaps_GRT = self.values_GRT - mean_RT
+        gaps_GRT[np.abs(gaps_GRT) < ROUNDING] = 0.0
+        return replace(self, values_GRT=gaps_GRT, apart=apart)
 
     @cached_property
     def squares(self) -> MeanSquares:
