@@ -31,6 +31,7 @@ from raybias.config.parts import (
 from raybias.config.reading import override, parse_section, read_mapping, to_yaml
 from raybias.config.section import Amount, Count, Name, Profile, Section, by_profile, defaults_of
 from raybias.registry import registry_of
+from raybias.schema import ALL
 
 
 class Tracking(Section):
@@ -238,6 +239,10 @@ class Study(Section):
     def _names_differ(self) -> Self:
         """Refuse parts of one name, and runs or replicas of one name once theirs are joined."""
         _refuse_repeated("backbones", self.backbones)
+        if any(backbone.name == ALL for backbone in self.backbones):
+            raise ValueError(
+                f"a backbone is called {ALL!r}, as all are in results; give it another `name`"
+            )
         _refuse_repeated("training", self.training)
         _refuse_repeated("probes", (*self.probes, *self.pairs, *self.questions))
         runs: dict[str, str] = {}

@@ -193,7 +193,8 @@ def spans(gaps: pl.DataFrame, drawn: Resampled | None) -> pl.DataFrame:
         drawn.spans, on=_CLASSIFIER, how="left", nulls_equal=True, maintain_order="left"
     )
     less = table.select(pl.exclude("value", "reason"), value=judged["corrected"])
-    corrected = less.with_columns(pl.col("score") + LESS_NOISE)
+    known = less.filter(~pl.col("value").is_nan().fill_null(value=False))
+    corrected = known.with_columns(pl.col("score") + LESS_NOISE)
     return pl.concat([judged.with_columns(scope=pl.lit(drawn.scope)), corrected], how="diagonal")
 
 

@@ -14,9 +14,17 @@ from raybias.errors import DataError
 from raybias.measures.kind import Items, Kind, ReadFile, kinds
 from raybias.probes.registries import styles
 from raybias.schema import CONDITIONS, CONTEXTS, DIRECTIONS, POLARITIES, READINGS
+from raybias.stats.checks import warn
 from raybias.stats.predictions import Source, one_file
 from raybias.storage import Store, split_uri
-from raybias.table_files import columns_of, need_columns, read_frame, refuse, unzipped
+from raybias.table_files import (
+    columns_of,
+    need_columns,
+    read_frame,
+    refuse,
+    rename_reserved,
+    unzipped,
+)
 
 _MEND: Final = "mend the row or leave it out"
 SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
@@ -30,6 +38,8 @@ _MAY_BE_MISSING: Final = (
     "preference", "score_more", "score_less", "answer", "contains", "cluster", "pred", "target",
     "scores", "reference", "turned", "reading",
 )  # fmt: skip
+#: Columns over whose values scores are pooled, as `schema.ALL`.
+_POOLED: Final = ("model", "bias_type", "domain", "task", "axis", "category", "prompt")
 _ALLOWED: Final[Mapping[str, Collection[str]]] = {
     "style": styles, "direction": DIRECTIONS, "condition": CONDITIONS, "context": CONTEXTS,
     "polarity": POLARITIES, "reading": READINGS,
@@ -261,7 +271,7 @@ def typed(frame: pl.DataFrame, table: pa.Schema, where: str) -> pl.DataFrame:
         if dtype == pl.Int8:
             refuse((column < 0).fill_null(False), column, "is negative", where, _MEND)
         columns.append(column)
-    return pl.DataFrame(columns)
+    return rename_reserved(pl.DataFrame(columns), _POOLED, where, warn)
 
 
 def _cast(column: pl.Series, dtype: pl.DataType, where: str) -> pl.Series:

@@ -27,10 +27,13 @@ from raybias.probes.sources import place_of
 from raybias.probes.styles.rules import check_style, styled
 from raybias.probes.styles.written import own_styled_pairs, refuse_written
 from raybias.probes.templates import with_unmarked
+from raybias.table_files import refuse
 
 AnyProbe = Probe | PairProbe | QuestionProbe
 #: Columns that a source may leave out.
 _MAY_LACK: Final = {"family", "other"}
+#: Columns over whose values results are pooled, as `schema.ALL`.
+_POOLED: Final = {"attribute", "group", "bias_type", "domain", "task", "axis", "category"}
 #: By table, the columns within which `limit` samples, and those whose rows it keeps together.
 _UNITS: Final[tuple[tuple[pa.Schema, tuple[str, ...], str], ...]] = (
     (schema.OPTION_ITEMS, ("category",), "template_id"),
@@ -145,7 +148,12 @@ def _read(source: Source, probe: AnyProbe, *wanted: Sequence[str] | None) -> pl.
     items = source.items(_place(source, probe), *wanted)
     lacking = _MAY_LACK & {*source.schema.names} - {*items.columns}
     items = items.with_columns(pl.lit(None, pl.String).alias(name) for name in lacking)
-    return as_table(items, source.schema, where=f"probe {probe.name}")
+    table = as_table(items, source.schema, where=f"probe {probe.name}")
+    for name in _POOLED & {*table.columns}:
+        problem = "stands for all of them in results"
+        reserved = table[name] == schema.ALL
+        refuse(reserved, table[name], problem, f"probe {probe.name}", "give it another name")
+    return table
 
 
 def _place(source: Source, probe: AnyProbe) -> str:

@@ -269,8 +269,13 @@ def student_percentiles(
 
 
 def span_interval(gaps_GB: Doubles, gaps_G: Doubles, level: float) -> Doubles:
-    """Compute low, high and the bias-corrected span from drawn gaps and the estimated ones."""
+    """Compute low, high and the bias-corrected span from drawn gaps and the estimated ones.
+
+    NaN if no draw has a gap of every group.
+    """
     spans_B = gaps_GB.max(axis=0) - gaps_GB.min(axis=0)
+    if np.isnan(spans_B).all():
+        return np.full(3, np.nan)
     drawn = np.nanquantile(spans_B, [(1 + level) / 2, (1 - level) / 2])
     turned = 2 * np.ptp(gaps_G) - np.array([*drawn, np.nanmean(spans_B)])
     return np.asarray(np.maximum(0.0, turned))

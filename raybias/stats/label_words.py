@@ -350,7 +350,8 @@ def _check_chosen(
             where=where,
             cure=_cure(columns, chosen),
         )
-    if len(column.words) > 1 and mine >= column.words:
+    every = _TWO if column.words <= _TWO else column.words
+    if len(every) > 1 and mine >= every:
         raise DataError(
             f"every {column.name} is of the class: {_listed(columns)}",
             where=where,

@@ -43,21 +43,14 @@ def write_out(
     planted: bool = True,
 ) -> Store:
     """A finished OUT of `study`; every second template's non-negatives about `biased` turn."""
-    store = _begun(
-        folder, study, data={"probe planted": "aa", "training planted": "bb"},
-        versions={"python": "3.12.3", "raybias": "0.1.0", "torch": "2.13.0"},
-        command=f"raybias run study.yaml --out {folder.name}",
-    )  # fmt: skip
     items = items_frame([
         (f"{group}-{template}-{term}", template % 3, attribute, group, f"{group}/{template}",
          str(template), term)
         for group in groups for template in range(60) for term in ("person", "neighbour")
     ])  # fmt: skip
     probe = study.probes[0].name
-    store.write_table(f"items/{probe}.parquet", items.to_arrow())
-    runs = [_runs(backbone.name, study) for backbone in study.backbones]
-    store.write_table("runs.parquet", pl.concat(runs).to_arrow().cast(schema.RUNS))
-    for run in pl.concat(runs).filter("selected").iter_rows(named=True):
+    store, runs = finished(folder, study, items)
+    for run in runs.iter_rows(named=True):
         frame = _predictions(run, items, probe, biased, size, accuracy)
         name = f"predictions/{probe}/{run['run_id']}.parquet"
         store.write_table(name, frame.to_arrow().cast(schema.PREDICTIONS))
@@ -67,6 +60,19 @@ def write_out(
                  "truth": {"negative_fpr": truth}}  # fmt: skip
         store.write_text("planted.json", json.dumps(plant))
     return store
+
+
+def finished(folder: Path, study: Study, items: pl.DataFrame) -> tuple[Store, pl.DataFrame]:
+    """An OUT of `study` without its predictions, and the runs that are to have some."""
+    store = _begun(
+        folder, study, data={"probe planted": "aa", "training planted": "bb"},
+        versions={"python": "3.12.3", "raybias": "0.1.0", "torch": "2.13.0"},
+        command=f"raybias run study.yaml --out {folder.name}",
+    )  # fmt: skip
+    store.write_table(f"items/{study.probes[0].name}.parquet", items.to_arrow())
+    runs = pl.concat(_runs(backbone.name, study) for backbone in study.backbones)
+    store.write_table("runs.parquet", runs.to_arrow().cast(schema.RUNS))
+    return store, runs.filter("selected")
 
 
 def _begun(folder: Path, study: Study, **more: object) -> Store:
