@@ -32,6 +32,7 @@ from raybias.measures.compare import (
     unread_rises,
 )
 from raybias.measures.compare_answers import UNREAD, Matched, answer_flips, event_flips
+from raybias.measures.entries.predictions import OF_TWO_CLASSES
 from raybias.schema import RUN_KEYS, TABLE
 from raybias.seeding import generator
 from raybias.stats.checks import membership
@@ -39,7 +40,8 @@ from raybias.stats.components import ROUNDING, Doubles, MeanEstimate, mean_squar
 from raybias.stats.conclusive import of_predictions
 from raybias.stats.counts import answers, count_cells
 from raybias.stats.intervals import Rules
-from raybias.stats.metric import Share, shares
+from raybias.stats.metric import Share, counted_by, shares
+from raybias.stats.metric_files import as_class
 from raybias.stats.scopes import (
     GapTable,
     Scope,
@@ -109,6 +111,34 @@ def compare_predictions(
     changed = pl.DataFrame(differ, ANSWERS).drop("masked").join(still, on=TABLE, **how)
     flipped = conformed(changed.with_columns(pl.col("masked") & (pl.col("low") > 0)), ANSWERS)
     return gaps.fill_nan(None), flipped.fill_nan(None)
+
+
+def of_two_classes(arms: Sequence[Matched], rules: Rules) -> tuple[list[Matched], Rules]:
+    """Compare labels of two classes, which are no sentiment, by the rates of the last one.
+
+    Arms with more labels, and rules, stay as they are.
+    """
+    frames = [frame for each in arms for frame in (each.base, each.candidate)]
+    codes = {*pl.concat(frame[name] for frame in frames for name in ("label", "pred")).drop_nulls()}
+    if len(codes) > 2:
+        return [*arms], rules
+    last = max(1, *codes)
+    coded = [
+        replace(each, base=as_class(each.base, last), candidate=as_class(each.candidate, last))
+        for each in arms
+    ]
+    methods = frozenset(str(frame["method"][0]) for frame in frames)
+    changed = {"metrics": OF_TWO_CLASSES, "judged": methods}
+    return coded, rules.model_copy(update=changed)
+
+
+def groups_without_rows(arms: Sequence[Matched], metrics: Sequence[str]) -> list[str]:
+    """Name the groups of which no row counts in a rate, such as `fpr of old (age)`."""
+    by = ["attribute", "group"]
+    cells = pl.concat(count_cells(arm) for each in arms for arm in (each.base, each.candidate))
+    counts = counted_by(cells, by, metrics).filter(n_items=0).cast({"score": pl.String})
+    rows = counts.select("score", "group", "attribute").unique().sort(pl.all()).iter_rows()
+    return [f"{score} of {group} ({attribute})" for score, group, attribute in rows]
 
 
 def _withheld(arms: Matched, rules: Rules) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -17,7 +17,12 @@ from raybias.config.policy import MARGIN, Policy
 from raybias.errors import ConfigError, DataError
 from raybias.measures.compare import SCOPE, VERDICTS, Verdict, compare_pairs, overall
 from raybias.measures.compare_answers import Matched, matched, read_arm
-from raybias.measures.compare_gaps import ANSWERS, compare_predictions
+from raybias.measures.compare_gaps import (
+    ANSWERS,
+    compare_predictions,
+    groups_without_rows,
+    of_two_classes,
+)
 from raybias.measures.kind import kinds
 from raybias.measures.reading import held, read
 from raybias.report import wording
@@ -36,6 +41,8 @@ from raybias.report.rendering import (
     worded,
 )
 from raybias.stats.conclusive import refusal, refused
+from raybias.stats.label_words import Positive
+from raybias.stats.predictions import classes_of, sources
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
 from raybias.study_record import Record, read_record
@@ -266,6 +273,8 @@ def compare(
             where=" and ".join(names), cure="choose arms that answer the same",
         )  # fmt: skip
     matches = [*matched(one[PREDICTIONS], other[PREDICTIONS])] if PREDICTIONS in both else []
+    if matches and not _are_sentiment([*paths[0], *paths[1]]):
+        matches, rules = of_two_classes(matches, rules)
 
     @cache
     def judged(margin: float) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -281,12 +290,22 @@ def compare(
     within = margin or (policy.margin if policy else rules.margin) or MARGIN
     changes, answers = judged(within)
     notes = [*_notes(matches, changes, answers, within, level), *_engines(matches, rules.engines)]
+    if lacking := groups_without_rows(matches, rules.metrics) if matches else []:
+        notes.insert(0, f"No rows, and so no change: {', '.join(lacking)}.")
     decision = None
     if policy is not None:
         names_of = [*_keys(changes), "group", "score"]
         decision = decided(policy, lambda margin: judged(margin)[0], names_of)
         notes += decision.notes(level)
     return Comparison(names[0], names[1], changes, answers, within, level, notes, decision)
+
+
+def _are_sentiment(paths: Sequence[str]) -> bool:
+    """Whether the labels of some files are known to be negative, neutral and positive."""
+    files = [file for path in paths if PREDICTIONS in held(path) for file in sources([path])]
+    foreign = [file for file in files if file.is_foreign]
+    known = any(map(out_of, paths)) or any(file.is_paper_tsv for file in files)
+    return known or bool(foreign and classes_of(foreign, Positive()).is_sentiment)
 
 
 def _read(paths: Sequence[str], chosen: Mapping[str, str]) -> dict[str, pl.DataFrame]:

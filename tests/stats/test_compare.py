@@ -117,11 +117,13 @@ def test_items_that_no_template_makes_pairs_of_are_pairs_of_arms(tmp_path: Path)
     base.write_csv(tmp_path / "base.csv")
     after.write_csv(tmp_path / "after.csv")
     changes = raybias.compare(tmp_path / "base.csv", tmp_path / "after.csv").changes
-    differ = base.with_columns(differ=after["pred"] - base["pred"]).filter(label=1)
+    differ = base.with_columns(differ=after["pred"] - base["pred"]).filter(label=0)
     each = differ.group_by("group").agg(pl.col("differ").var() / pl.len())["differ"]
     # A group's gap changes by half of the difference of two independent means of pairs.
-    half = stats.norm.isf(0.025 / 2) * np.sqrt(each.sum()) / 2
-    row = changes.row(by_predicate=(pl.col("group") == "a") & (pl.col("score") == "negative_fpr"))
+    half = stats.norm.isf(0.05 / 3 / 2) * np.sqrt(each.sum()) / 2
+    # Labels of two classes are no sentiment: three rates of the last one are compared.
+    assert {*changes["score"]} == {"selection_rate", "tpr", "fpr"}
+    row = changes.row(by_predicate=(pl.col("group") == "a") & (pl.col("score") == "fpr"))
     low, high = (row[changes.columns.index(end)] for end in ("low", "high"))
     assert (high - low) / 2 == pytest.approx(half, rel=0.05)
 
