@@ -16,9 +16,17 @@ import polars as pl
 import pyarrow as pa
 
 from raybias.registry import Registry
-from raybias.schema import ALL
+from raybias.schema import ALL, ESTIMATES
+from raybias.stats.checks import warn
 from raybias.stats.components import Doubles, places
-from raybias.stats.intervals import Rules, estimates, false_discovery, unit_intervals, without_each
+from raybias.stats.intervals import (
+    NO_ROWS,
+    Rules,
+    estimates,
+    false_discovery,
+    unit_intervals,
+    without_each,
+)
 from raybias.stats.predictions import Source
 
 PACKAGE: Final = "raybias.measures.entries"
@@ -188,6 +196,9 @@ def measure(kind: Kind, answers: pl.DataFrame, rules: Rules | None = None) -> pl
             rows += ({**place, **row, **none} for row in _of_place(kind, part, rules.level))
         # NaN would be less than no level, and so no missing verdict.
         table = pl.DataFrame(rows, infer_schema_length=None).fill_nan(None)
+        if table.is_empty():
+            warn(f"{kind.title}: {NO_ROWS} that can be compared, so there is no score")
+            return estimates(pl.DataFrame(schema=pl.Schema(ESTIMATES)), kind.name)
         order = [expression for name in kind.by for expression in (pl.col(name) == ALL, name)]
         judged = table.with_columns(significant=pl.col("p") < 1 - rules.level)
         found = judged.sort(order, maintain_order=True)

@@ -161,10 +161,11 @@ def estimates_of_study(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", StatisticsWarning)
         answers = read([store.uri])
+        found = measure_all(answers, rules_of(study, record.parameters))
     said = dict.fromkeys(str(each.message) for each in caught)
     for name, frame in answers.items():
         said |= dict.fromkeys(cautions.of_answers(store, study, record, kinds[name], frame))
-    return measure_all(answers, rules_of(study, record.parameters)), [*said]
+    return found, [*said]
 
 
 def rules_of(study: Study, sizes: Mapping[str, float] = MappingProxyType({})) -> Rules:

@@ -37,6 +37,7 @@ from raybias.report.run_figures import devices_used, run_figures
 from raybias.report.statement import write_statement
 from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, write_seal
 from raybias.stats.design import TARGET
+from raybias.stats.intervals import NO_ROWS
 from raybias.stats.metric import metrics
 from raybias.stats.scopes import REDRAWN, SCOPES
 from raybias.storage import Draft, Store
@@ -146,6 +147,8 @@ def write_estimate_page(
     named = found.filter(~pl.col("model").is_in(["", schema.ALL]))["model"]
     names = named.unique(maintain_order=True).to_list()
     name = wording.listed(names) if len(names) < 4 else f"{len(names)} models"
+    if found.is_empty():
+        name, counted = NO_ROWS, f"There are {NO_ROWS} that can be compared."
     made = described.made_from(paths, command=command)
     parts = _drawn(store, parts_of(found, level=level, scope=scope))
     context = {
