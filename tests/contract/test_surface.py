@@ -46,6 +46,7 @@ COMMANDS = {
         *("FILES", "--kind", "--items", "--profile", "--out"),
         *("--metric", "--list", "--scope", "--margin", "--interval", "--reference", "--positive"),
         *("--background", "--by", "--group-column", "--label-column", "--pred-column", "--target"),
+        *("--cut", "--threshold"),
     },
     "report": {"OUT", "--profile", "--verify", "--to", "--out"},
     "serve": {
@@ -83,8 +84,8 @@ FUNCTIONS = {
     "load_study": ("path", "overrides", "profile", "limit"),
     "measure": (
         *("given", "kind", "items", "metric", "profile", "scope", "interval", "margin", "by"),
-        *("label_column", "pred_column", "positive", "reference_groups", "background", "out"),
-        "command",
+        *("cut", "label_column", "pred_column", "positive", "threshold", "reference_groups"),
+        *("background", "out", "command", "report_classes"),
     ),
     "open": ("out",),
     "pair_items": ("probe", "styles", "files", "options", "seed"),
