@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
+from raybias.api.given import Given, tables_of, warnings_of_caller
 from raybias.api.studies import write_report
 from raybias.config import Profile, QuestionProbe, Scope
 from raybias.config.policy import load_policy
 from raybias.config.study import Interval
-from raybias.errors import ConfigError, DataError
+from raybias.errors import ConfigError
 from raybias.results import Results
 from raybias.seal import changes, in_words
-from raybias.storage import Draft, Store, reading
+from raybias.storage import Draft, Store
 from raybias.study_record import read_record
 
 if TYPE_CHECKING:
@@ -29,12 +27,6 @@ if TYPE_CHECKING:
 
 #: One file, folder or URI, or several.
 Paths = str | Path | Iterable[str | Path]
-#: Paths; or a frame of Polars, pandas or Arrow, or arrays by name; or several of these.
-Given = Any
-#: How pandas and numpy write a missing value among objects.
-_MISSING: Final = ("nan", "<NA>", "NaT")
-#: Names the folder of this package in the frames of a stack.
-_PACKAGE: Final = str(Path(__file__).parents[1])
 #: A class by its number or word, or several that together are the class.
 Class = int | float | str | Sequence[int | float | str]
 #: What results can be written as for others.
@@ -123,9 +115,9 @@ def measure(
     from raybias.probes import question_items
     from raybias.report.files import rules_of_files
     from raybias.report.page import write_estimate_page
+    from raybias.stats.classes import positive_of
     from raybias.stats.foreign import Columns
     from raybias.stats.group_columns import check_cut
-    from raybias.stats.label_words import positive_of
 
     columns = Columns(
         label_column,
@@ -135,7 +127,7 @@ def measure(
         positive=positive_of(positive, threshold),
     )
     check_cut(columns.cut, columns.by)
-    tables = _tables(given)
+    tables = tables_of(given)
     named = columns.are_named or columns.positive.is_named or bool(metric)
     predicted, others = parted(tables, kind, named=named)
     paths = [str(each) for each in tables if not isinstance(each, pl.DataFrame)]
@@ -206,85 +198,9 @@ def _measure_predictions(
     return measure_predictions(files, wanted), classes.sentence
 
 
-@contextmanager
-def warnings_of_caller() -> Iterator[None]:
-    """Issue each different warning of a block once, as if the line that called this package did."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    frame, level = sys._getframe(), 1
-    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
-        frame, level = frame.f_back, level + 1
-    for category, text in dict.fromkeys((each.category, str(each.message)) for each in caught):
-        warnings.warn(text, category, stacklevel=level)
-
-
-def _is_inside(file: str) -> bool:
-    """Whether a line is of this package, or of the standard library's context managers."""
-    return file.startswith(_PACKAGE) or file.endswith("contextlib.py")
-
-
 def _texts(texts: str | Sequence[str]) -> tuple[str, ...]:
     """Return several texts; one is no sequence of its letters."""
     return (texts,) if isinstance(texts, str) else tuple(texts)
-
-
-def _tables(given: Given) -> list[str | Path | pl.DataFrame]:
-    """Return paths as they are, and tables as frames of Polars."""
-    if isinstance(given, str | Path | pl.DataFrame):
-        return [given]
-    if isinstance(given, pl.LazyFrame):
-        return [given.collect()]
-    if isinstance(given, Mapping):
-        return [_frame(given)]
-    if isinstance(given, pl.Series) or type(given).__name__ == "Series":
-        raise DataError(
-            "one column is no table of predictions",
-            where="the table",
-            cure="give a frame or a dict of columns, with label, group and pred",
-        )
-    if hasattr(given, "__arrow_c_stream__"):
-        return [_frame(given)]
-    if not isinstance(given, Iterable):
-        raise DataError(
-            f"{given!r} is no file and no table",
-            where="the table",
-            cure="give paths, a frame, or a dict of columns",
-        )
-    return [one for each in given for one in _tables(each)]
-
-
-def _frame(given: Given) -> pl.DataFrame:
-    """Make a frame of Polars of columns by name, or a frame of pandas or Arrow."""
-    with reading("the table", "as a table"):
-        if hasattr(given, "iloc"):
-            names = [str(name) for name in given.columns]
-            columns = [given.iloc[:, place] for place in range(len(names))]
-            return pl.DataFrame([*map(_column, _distinct(names), columns)])
-        if isinstance(given, Mapping):
-            return pl.DataFrame([_column(str(name), values) for name, values in given.items()])
-        return pl.DataFrame(given)
-
-
-def _distinct(names: Sequence[str]) -> Iterator[str]:
-    """Name columns that are there twice as Polars names those of a CSV."""
-    seen: Counter[str] = Counter()
-    for name in names:
-        yield f"{name}_duplicated_{seen[name] - 1}" if seen[name] else name
-        seen[name] += 1
-
-
-def _column(name: str, values: Any) -> pl.Series:
-    """Make a column; what Polars has no plain type for, such as intervals of pandas, is text."""
-    kind = getattr(values, "dtype", None)
-    listed = isinstance(values, list | tuple)
-    mixed = listed and len({type(value) for value in values if value is not None}) > 1
-    if mixed or str(kind) == "object" or "interval" in repr(kind):
-        missing = (value is None or str(value) in _MISSING for value in values)
-        texts = (None if no else str(value) for no, value in zip(missing, values, strict=True))
-        return pl.Series(name, list(texts), pl.String)
-    series = pl.Series(name, values)
-    return _column(name, series.to_numpy()) if series.dtype == pl.Object else series
 
 
 def compare(

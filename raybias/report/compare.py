@@ -40,8 +40,8 @@ from raybias.report.rendering import (
     table,
     worded,
 )
+from raybias.stats.classes import Positive
 from raybias.stats.conclusive import refusal, refused
-from raybias.stats.label_words import Positive
 from raybias.stats.predictions import classes_of, sources
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store

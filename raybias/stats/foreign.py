@@ -24,8 +24,9 @@ from raybias import schema
 from raybias.errors import DataError
 from raybias.formats.openings import REGARD_OPENING
 from raybias.stats.checks import warn
+from raybias.stats.classes import Classes, Positive
 from raybias.stats.group_columns import add_groups, check_names
-from raybias.stats.label_words import Classes, Positive, read_classes
+from raybias.stats.label_words import read_classes
 from raybias.table_files import (
     check_separator,
     conformed,

@@ -15,7 +15,7 @@ import polars as pl
 
 from raybias.errors import ConfigError, DataError
 from raybias.stats.checks import warn
-from raybias.stats.label_words import number_of
+from raybias.stats.classes import number_of
 from raybias.table_files import refuse, rename_reserved
 
 #: Columns over whose values results are pooled, as `schema.ALL`.
@@ -88,7 +88,7 @@ def _cut(column: pl.Series, bounds: Sequence[float], where: str) -> pl.Series:
         *(f"{low:g} to below {high:g}" for low, high in pairwise(bounds)),
         f"{bounds[-1]:g} and above",
     ]
-    return pl.Series(names)[np.digitize(numbers.to_numpy(), bounds)]
+    return pl.Series(names).gather(np.digitize(numbers.to_numpy(), bounds))
 
 
 def _refuse_missing(column: pl.Series, where: str) -> None:

@@ -7,86 +7,26 @@ each column; nothing is taken for "not the class" only because it is spelled oth
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
+import numpy as np
 import polars as pl
 
 from raybias import schema
-from raybias.errors import ConfigError, DataError
+from raybias.errors import DataError
+from raybias.stats.classes import BOOLEANS, SENTIMENT, Classes, Positive, number_of
 from raybias.table_files import refuse
 
 #: Words of a column that a message or a page lists.
 _LISTED: Final = 8
-_BOOLEANS: Final[Mapping[str, str]] = {"true": "1", "false": "0"}
 _TWO: Final = frozenset(("0", "1"))
 _THREE: Final = frozenset(("0", "1", "2"))
-#: The codes of sentiment, by word and by number.
-_SENTIMENT: Final[Mapping[str, int]] = {
-    **{name: number for number, name in enumerate(schema.LABELS)},
-    **{str(number): number for number in range(len(schema.LABELS))},
-}
 _CURE: Final = "correct the row or leave it out"
 #: From this score on an example is predicted to be of the class, if the table has no predictions.
 CALLED: Final = 0.5
-
-
-@dataclass(frozen=True)
-class Positive:
-    """The class that metrics of one class are about, as a user names it.
-
-    Attributes
-    ----------
-    words: its words, in whichever column has them; none if no class is named.
-    by_column: its words in each column instead, by the column's name.
-    threshold: the number from which on a prediction, or a score, is of the class; None for none.
-    """
-
-    words: tuple[str, ...] = ()
-    by_column: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    threshold: float | None = None
-
-    @property
-    def is_named(self) -> bool:
-        """Whether the user names a class."""
-        return bool(self.words or self.by_column)
-
-
-def positive_of(named: Any, threshold: float | None = None) -> Positive:
-    """Read the class that a user names: a value, several, or values by column; None for none."""
-    if isinstance(named, Mapping):
-        by_column = {str(name): _words_of(values) for name, values in named.items()}
-        return Positive(by_column=by_column, threshold=threshold)
-    return Positive(() if named is None else _words_of(named), threshold=threshold)
-
-
-def _words_of(values: Any) -> tuple[str, ...]:
-    several = isinstance(values, Iterable) and not isinstance(values, str)
-    return tuple(str(value).strip() for value in (values if several else [values]))
-
-
-@dataclass(frozen=True)
-class Classes:
-    """What the labels and predictions of a table stand for.
-
-    Attributes
-    ----------
-    codes: the columns `label` and `pred` as schema.Label, or as 1 for the class and 0 for others;
-        empty for files of our own, which have no other codes.
-    is_sentiment: whether they are negative, neutral and positive.
-    positive: the code of the class that metrics of one class are about; None for the last.
-    sentence: what was taken as the class in each column, for people.
-    is_recoded: whether the codes are not the table's own numbers.
-    """
-
-    codes: Mapping[str, pl.Series]
-    is_sentiment: bool
-    positive: int | None
-    sentence: str
-    is_recoded: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,7 +53,7 @@ class _Column:
     @cached_property
     def has_numbers(self) -> bool:
         """Whether all values are numbers or booleans."""
-        booleans = _BOOLEANS.keys()
+        booleans = BOOLEANS.keys()
         return all(
             text.lower() in booleans or number_of(text) is not None for text in self.spellings
         )
@@ -125,7 +65,7 @@ class _Column:
             return text
         number = number_of(text)
         if number is None:
-            return _BOOLEANS.get(text.lower(), text)
+            return BOOLEANS.get(text.lower(), text)
         return str(int(number)) if number.is_integer() else repr(number)
 
     @cached_property
@@ -145,19 +85,10 @@ class _Column:
         more = f" and {len(shown) - _LISTED} more" if len(shown) > _LISTED else ""
         return f"{self.name} has {', '.join(shown[:_LISTED])}{more}"
 
-    def codes(self, code_of: Callable[[str], int]) -> pl.Series:
+    def codes(self, codes: Mapping[str, int]) -> pl.Series:
         """Replace each word by its code."""
-        by_text = {text: code_of(self.word_of(text)) for text in self.spellings}
+        by_text = {text: codes[self.word_of(text)] for text in self.spellings}
         return self.texts.replace_strict(by_text, return_dtype=pl.Int8).alias(self.role)
-
-
-def number_of(text: str) -> float | None:
-    """Parse a finite number; None for any other text."""
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def read_classes(
@@ -279,7 +210,7 @@ def _read_named(columns: Sequence[_Column], positive: Positive, where: str) -> C
     if len(named) == 1 and not positive.by_column:
         (word,) = named
         if _are_sentiment(columns):
-            return _sentiment(columns, _SENTIMENT[word])
+            return _sentiment(columns, SENTIMENT[word])
         if _all_words(columns) <= _TWO and positive.threshold is None:
             return _two_classes(columns, {role: {word} for role in chosen}, kept=word)
     for column in columns:
@@ -381,13 +312,12 @@ def _two_classes(
     parts = " and ".join(
         f"{column.name} is {_quoted(column, chosen[column.role])}" for column in columns
     )
+    codes = {}
+    for column in columns:
+        ones = {"1"} if kept else chosen[column.role]
+        codes[column.role] = column.codes({word: int(word in ones) for word in column.words})
     return Classes(
-        {
-            column.role: column.codes(
-                lambda word, role=column.role: int(word == "1" if kept else word in chosen[role])
-            )
-            for column in columns
-        },
+        codes,
         is_sentiment=False,
         positive=int(kept) if kept else None,
         sentence=f"Rates are those of the class for which {parts}.",
@@ -403,12 +333,16 @@ def _quoted(column: _Column, words: Set[str]) -> str:
 
 def _sentiment(columns: Sequence[_Column], positive: int | None) -> Classes:
     """Code the columns as schema.Label."""
+    codes = {}
+    for column in columns:
+        numbers = {word: SENTIMENT[word.lower()] for word in column.words}
+        codes[column.role] = column.codes(numbers)
     names = " and ".join(column.name for column in columns)
     sentence = f"{names} are read as sentiment: 0 negative, 1 neutral, 2 positive."
     if positive is not None:
         sentence += f" Rates of one class are those of {positive}, {schema.LABELS[positive]}."
     return Classes(
-        {column.role: column.codes(lambda word: _SENTIMENT[word.lower()]) for column in columns},
+        codes,
         is_sentiment=True,
         positive=positive,
         sentence=sentence,
@@ -423,8 +357,8 @@ def _with_threshold(
     cure = "--threshold needs numbers; --positive takes words"
     refuse(~numbers.is_finite().fill_null(False), column, "is not a number", where, cure)
     least = CALLED if threshold is None else threshold
-    low, high = numbers.min(), numbers.max()
-    if threshold is not None and not low < threshold <= high:  # type: ignore[operator]
+    low, high = (float(end) for end in np.quantile(numbers.to_numpy(), [0, 1]))
+    if threshold is not None and not low < threshold <= high:
         raise DataError(
             f"{column.name} is from {low:g} to {high:g}: --threshold {threshold:g} parts nothing",
             where=where,
@@ -438,43 +372,3 @@ def _with_threshold(
         sentence=f"{found.sentence.removesuffix('.')} and {column.name} is {beyond} {least:g}.",
         is_recoded=found.is_recoded,
     )
-
-
-def own_classes(positive: Positive) -> Classes:
-    """Return the classes of files in schema.PREDICTIONS, in which labels are numbers.
-
-    Raises ConfigError: the class that is named is not one of their labels.
-    """
-    if not positive.is_named:
-        return Classes({}, is_sentiment=False, positive=None, sentence="")
-    named = [word for words in (positive.words, *positive.by_column.values()) for word in words]
-    numbers = {_SENTIMENT.get(_plain_number(word)) for word in named}
-    (code, *others) = numbers
-    if others or code is None:
-        raise ConfigError(
-            f"--positive {','.join(named)} is no label of these files",
-            cure=f"choose one of {', '.join(map(str, range(len(schema.LABELS))))}",
-        )
-    return Classes({}, False, code, f"Rates are those of the class for which pred is `{code}`.")
-
-
-def _plain_number(text: str) -> str:
-    """Write `1.0` and `True` as `1`; any other text in lower case."""
-    number = number_of(text)
-    if number is not None and number.is_integer():
-        return str(int(number))
-    return _BOOLEANS.get(text.lower(), text.lower())
-
-
-def common_classes(found: Mapping[str, Classes]) -> Classes:
-    """Return what the labels of several files stand for; `DataError` if that differs."""
-    (first, one), *others = found.items()
-    for where, other in others:
-        if (one.is_sentiment, one.positive) != (other.is_sentiment, other.positive):
-            raise DataError(
-                f"its labels are not those of {first}: {one.sentence} {other.sentence}",
-                where=where,
-                cure="measure the files one by one",
-            )
-    sentences = dict.fromkeys(classes.sentence for classes in found.values() if classes.sentence)
-    return Classes({}, one.is_sentiment, one.positive, " ".join(sentences))

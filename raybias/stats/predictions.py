@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from raybias import schema
 from raybias.errors import DataError
 from raybias.stats.checks import warn
+from raybias.stats.classes import Classes, Positive, common_classes, own_classes
 from raybias.stats.foreign import EXTRA, Columns, classes_in, plain_predictions, read_paper_tsv
 from raybias.stats.group_columns import POOLED
-from raybias.stats.label_words import Classes, Positive, common_classes, own_classes
 from raybias.storage import Store, reading, split_uri
 from raybias.table_files import columns_of, need_columns, read_frame, refuse, rename_reserved
 

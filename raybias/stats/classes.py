@@ -1,0 +1,125 @@
+"""What the labels and predictions of files stand for, and which class a user means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import polars as pl
+
+from raybias import schema
+from raybias.errors import ConfigError, DataError
+
+#: Booleans as numbers, by their word in lower case.
+BOOLEANS: Final[Mapping[str, str]] = {"true": "1", "false": "0"}
+#: The codes of sentiment, by word and by number.
+SENTIMENT: Final[Mapping[str, int]] = {
+    **{name: number for number, name in enumerate(schema.LABELS)},
+    **{str(number): number for number in range(len(schema.LABELS))},
+}
+
+
+@dataclass(frozen=True)
+class Positive:
+    """The class that metrics of one class are about, as a user names it.
+
+    Attributes
+    ----------
+    words: its words, in whichever column has them; none if no class is named.
+    by_column: its words in each column instead, by the column's name.
+    threshold: the number from which on a prediction, or a score, is of the class; None for none.
+    """
+
+    words: tuple[str, ...] = ()
+    by_column: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    threshold: float | None = None
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the user names a class."""
+        return bool(self.words or self.by_column)
+
+
+def positive_of(named: Any, threshold: float | None = None) -> Positive:
+    """Read the class that a user names: a value, several, or values by column; None for none."""
+    if isinstance(named, Mapping):
+        by_column = {str(name): _words_of(values) for name, values in named.items()}
+        return Positive(by_column=by_column, threshold=threshold)
+    return Positive(() if named is None else _words_of(named), threshold=threshold)
+
+
+def _words_of(values: Any) -> tuple[str, ...]:
+    several = isinstance(values, Iterable) and not isinstance(values, str)
+    return tuple(str(value).strip() for value in (values if several else [values]))
+
+
+@dataclass(frozen=True)
+class Classes:
+    """What the labels and predictions of a table stand for.
+
+    Attributes
+    ----------
+    codes: the columns `label` and `pred` as schema.Label, or as 1 for the class and 0 for others;
+        empty for files of our own, which have no other codes.
+    is_sentiment: whether they are negative, neutral and positive.
+    positive: the code of the class that metrics of one class are about; None for the last.
+    sentence: what was taken as the class in each column, for people.
+    is_recoded: whether the codes are not the table's own numbers.
+    """
+
+    codes: Mapping[str, pl.Series]
+    is_sentiment: bool
+    positive: int | None
+    sentence: str
+    is_recoded: bool = False
+
+
+def number_of(text: str) -> float | None:
+    """Parse a finite number; None for any other text."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def own_classes(positive: Positive) -> Classes:
+    """Return the classes of files in schema.PREDICTIONS, in which labels are numbers.
+
+    Raises ConfigError: the class that is named is not one of their labels.
+    """
+    if not positive.is_named:
+        return Classes({}, is_sentiment=False, positive=None, sentence="")
+    named = [word for words in (positive.words, *positive.by_column.values()) for word in words]
+    numbers = {SENTIMENT.get(_plain_number(word)) for word in named}
+    (code, *others) = numbers
+    if others or code is None:
+        raise ConfigError(
+            f"--positive {','.join(named)} is no label of these files",
+            cure=f"choose one of {', '.join(map(str, range(len(schema.LABELS))))}",
+        )
+    return Classes({}, False, code, f"Rates are those of the class for which pred is `{code}`.")
+
+
+def _plain_number(text: str) -> str:
+    """Write `1.0` and `True` as `1`; any other text in lower case."""
+    number = number_of(text)
+    if number is not None and number.is_integer():
+        return str(int(number))
+    return BOOLEANS.get(text.lower(), text.lower())
+
+
+def common_classes(found: Mapping[str, Classes]) -> Classes:
+    """Return what the labels of several files stand for; `DataError` if that differs."""
+    (first, one), *others = found.items()
+    for where, other in others:
+        if (one.is_sentiment, one.positive) != (other.is_sentiment, other.positive):
+            raise DataError(
+                f"its labels are not those of {first}: {one.sentence} {other.sentence}",
+                where=where,
+                cure="measure the files one by one",
+            )
+    sentences = dict.fromkeys(classes.sentence for classes in found.values() if classes.sentence)
+    return Classes({}, one.is_sentiment, one.positive, " ".join(sentences))
