@@ -126,10 +126,11 @@ def select_columns(frame: pl.DataFrame, columns: Collection[str], where: str) ->
 
 def without_repeated(frame: pl.DataFrame, where: str) -> pl.DataFrame:
     """Drop columns that repeat another of the same name; `DataError` if they differ."""
+    names = {*frame.columns}
     repeated = [name for name in frame.columns if _TWICE.search(name)]
     for name in repeated:
         column = _TWICE.sub("", name)
-        if column in frame.columns and not frame[name].equals(frame[column]):
+        if column in names and not frame[name].equals(frame[column]):
             raise DataError(
                 f"has the column {column} twice, and they differ",
                 where=where,

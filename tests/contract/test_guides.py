@@ -24,6 +24,7 @@ from support.answer_data import bbq_line
 from support.commands import exit_code
 from support.documents import ROOT, blocks
 from support.report_outs import make_study, write_out
+from support.stats_data import two_years
 from support.studies import NO_RAY, save
 
 DOCS = ROOT / "docs"
@@ -114,7 +115,7 @@ def test_the_page_on_metrics(shared: Path) -> None:
     published.mkdir(parents=True)
     file = shared / published / "regard_opt-125m.tsv.gz"
     shutil.copy(file, published)
-    shape, listing, loans, example = commands("metrics")
+    shape, listing, loans, *years, example = commands("metrics")
     follow(listing)
     follow(re.sub(r"\[.*\]", "", shape), **{"FILES...": str(file), "DIR": "first"})
     people = pl.DataFrame(
@@ -123,6 +124,9 @@ def test_the_page_on_metrics(shared: Path) -> None:
     words = pl.Series(["approved", "denied", "denied", "approved", "approved"] * 12)
     people.with_columns(paid=words, decided=words.reverse()).write_csv("loans.csv")
     follow(loans)
+    two_years(Path()).rename("compas-scores-two-years.csv")
+    for by_number_or_word in years:
+        follow(by_number_or_word)
     follow(example)
     assert Path("DIR/estimates.csv").exists()
 

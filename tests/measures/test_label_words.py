@@ -19,6 +19,7 @@ import raybias
 from raybias.errors import ConfigError, DataError
 from raybias.stats.checks import StatisticsWarning
 from support.commands import exit_code
+from support.stats_data import two_years
 
 RATES = ("selection_rate", "tpr", "fpr")
 #: Ways to write the other class and the class, in one column.
@@ -156,29 +157,6 @@ def test_codes_of_two_classes_are_never_sentiment() -> None:
     found = raybias.measure(three, report_classes=said.append)
     assert "negative_fpr" in {*found["score"]}
     assert "read as sentiment: 0 negative" in said[1]
-
-
-def two_years(folder: Path, **more: list[Any]) -> Path:
-    """A table in the layout of ProPublica's: two columns of one name, words and deciles."""
-    n = 400
-    decile = [n * 7 % 10 + 1 for n in range(n)]
-    columns: dict[str, list[Any]] = {
-        "id": [*range(n)],
-        "race": ["African-American" if n % 3 else "Caucasian" for n in range(n)],
-        "sex": ["Male" if n % 4 else "Female" for n in range(n)],
-        "age": [18 + n % 60 for n in range(n)],
-        "decile_score": decile,
-        "two_year_recid": [int(n % 7 < 3) for n in range(n)],
-        "score_text": [("Low", "Medium", "High")[(d > 4) + (d > 7)] for d in decile],
-        **more,
-    }
-    lines = [",".join([*columns, "decile_score", "id"])]
-    lines += [
-        ",".join(map(str, (*row, row[4], -row[0]))) for row in zip(*columns.values(), strict=True)
-    ]
-    path = folder / "two-years.csv"
-    path.write_text("\n".join(lines))
-    return path
 
 
 def fpr_by(path: Path, column: str) -> dict[str, float]:

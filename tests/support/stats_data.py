@@ -184,3 +184,26 @@ def read_predictions(paths: Sequence[str | Path]) -> pl.DataFrame:
     """Files and folders of predictions as one table."""
     found = join_pieces(sources(paths), where=", ".join(map(str, paths)))
     return found.cast({pl.Categorical: pl.String})
+
+
+def two_years(folder: Path, **more: list[Any]) -> Path:
+    """A table in the layout of ProPublica's: two columns of one name, words and deciles."""
+    n = 400
+    decile = [n * 7 % 10 + 1 for n in range(n)]
+    columns: dict[str, list[Any]] = {
+        "id": [*range(n)],
+        "race": ["African-American" if n % 3 else "Caucasian" for n in range(n)],
+        "sex": ["Male" if n % 4 else "Female" for n in range(n)],
+        "age": [18 + n % 60 for n in range(n)],
+        "decile_score": decile,
+        "two_year_recid": [int(n % 7 < 3) for n in range(n)],
+        "score_text": [("Low", "Medium", "High")[(d > 4) + (d > 7)] for d in decile],
+        **more,
+    }
+    lines = [",".join([*columns, "decile_score", "id"])]
+    lines += [
+        ",".join(map(str, (*row, row[4], -row[0]))) for row in zip(*columns.values(), strict=True)
+    ]
+    path = folder / "two-years.csv"
+    path.write_text("\n".join(lines))
+    return path
