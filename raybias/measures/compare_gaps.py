@@ -118,14 +118,14 @@ def of_two_classes(arms: Sequence[Matched], rules: Rules) -> tuple[list[Matched]
 
     Arms with more labels, and rules, stay as they are.
     """
-    frames = [frame for each in arms for frame in (each.base, each.candidate)]
+    frames = [frame for pair in arms for frame in (pair.base, pair.candidate)]
     codes = {*pl.concat(frame[name] for frame in frames for name in ("label", "pred")).drop_nulls()}
     if len(codes) > 2:
         return [*arms], rules
     last = max(1, *codes)
     coded = [
-        replace(each, base=as_class(each.base, last), candidate=as_class(each.candidate, last))
-        for each in arms
+        replace(pair, base=as_class(pair.base, last), candidate=as_class(pair.candidate, last))
+        for pair in arms
     ]
     methods = frozenset(str(frame["method"][0]) for frame in frames)
     changed = {"metrics": OF_TWO_CLASSES, "judged": methods}
@@ -135,7 +135,7 @@ def of_two_classes(arms: Sequence[Matched], rules: Rules) -> tuple[list[Matched]
 def groups_without_rows(arms: Sequence[Matched], metrics: Sequence[str]) -> list[str]:
     """Name the groups of which no row counts in a rate, such as `fpr of old (age)`."""
     by = ["attribute", "group"]
-    cells = pl.concat(count_cells(arm) for each in arms for arm in (each.base, each.candidate))
+    cells = pl.concat(count_cells(arm) for pair in arms for arm in (pair.base, pair.candidate))
     counts = counted_by(cells, by, metrics).filter(n_items=0).cast({"score": pl.String})
     rows = counts.select("score", "group", "attribute").unique().sort(pl.all()).iter_rows()
     return [f"{score} of {group} ({attribute})" for score, group, attribute in rows]

@@ -111,9 +111,9 @@ def _plain_number(text: str) -> str:
     return BOOLEANS.get(text.lower(), text.lower())
 
 
-def common_classes(found: Mapping[str, Classes]) -> Classes:
+def common_classes(by_file: Mapping[str, Classes]) -> Classes:
     """Return what the labels of several files stand for; `DataError` if that differs."""
-    (first, one), *others = found.items()
+    (first, one), *others = by_file.items()
     for where, other in others:
         if (one.is_sentiment, one.positive) != (other.is_sentiment, other.positive):
             raise DataError(
@@ -121,5 +121,5 @@ def common_classes(found: Mapping[str, Classes]) -> Classes:
                 where=where,
                 cure="measure the files one by one",
             )
-    sentences = dict.fromkeys(classes.sentence for classes in found.values() if classes.sentence)
+    sentences = dict.fromkeys(classes.sentence for classes in by_file.values() if classes.sentence)
     return Classes({}, one.is_sentiment, one.positive, " ".join(sentences))

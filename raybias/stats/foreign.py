@@ -44,7 +44,7 @@ EXTRA: Final = pl.Schema({"score": pl.Float64(), "source_id": pl.String()})
 BLOCK: Final = "items "
 _BLOCKS: Final = 1_000
 _TYPES: Final = pl.Schema({**pl.Schema(schema.PREDICTIONS), **EXTRA})
-_CURE: Final = "mend the row or leave it out"
+_CURE: Final = "correct the row or leave it out"
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Columns:
 
         Raises DataError: the table lacks a column that is named.
         """
-        own = [name for name in (self.label, self.pred) if name not in ("label", "pred")]
-        for name in (*own, *self.by):
+        renamed = [name for name in (self.label, self.pred) if name not in ("label", "pred")]
+        for name in (*renamed, *self.by):
             if name not in names:
                 raise DataError(
                     f"has no column {name!r}",
@@ -117,34 +117,34 @@ def plain_predictions(
     classes = classes_in(table, columns, where)
     table = _named(select_columns(table, columns.used(table.columns, where), where), columns, where)
     there = table.columns
-    found = table.with_columns(*classes.codes.values())
+    frame = table.with_columns(*classes.codes.values())
     if "score" in there:
-        found = found.with_columns(_score(table, columns, where))
+        frame = frame.with_columns(_score(table, columns, where))
     if "scores" in there and classes.is_recoded:
         warn(f"{where}: `scores` are not read, since which of them is of the class is not known")
-        found = found.drop("scores")
+        frame = frame.drop("scores")
     if columns.by:
-        found = add_groups(found, columns.by, columns.cut, where)
+        frame = add_groups(frame, columns.by, columns.cut, where)
     stem = name.rstrip("/").rpartition("/")[2].split(".")[0]
     for column, default in (("model", stem), ("attribute", "group")):
-        if column not in found.columns:
-            found = found.with_columns(pl.lit(default).alias(column))
-    _refuse_empty(found, ("model", "attribute", "group"), where)
-    found = check_names(found, where)
+        if column not in frame.columns:
+            frame = frame.with_columns(pl.lit(default).alias(column))
+    _refuse_empty(frame, ("model", "attribute", "group"), where)
+    frame = check_names(frame, where)
     filled = [
         (
             pl.col(name).cast(pl.String) if name in there else pl.lit(None, pl.String).alias(name)
         ).fill_null("original" if name == "style" else "")
         for name in ("run_id", "method", "dataset", "probe", "style")
     ]
-    found = found.with_columns(*filled, parsed=pl.lit(True))
-    own = [*schema.KEYS, "attribute"]
+    frame = frame.with_columns(*filled, parsed=pl.lit(True))
+    within = [*schema.KEYS, "attribute"]
     if "item_id" not in there:
-        place = pl.int_range(pl.len()).over([*own, "run_id"]).cast(pl.String).str.zfill(9)
-        found = found.with_columns(item_id=pl.col("attribute") + "." + place)
+        number = pl.int_range(pl.len()).over([*within, "run_id"]).cast(pl.String).str.zfill(9)
+        frame = frame.with_columns(item_id=pl.col("attribute") + "." + number)
     known = [unit for unit in ("template_id", "source_id") if unit in there]
-    found = found.with_columns(template_id=unit_of(own, known))
-    return conformed(found, _TYPES)
+    frame = frame.with_columns(template_id=unit_of(within, known))
+    return conformed(frame, _TYPES)
 
 
 def _named(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame:
@@ -163,15 +163,15 @@ def _named(table: pl.DataFrame, columns: Columns, where: str) -> pl.DataFrame:
         "predictions need label, group, and pred or score; --label-column, --pred-column and --by "
         "name columns that are called otherwise",
     )
-    called = {name: pl.col(own) for name, own in asked.items() if own in table.columns}
-    return table.with_columns(**called)
+    columns_by_role = {name: pl.col(called) for name, called in asked.items() if called in table}
+    return table.with_columns(**columns_by_role)
 
 
 def _score(table: pl.DataFrame, columns: Columns, where: str) -> pl.Series:
     """Read the score of class 1, a probability unless predictions are made of it by a threshold."""
-    given = table["score"]
-    score = given.cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
-    refuse(~score.is_finite().fill_null(False), given, "is not a number", where, _CURE)
+    column = table["score"]
+    score = column.cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
+    refuse(~score.is_finite().fill_null(False), column, "is not a number", where, _CURE)
     if columns.positive.threshold is not None and not score.is_between(0, 1).all():
         return pl.Series("score", [None] * len(score), pl.Float64)
     cure = (
@@ -179,7 +179,7 @@ def _score(table: pl.DataFrame, columns: Columns, where: str) -> pl.Series:
         "with --pred-column score"
     )
     beyond = ~score.is_between(0, 1)
-    refuse(beyond, given, "is no score of class 1: not within 0 and 1", where, cure)
+    refuse(beyond, column, "is no score of class 1: not within 0 and 1", where, cure)
     return score
 
 

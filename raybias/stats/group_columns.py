@@ -73,7 +73,7 @@ def check_cut(cut: Mapping[str, Sequence[float]], by: Sequence[str]) -> None:
             )
         if not bounds or any(not low < high for low, high in pairwise(bounds)):
             raise ConfigError(
-                f"the bounds of {name} do not rise: {', '.join(f'{each:g}' for each in bounds)}",
+                f"the bounds of {name} do not rise: {', '.join(f'{bound:g}' for bound in bounds)}",
                 cure=f"such as --cut {name}=25,45",
             )
 

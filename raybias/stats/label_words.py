@@ -110,8 +110,8 @@ def read_classes(
     by_number = "pred" not in table.columns or positive.threshold is not None
     if not by_number:
         columns.append(_column(table, "pred", names["pred"], where))
-    found = _read_named(columns, positive, where) if positive.is_named else _read_plain(columns)
-    if found is None:
+    classes = _read_named(columns, positive, where) if positive.is_named else _read_plain(columns)
+    if classes is None:
         _refuse_odd(columns, where)
         raise DataError(
             f"its words do not tell which is the class: {_listed(columns)}",
@@ -119,17 +119,17 @@ def read_classes(
             cure=_cure(columns),
         )
     if not by_number:
-        return found
+        return classes
     role = "pred" if "pred" in table.columns else "score"
     name = names["pred"] if role == "pred" else role
     of_one = positive.is_named or columns[0].words <= _TWO or role == "pred"
-    if found.is_sentiment or not of_one:
+    if classes.is_sentiment or not of_one:
         raise DataError(
             f"{name} is of one class, and the labels do not tell which: {columns[0].listed}",
             where=where,
             cure=_cure(columns),
         )
-    return _with_threshold(found, table[role].alias(name), positive.threshold, where)
+    return _with_threshold(classes, table[role].alias(name), positive.threshold, where)
 
 
 def _column(table: pl.DataFrame, role: str, name: str, where: str) -> _Column:
@@ -274,22 +274,22 @@ def _check_chosen(
     column: _Column, chosen: Mapping[str, set[str]], columns: Sequence[_Column], where: str
 ) -> None:
     """Refuse a column that lacks the class, has nothing else, or spells it in several ways."""
-    mine = chosen[column.role]
-    if not mine:
+    words = chosen[column.role]
+    if not words:
         raise DataError(
             f"no {column.name} is of the class: {_listed(columns)}",
             where=where,
             cure=_cure(columns, chosen),
         )
     every = _TWO if column.words <= _TWO else column.words
-    if len(every) > 1 and mine >= every:
+    if len(every) > 1 and words >= every:
         raise DataError(
             f"every {column.name} is of the class: {_listed(columns)}",
             where=where,
             cure=_cure(columns),
         )
-    folded = {_folded(word): word for word in mine}
-    for word in sorted(column.words - mine):
+    folded = {_folded(word): word for word in words}
+    for word in sorted(column.words - words):
         if _folded(word) in folded:
             one = folded[_folded(word)]
             raise DataError(
@@ -350,7 +350,7 @@ def _sentiment(columns: Sequence[_Column], positive: int | None) -> Classes:
 
 
 def _with_threshold(
-    found: Classes, column: pl.Series, threshold: float | None, where: str
+    classes: Classes, column: pl.Series, threshold: float | None, where: str
 ) -> Classes:
     """Predict the class from a number on, in a column of predictions or scores."""
     numbers = column.cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
@@ -364,11 +364,11 @@ def _with_threshold(
             where=where,
             cure="name a number between these; or another column with --pred-column",
         )
-    beyond = "below" if found.positive == 0 else "at least"
+    beyond = "below" if classes.positive == 0 else "at least"
     return Classes(
-        {**found.codes, "pred": (numbers >= least).cast(pl.Int8).alias("pred")},
+        {**classes.codes, "pred": (numbers >= least).cast(pl.Int8).alias("pred")},
         is_sentiment=False,
-        positive=found.positive,
-        sentence=f"{found.sentence.removesuffix('.')} and {column.name} is {beyond} {least:g}.",
-        is_recoded=found.is_recoded,
+        positive=classes.positive,
+        sentence=f"{classes.sentence.removesuffix('.')} and {column.name} is {beyond} {least:g}.",
+        is_recoded=classes.is_recoded,
     )

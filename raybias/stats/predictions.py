@@ -159,17 +159,17 @@ def classes_of(files: Sequence[Source], positive: Positive) -> Classes:
 
     Raises DataError: as `Source.read_foreign`, or files whose labels differ.
     """
-    found = {file.uri: file.read_classes() for file in files if file.is_foreign}
-    own = [file.uri for file in files if not file.is_foreign]
-    if not found:
+    by_file = {file.uri: file.read_classes() for file in files if file.is_foreign}
+    others = [file.uri for file in files if not file.is_foreign]
+    if not by_file:
         return own_classes(positive)
-    if own and positive.is_named:
+    if others and positive.is_named:
         raise DataError(
             "is no table of others, and its class is named otherwise",
-            where=own[0],
+            where=others[0],
             cure="measure the files one by one",
         )
-    return common_classes(found)
+    return common_classes(by_file)
 
 
 def _expand(path: str) -> list[Source]:
@@ -191,11 +191,11 @@ def _expand(path: str) -> list[Source]:
             where=path,
             cure="name the files, or a study's OUT",
         )
-    found = [Source(store, name) for name in names]
-    if all(_PART.match(name) for name in names) and found[0].is_foreign:
+    files = [Source(store, name) for name in names]
+    if all(_PART.match(name) for name in names) and files[0].is_foreign:
         above, folder = split_uri(store.uri)
         return [Source(above, folder, parts=tuple(f"{folder}/{name}" for name in names))]
-    return found
+    return files
 
 
 def one_file(path: str, suffixes: Sequence[str], cure: str) -> Source | None:

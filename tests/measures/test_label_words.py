@@ -80,11 +80,13 @@ def test_rates_are_the_textbooks_or_refused(
 ) -> None:
     """Whatever two columns of codes, and whether their class is named in one word or in each."""
     codes = [CODES[label][positive], CODES[pred][positive]]
-    table = pl.DataFrame({
-        "group": [row[0] for row in rows],
-        "label": [str(CODES[label][row[1]]) for row in rows],
-        "pred": [str(CODES[pred][row[2]]) for row in rows],
-    })  # fmt: skip
+    table = pl.DataFrame(
+        {
+            "group": [row[0] for row in rows],
+            "label": [str(CODES[label][row[1]]) for row in rows],
+            "pred": [str(CODES[pred][row[2]]) for row in rows],
+        }
+    )
     # Of fewer values nobody could tell one pair of codes from another.
     shows_all = {(row[1], row[2]) for row in rows} == {*product((False, True), repeat=2)}
     words = {"label": codes[0], "pred": codes[1]} if named or not shows_all else codes[:1]
@@ -171,10 +173,14 @@ def fpr_by(path: Path, column: str) -> dict[str, float]:
     [
         ("--pred-column", "decile_score", "--threshold", "5"),
         ("--pred-column", "score_text", "--positive", "1,Medium,High"),
-        ("--pred-column", "score_text", "--positive",
-         "two_year_recid=1,score_text=Medium,score_text=High"),
+        (
+            "--pred-column",
+            "score_text",
+            "--positive",
+            "two_year_recid=1,score_text=Medium,score_text=High",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_table_as_downloaded_is_read_by_one_command(
     named: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,8 +204,10 @@ def test_a_column_of_many_values_is_cut_or_refused_before_work(tmp_path: Path) -
     n = 400
     path = two_years(tmp_path, dob=[f"19{n}" for n in range(n)], name=[f"n{n}" for n in range(n)])
     options: dict[str, Any] = {
-        "label_column": "two_year_recid", "pred_column": "decile_score", "threshold": 5,
-    }  # fmt: skip
+        "label_column": "two_year_recid",
+        "pred_column": "decile_score",
+        "threshold": 5,
+    }
     for by, message in (
         ("age", r"age has 60 different numbers, and at most 20.*--cut age=\d+,\d+"),
         ("dob", "dob has 400 different numbers"),
@@ -249,31 +257,39 @@ def test_groups_that_may_be_no_groups_are_warned_of(groups: list[str], message: 
 
 def test_a_group_or_model_called_all_is_never_what_stands_for_all(tmp_path: Path) -> None:
     rows = [("all" if n % 3 else "rest", n % 2 == 0, n % 5 < 2) for n in range(30)]
-    table = pl.DataFrame({
-        "group": [row[0] for row in rows],
-        "label": [int(row[1]) for row in rows],
-        "pred": [int(row[2]) for row in rows],
-    })  # fmt: skip
+    table = pl.DataFrame(
+        {
+            "group": [row[0] for row in rows],
+            "label": [int(row[1]) for row in rows],
+            "pred": [int(row[2]) for row in rows],
+        }
+    )
     table.write_csv(tmp_path / "all.csv")
     with pytest.warns(StatisticsWarning, match="is called"):
         found = raybias.measure(tmp_path / "all.csv", metric=["accuracy"])
     right = [(group, label == pred) for group, label, pred in rows]
     mean: Callable[[list[bool]], float] = lambda some: sum(some) / len(some)  # noqa: E731
     accuracy = found.filter(score="accuracy", statistic="rate", model="all (model)")
-    assert dict(accuracy.select("group", "value").iter_rows()) == pytest.approx({
-        "all (group)": mean([hit for group, hit in right if group == "all"]),
-        "rest": mean([hit for group, hit in right if group == "rest"]),
-        "all": mean([hit for _, hit in right]),
-    })  # fmt: skip
+    assert dict(accuracy.select("group", "value").iter_rows()) == pytest.approx(
+        {
+            "all (group)": mean([hit for group, hit in right if group == "all"]),
+            "rest": mean([hit for group, hit in right if group == "rest"]),
+            "all": mean([hit for _, hit in right]),
+        }
+    )
     both = table.with_columns(group=pl.Series(["all", "all (group)"] * 15))
     with pytest.raises(DataError, match=r"has both 'all' and 'all \(group\)'; rename 'all'"):
         raybias.measure(both)
 
 
 def test_a_folder_of_part_files_is_one_table(tmp_path: Path) -> None:
-    table = pl.DataFrame({
-        "group": ["a", "b"] * 15, "label": [0, 1, 1] * 10, "pred": [1, 0, 1, 1, 0] * 6,
-    })  # fmt: skip
+    table = pl.DataFrame(
+        {
+            "group": ["a", "b"] * 15,
+            "label": [0, 1, 1] * 10,
+            "pred": [1, 0, 1, 1, 0] * 6,
+        }
+    )
     table.write_csv(tmp_path / "table.csv")
     one = raybias.measure(tmp_path / "table.csv")
     for folder, write in (("table", pl.DataFrame.write_parquet), ("x.csv", pl.DataFrame.write_csv)):
@@ -304,10 +320,14 @@ def test_a_folder_of_tables_has_a_model_for_each(tmp_path: Path) -> None:
 def people(n: int = 60) -> pd.DataFrame:
     """A frame of pandas."""
     random = np.random.default_rng(5)
-    return pd.DataFrame({
-        "label": random.integers(0, 2, n), "pred": random.integers(0, 2, n),
-        "sex": random.choice(["female", "male"], n), "age": random.integers(18, 80, n),
-    })  # fmt: skip
+    return pd.DataFrame(
+        {
+            "label": random.integers(0, 2, n),
+            "pred": random.integers(0, 2, n),
+            "sex": random.choice(["female", "male"], n),
+            "age": random.integers(18, 80, n),
+        }
+    )
 
 
 def test_frames_of_every_kind_are_read_or_one_line() -> None:
@@ -357,11 +377,19 @@ def test_equal_rates_are_no_finding(
 ) -> None:
     """A classifier that reads the template alone treats groups of any number of words alike."""
     rows = [
-        {"group": f"g{g}", "template_id": f"t{t}", "item_id": f"{g}.{t}.{w}", "run_id": run,
-         "label": t % 3, "pred": (t + (t in wrong)) % 3}
+        {
+            "group": f"g{g}",
+            "template_id": f"t{t}",
+            "item_id": f"{g}.{t}.{w}",
+            "run_id": run,
+            "label": t % 3,
+            "pred": (t + (t in wrong)) % 3,
+        }
         for run in ("r1", "r2")[: 1 + several]
-        for g, number in enumerate(words) for t in range(templates) for w in range(number)
-    ]  # fmt: skip
+        for g, number in enumerate(words)
+        for t in range(templates)
+        for w in range(number)
+    ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StatisticsWarning)
         found = raybias.measure(pl.DataFrame(rows), kind="predictions")

@@ -34,9 +34,7 @@ pytestmark = pytest.mark.long
 def tables(draw: st.DrawFn) -> pl.DataFrame:
     """A small table of predictions, whose groups have some of the labels and some rows."""
     classes = draw(st.sampled_from([2, 2, 3]))
-    runs, models, templates, words = (
-        draw(st.integers(0, most)) for most in (3, 2, 4, 2)
-    )  # fmt: skip
+    runs, models, templates, words = (draw(st.integers(0, most)) for most in (3, 2, 4, 2))
     scored = classes == 2 and draw(st.booleans())
     labels = st.lists(st.integers(0, classes - 1), min_size=1, unique=True)
     people = []
@@ -141,10 +139,17 @@ def items(draw: st.DrawFn) -> pl.DataFrame:
             cells = [(t, word) for t in range(templates) for word in words]
             kept = draw(st.lists(st.sampled_from(cells), min_size=1, unique=True))
             rows += [
-                (f"{attribute}-{group}-{t}-{word}", t % 3, attribute, group, f"{group} {t} {word}",
-                 f"t{t}" if placed else None, word)
+                (
+                    f"{attribute}-{group}-{t}-{word}",
+                    t % 3,
+                    attribute,
+                    group,
+                    f"{group} {t} {word}",
+                    f"t{t}" if placed else None,
+                    word,
+                )
                 for t, word in kept
-            ]  # fmt: skip
+            ]
     return items_frame(rows)
 
 
@@ -170,14 +175,17 @@ def test_an_out_of_a_ragged_probe_is_reported_exported_and_compared(
     rates: bool,
 ) -> None:
     folder = tmp_path_factory.mktemp("out")
-    study = parse_study({
-        "name": "ragged", "profile": profile,
-        "backbones": [{"id": "m1"}, {"id": "m2"}],
-        "training": [{"source": "planted"}],
-        "probes": [{"source": "planted", "name": "mine", "reference_groups": {}}],
-        "methods": [{"kind": "soft_prompt", "seeds": [*range(1, seeds + 1)], "keep": seeds}],
-        "statistics": {"metrics": ["selection_rate", "tpr", "fpr"]} if rates else {},
-    })  # fmt: skip
+    study = parse_study(
+        {
+            "name": "ragged",
+            "profile": profile,
+            "backbones": [{"id": "m1"}, {"id": "m2"}],
+            "training": [{"source": "planted"}],
+            "probes": [{"source": "planted", "name": "mine", "reference_groups": {}}],
+            "methods": [{"kind": "soft_prompt", "seeds": [*range(1, seeds + 1)], "keep": seeds}],
+            "statistics": {"metrics": ["selection_rate", "tpr", "fpr"]} if rates else {},
+        }
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for name, seed in (("one", 1), ("two", 2)):

@@ -36,10 +36,17 @@ def sentences(random: Random, folder: Path) -> dict[str, Any]:
     for group in ("old", "young", "adult")[: random.randint(1, 3)]:
         labels = random.choice([[0, 1, 2], [0], [1, 2], [2]])
         rows += [
-            {"text": f"the {group} man sang {t} {word}", "label": labels[t % len(labels)],
-             "attribute": "age", "group": group, "template_id": f"t{t}", "term": f"{group} {word}"}
-            for t in range(3) for word in ("a", "b")
-        ]  # fmt: skip
+            {
+                "text": f"the {group} man sang {t} {word}",
+                "label": labels[t % len(labels)],
+                "attribute": "age",
+                "group": group,
+                "template_id": f"t{t}",
+                "term": f"{group} {word}",
+            }
+            for t in range(3)
+            for word in ("a", "b")
+        ]
     left_out = random.choice([[], ["term"], ["template_id"]])
     pl.DataFrame(keep_some(random, rows)).drop(left_out).write_csv(folder / "probe.csv")
     method = {"kind": "zero_shot", "seeds": random.choice([[1], [1, 2]])}
@@ -50,13 +57,24 @@ def decisions(random: Random, folder: Path) -> dict[str, Any]:
     """Decisions about people, of whom some are missing, perhaps the reference too."""
     people = [*product(range(random.randint(1, 3)), ("30", "60"), ("male", "female"))]
     rows = [
-        {"decision_id": f"d{n}", "text": f"The {age} {gender} asks {n}.",
-         "age": age, "gender": gender}
+        {
+            "decision_id": f"d{n}",
+            "text": f"The {age} {gender} asks {n}.",
+            "age": age,
+            "gender": gender,
+        }
         for n, age, gender in people
-    ]  # fmt: skip
+    ]
     pl.DataFrame(keep_some(random, rows)).write_csv(folder / "decisions.csv")
-    card = {"kind": "decision", "about": "loans", "file": "decisions.csv", "units": "decisions",
-            "people": ["age", "gender"], "harm": "a no", "metric": "log odds"}  # fmt: skip
+    card = {
+        "kind": "decision",
+        "about": "loans",
+        "file": "decisions.csv",
+        "units": "decisions",
+        "people": ["age", "gender"],
+        "harm": "a no",
+        "metric": "log odds",
+    }
     card |= random.choice([{}, {"reference": {"age": "30", "gender": "male"}}])
     (folder / "card.yaml").write_text(yaml.safe_dump(card))
     probe = {"source": "decisions", "name": "mine", "data": "card.yaml"}
@@ -75,11 +93,16 @@ def options(random: Random, folder: Path) -> dict[str, Any]:
 def triples(random: Random, folder: Path) -> dict[str, Any]:
     """Triples of terms of one, or of tasks and domains without the other."""
     rows = [
-        {"domain": random.choice(["race", "age"]), "task": random.choice(["x", "y"]),
-         "term": f"t{n % 2}", "stereotype": f"a {n} man", "anti_stereotype": f"the {n} man",
-         "unrelated": f"some {n} child"}
+        {
+            "domain": random.choice(["race", "age"]),
+            "task": random.choice(["x", "y"]),
+            "term": f"t{n % 2}",
+            "stereotype": f"a {n} man",
+            "anti_stereotype": f"the {n} man",
+            "unrelated": f"some {n} child",
+        }
         for n in range(random.randint(1, 4))
-    ]  # fmt: skip
+    ]
     pl.DataFrame(rows).write_csv(folder / "triples.csv")
     probe = {"source": "triples", "name": "mine", "data": "triples.csv"}
     return {"questions": [probe], "methods": [{"kind": "triple_likelihood"}]}
