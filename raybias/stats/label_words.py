@@ -7,6 +7,7 @@ each column; nothing is taken for "not the class" only because it is spelled oth
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
@@ -160,10 +161,16 @@ def _cure(columns: Sequence[_Column], chosen: Mapping[str, Set[str]] | None = No
     named = [f"{column.name}={word}" for column in columns for word in _suggested(column, every)]
     if alike:
         named = _suggested(columns[0], {columns[0].word_of(columns[0].spellings[-1])})
-    cure = f"name the class{'' if alike else ' in each column'}: --positive {','.join(named)}"
+    cure = f"name the class{'' if alike else ' in each column'}: {_option(named)}"
     if columns[-1].role == "pred" and columns[-1].has_numbers and len(columns[-1].words) > 2:
         cure += f"; or the number from which {columns[-1].name} is of it, with --threshold"
     return cure
+
+
+def _option(words: Sequence[str]) -> str:
+    """Write --positive as a shell takes it: a word with a comma in quotes."""
+    quoted = (f'"{word}"' if "," in word else word for word in words)
+    return f"--positive {shlex.quote(','.join(quoted))}"
 
 
 def _suggested(column: _Column, named: Set[str]) -> list[str]:
@@ -295,7 +302,7 @@ def _check_chosen(
             raise DataError(
                 f"{column.name} has both {one!r} and {word!r}, and one of them is of the class",
                 where=where,
-                cure=f"write them alike, or name both: --positive {one},{word}",
+                cure=f"write them alike, or name both: {_option([one, word])}",
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -119,7 +120,7 @@ def test_a_number_or_boolean_is_what_it_says(kind: str, positive: Any) -> None:
         ("words", "numbers", "yes", "label has no, yes; pred has 0, 1; .*label=yes,pred=1"),
         ("words", "numbers", None, "do not tell which is the class: label has no, yes; pred has"),
         ("capitals", "other words", "Approved", "--positive label=Approved,pred=approved"),
-        ("no dots", "dots", ">50K", "--positive label=>50K,pred=>50K."),
+        ("no dots", "dots", ">50K", "--positive 'label=>50K,pred=>50K.'"),
         ("words", "words", "maybe", "no label is 'maybe'; choose the class from the words"),
         ("words", "words", ["yes", "no"], "every label is of the class"),
         ("words", "words", {"decided": "yes"}, "names the column 'decided', .*label, pred"),
@@ -145,6 +146,22 @@ def test_a_class_that_one_column_spells_in_two_ways_is_refused() -> None:
     with pytest.raises(DataError, match=r"both 'Approved' and 'approved'.*Approved,approved"):
         raybias.measure(table, positive="Approved")
     assert rates(table, positive=["Approved", "approved"])["a", "selection_rate"] == 0.5
+
+
+def test_a_cure_is_a_command_that_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a refusal says to type is read as it is said, also by a shell."""
+    labels, preds = ["no, never", "<=50K", ">50K"], ["<=50K.", ">50K.", "<=50K."]
+    table = pl.DataFrame({"group": list("aabbab"), "label": labels * 2, "pred": preds * 2})
+    table.write_csv(tmp_path / "table.csv")
+    assert exit_code("measure", tmp_path / "table.csv", "--positive", ">50K") == 2
+    cure = capsys.readouterr().err.partition("--positive ")[2]
+    assert exit_code("measure", tmp_path / "table.csv", "--positive", *shlex.split(cure)) == 0
+    assert "label is `>50K` and pred is `>50K.`" in capsys.readouterr().out
+    named = '"label=no, never",pred=<=50K.'
+    assert exit_code("measure", tmp_path / "table.csv", "--positive", named) == 0
+    assert "label is `no, never` and pred is `<=50K.`" in capsys.readouterr().out
 
 
 def test_codes_of_two_classes_are_never_sentiment() -> None:
