@@ -16,14 +16,7 @@ from raybias.schema import ALL, LIKELIHOOD
 from raybias.stats.breakdown import CARRIED, WITHOUT
 from raybias.stats.conclusive import refusal, refused
 from raybias.stats.gaps import FAMILIES
-from raybias.stats.intervals import (
-    MIRROR,
-    NO_ROWS,
-    NO_VARIATION,
-    ONE_RUN,
-    REFERENCE,
-    UNDEFINED,
-)
+from raybias.stats.intervals import MIRROR, NO_ROWS, NO_VARIATION, ONE_RUN, REFERENCE, UNDEFINED
 from raybias.stats.scopes import ADDED, REDRAWN, SCOPES
 
 #: Verdicts by which a conclusion depends on style.
