@@ -37,10 +37,11 @@ from torch import Tensor
 
 from raybias.engine.adapters.base import TrainingBatch
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet
-from raybias.engine.backbone import LoadedBackbone, empty_model, shape_of
+from raybias.engine.backbone import LoadedBackbone, empty_model
 from raybias.engine.context import Execution
 from raybias.engine.encoder import load_tokenizer, verbalizer_ids
 from raybias.engine.memory import total
+from raybias.engine.model_shape import shape_of
 from raybias.methods import Lora, SoftPrompt
 from raybias.methods.base import Inputs
 from raybias.methods.work import TokenCounts

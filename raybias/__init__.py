@@ -6,14 +6,7 @@ package loads neither torch nor Ray.
 
 from importlib.metadata import version as _version
 
-from raybias.api.files import (
-    compare,
-    design,
-    export,
-    judge_labels,
-    judge_sheet,
-    measure,
-)
+from raybias.api.files import compare, design, export, judge_labels, judge_sheet, measure
 from raybias.api.studies import audit, convert, demo, doctor, open, plan, run, serve, write_report
 from raybias.config import (
     Backbone,

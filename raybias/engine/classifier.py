@@ -21,10 +21,11 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from raybias.config import Backbone
 from raybias.engine.adapters.options import ClassifierOptions
 from raybias.engine.attention import states_at, use_fast_attention
-from raybias.engine.backbone import ModelShape, empty_model, is_encoder, load_pretrained, shape_of
+from raybias.engine.backbone import empty_model, is_encoder, load_pretrained
 from raybias.engine.context import ON_CPU, Batcher, Execution
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder, load_tokenizer, verbalizer_ids
+from raybias.engine.model_shape import ModelShape, shape_of
 from raybias.engine.output_head import OutputHead, read_output_head
 from raybias.engine.packing import BLOCK, Batch, Placed, single_row, stack
 from raybias.engine.self_check import agrees, first_matching, measure_rounding, sample_tokens

@@ -20,11 +20,11 @@ from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import torch
-from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
+from accelerate.utils.memory import clear_device_cache
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from raybias.engine.devices import repeat_bits, to_device
+from raybias.engine.devices import out_of_memory, repeat_bits, to_device
 from raybias.engine.packing import (
     FULL,
     Batch,
@@ -32,6 +32,7 @@ from raybias.engine.packing import (
     Placed,
     Row,
     fitting,
+    longest_first,
     shared_width,
     single_rows,
     stack,
@@ -178,21 +179,8 @@ class Execution:
         return Pipeline(self.split(), self.passes)
 
 
-def _longest_first(placed: Iterable[Placed]) -> list[Placed]:
-    """Sort sequences by their kind of mask, then by length: a batch has one mask."""
-    return sorted(placed, key=lambda each: (each.sequence.is_tree, -len(each.sequence.tokens)))
-
-
 #: One process on the CPU, with a study's default budget.
 ON_CPU: Final = Execution()
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Check whether an error means that a device or this machine has no memory left."""
-    # cuBLAS allocates its handles and buffers outside torch's allocator.
-    if isinstance(error, RuntimeError) and "CUBLAS_STATUS_ALLOC_FAILED" in str(error):
-        return True
-    return isinstance(error, Exception) and should_reduce_batch_size(error)
 
 
 class Batcher:
@@ -233,7 +221,7 @@ class Batcher:
         `even`: make batches of about equally many sequences, as where each takes many passes.
         Raises WorkFailed: a single sequence does not fit the device's memory.
         """
-        waiting = _longest_first(placed)
+        waiting = longest_first(placed)
         most = len(waiting)
         if even and waiting:
             tokens = most * len(waiting[0].sequence.tokens)
@@ -394,7 +382,7 @@ class Batcher:
     ) -> Iterator[tuple[Batch, Result]]:
         # Every pass gathers weights from all ranks, so all make equally many: a rank without a
         # batch repeats one and drops the result. Passes cost more than any padding.
-        waiting = _longest_first(placed)
+        waiting = longest_first(placed)
         stacks: list[list[Placed]] = []
         fair = -(-len(waiting) // group.world)
         while waiting:

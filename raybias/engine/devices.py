@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
+from accelerate.utils.memory import should_reduce_batch_size
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -24,6 +25,14 @@ def to_device(values: Tensor | NDArray[Any] | Sequence[Any], device: torch.devic
     tensor = torch.as_tensor(values)
     queued = device.type == "cuda" and tensor.device.type == "cpu"
     return (tensor.pin_memory() if queued else tensor).to(device, non_blocking=queued)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Check whether an error means that a device or this machine has no memory left."""
+    # cuBLAS allocates its handles and buffers outside torch's allocator.
+    if isinstance(error, RuntimeError) and "CUBLAS_STATUS_ALLOC_FAILED" in str(error):
+        return True
+    return isinstance(error, Exception) and should_reduce_batch_size(error)
 
 
 _WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"

@@ -19,12 +19,13 @@ from transformers import AutoModelForMaskedLM
 
 from raybias.config import Backbone
 from raybias.engine.backbone import LoadedBackbone, is_encoder, load_backbone, load_pretrained
+from raybias.engine.causal_logits import log_probs_of
 from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.packing import FULL, MAX_TOKENS, Batch, Placed, Row, padded, single_row, stack
 from raybias.engine.self_check import first_matching, sample_tokens
-from raybias.engine.token_scores import Values, log_probs_of
+from raybias.engine.token_scores import Values
 from raybias.errors import ModelError
 
 

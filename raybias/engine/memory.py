@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from raybias.engine.backbone import ModelShape
+    from raybias.engine.model_shape import ModelShape
 
 # Values that autograd keeps per token, layer and unit of width with frozen weights, without
 # feed-forward and attention weights: 6.4 measured. CPUs add fragmentation and the plain product.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final, NamedTuple
@@ -215,6 +215,11 @@ class Placed(NamedTuple):
 
     adapter: int
     sequence: PackedSequence
+
+
+def longest_first(placed: Iterable[Placed]) -> list[Placed]:
+    """Sort sequences by their kind of mask, then by length: a batch has one mask."""
+    return sorted(placed, key=lambda each: (each.sequence.is_tree, -len(each.sequence.tokens)))
 
 
 def fitting(

@@ -26,11 +26,12 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from raybias.config.parts import Adequacy, Rewriting
 from raybias.engine.answers import Key
-from raybias.engine.backbone import ModelShape, empty_model, load_pretrained, shape_of
+from raybias.engine.backbone import empty_model, load_pretrained
 from raybias.engine.context import ON_CPU, Batcher, Execution
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import check_lengths, load_tokenizer
 from raybias.engine.keyed_draws import KeyedDraw, Sampling
+from raybias.engine.model_shape import ModelShape, shape_of
 from raybias.engine.packing import Batch, padded, single_rows
 from raybias.errors import ConfigError, ModelError
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import torch
 from torch import Tensor
 
-from raybias.engine.context import out_of_memory
+from raybias.engine.devices import out_of_memory
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:

@@ -40,8 +40,9 @@ from raybias.schema import Label
 from raybias.storage import Store
 
 if TYPE_CHECKING:
-    from raybias.engine.backbone import ModelContext, ModelShape
+    from raybias.engine.backbone import ModelContext
     from raybias.engine.context import Execution
+    from raybias.engine.model_shape import ModelShape
 
 #: Characters that follow a word without a blank.
 _JOINED: Final = ".,;:!?')-"
@@ -170,8 +171,8 @@ def _judging(read: Judging, *, fits: Callable[[str], bool]) -> Judging:
 @lru_cache(maxsize=16)
 def sized(judge: Judge) -> tuple[Backbone, ModelShape]:
     """Return the classifier, or the run's backbone, and its shape, read without weights."""
-    from raybias.engine.backbone import model_shape
     from raybias.engine.classifier import check_judge
+    from raybias.engine.model_shape import model_shape
 
     if not judge.run:
         return judge.spec(), check_judge(judge.spec())[0]

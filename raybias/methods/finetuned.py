@@ -28,7 +28,8 @@ from raybias.methods.work import Widths, Work
 
 if TYPE_CHECKING:
     from raybias.engine.adapters.base import AdapterTrainer, ClassifierTrainer
-    from raybias.engine.backbone import ModelContext, ModelShape
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.model_shape import ModelShape
 
 # Copies of the factors beside those of any method: the runs' stacked for a pass, what its gradient
 # adds to those of earlier passes, and the stack in the model's dtype.
@@ -76,7 +77,7 @@ class SoftPrompt(PromptOptions, Tuned):
         return self.append_eos
 
     def check(self, inputs: Inputs) -> None:
-        from raybias.engine.backbone import check_soft_prompts
+        from raybias.engine.model_shape import check_soft_prompts
 
         inputs.refuse_encoder(self.name)
         check_soft_prompts(inputs.backbone)
@@ -256,7 +257,7 @@ class LayerAdapter(LayerOptions, Finetuned):
         return not is_encoder(inputs.backbone)
 
     def check(self, inputs: Inputs) -> None:
-        from raybias.engine.adapters.packed_layers import target_layers
+        from raybias.engine.adapters.target_layers import target_layers
         from raybias.engine.backbone import empty_model
 
         model = empty_model(inputs.backbone)

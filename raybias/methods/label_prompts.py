@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Final, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +15,9 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from raybias.config.section import Count, by_profile
-from raybias.engine.answers import Answers, Key, Writing, Written, without_thoughts
+from raybias.engine.answers import Answers, Key, Writing, Written
 from raybias.errors import DataError, WorkFailed
+from raybias.methods.answer_labels import after_reasoning, is_withheld, read_reply
 from raybias.methods.asking import Message, about, check_placeholders
 from raybias.methods.base import Answered, Compute, Reader, Run, method, predictions
 from raybias.methods.prompted import CLOSED_QUESTION, OPEN_QUESTION, Asking, Prompted, Shot, cue_of
@@ -26,14 +26,6 @@ from raybias.schema import LABELS
 from raybias.seeding import generator
 from raybias.storage import Store
 
-#: A negation right before a word, with an article or adverb between them or without.
-_NEGATED: Final = re.compile(
-    r"(?<!\w)(?:not|no|non|nor|neither|never|without|cannot|\w+n['\u2019]t)\W+"
-    r"(?:(?:an?|the|so|very|really|quite|entirely|clearly|particularly|necessarily)\W+)?\Z",
-    re.IGNORECASE,
-)
-#: All of a text up to the end of its last sentence or line.
-_SENTENCES: Final = re.compile(r".*(?:[.!?\u3002](?=\W|\Z)|\n)", re.DOTALL)
 #: The reasoning before an answer, empty without one, and the answer, with the tokens of both.
 Reply = tuple[str, Written]
 
@@ -248,7 +240,7 @@ class PromptedReader(Reader):
             last = [form.last(text, self.words, reasoning=each.text) for text, each in pairs]
             written = self.answers.write(last, keys, how)
             return [
-                (before.text, _after_reasoning(before, each))
+                (before.text, after_reasoning(before, each))
                 for before, each in zip(reasoned, written, strict=True)
             ]
 
@@ -299,7 +291,7 @@ class PromptedReader(Reader):
             labels=[label if there else None for label, there in likeliest],
             parsed=told,
             unread=[
-                None if there else "filtered" if _is_withheld(each) else "none"
+                None if there else "filtered" if is_withheld(each) else "none"
                 for there, (_, each) in zip(told, replies, strict=True)
             ],
             answers=self._shown(replies, words),
@@ -353,74 +345,3 @@ def _scores(replies: Sequence[Reply]) -> npt.NDArray[np.float64]:
             cure="set read: answer, or take first_tokens out of `offers`",
         )
     return np.array([each.label_scores for _, each in replies], np.float64)
-
-
-class Reading(NamedTuple):
-    """The label of an answer, or the reason for none.
-
-    The reason is that the answer names no label (`none`), `several`, or a `negated` one; that it
-    ended at its limit of tokens before it named one (`cut`); or that a filter of contents withheld
-    it (`filtered`).
-    """
-
-    label: int | None
-    unread: str | None = None
-
-
-def _is_withheld(reply: Written) -> bool:
-    return reply.finish_reason == "content_filter"
-
-
-def _after_reasoning(reasoned: Written, reply: Written) -> Written:
-    """Return the reply with the tokens of both; withheld if the reasoning before it is."""
-    whole = reply._replace(tokens=reasoned.tokens + reply.tokens)
-    return whole._replace(finish_reason="content_filter") if _is_withheld(reasoned) else whole
-
-
-def read_reply(
-    reply: Written, words: Sequence[str], rule: Literal["first", "only"], *, chat: bool
-) -> Reading:
-    """Read the label that a reply names, as `read_answer` does, if the reply is an answer.
-
-    An answer that a filter of contents withheld has no label. An answer in a chat that ended at its
-    limit of tokens counts up to its last whole sentence, since what is missing can take back what
-    the beginning of a sentence says; by the rule `first` the first word counts whatever follows.
-    Text that continues plain text has no end of its own, and is read as it is.
-    """
-    if _is_withheld(reply):
-        return Reading(None, "filtered")
-    if not chat or reply.finish_reason != "length":
-        return read_answer(reply.text, words, rule)
-    whole = reply.answer if rule == "first" else _whole_sentences(reply.answer)
-    reading = read_answer(whole, words, rule)
-    return Reading(None, "cut") if reading.unread == "none" else reading
-
-
-def _whole_sentences(answer: str) -> str:
-    """Return an answer up to the end of its last whole sentence; one word is a whole answer."""
-    if len(answer.split()) == 1:
-        return answer
-    sentences = _SENTENCES.match(answer)
-    return sentences[0] if sentences else ""
-
-
-def read_answer(
-    answer: str, words: Sequence[str], rule: Literal["first", "only"] = "only"
-) -> Reading:
-    """Read the label that an answer names, without its thoughts in <think> and </think>.
-
-    `rule`: the first label word, also inside another one ("negatively"), as in the paper's code; or
-    the only one: whole, and not negated ("not negative", "neither positive").
-    """
-    answer = without_thoughts(answer)
-    either = "|".join(f"({re.escape(word.strip())})" for word in words)
-    if rule == "first":
-        found = re.search(either, answer, re.IGNORECASE)
-        return Reading(found.lastindex - 1) if found and found.lastindex else Reading(None, "none")
-    matches = [*re.finditer(rf"(?<!\w)(?:{either})(?!\w)", answer, re.IGNORECASE)]
-    labels = {match.lastindex - 1 for match in matches if match.lastindex}
-    if len(labels) != 1:
-        return Reading(None, "several" if labels else "none")
-    if any(_NEGATED.search(answer, 0, match.start()) for match in matches):
-        return Reading(None, "negated")
-    return Reading(labels.pop())

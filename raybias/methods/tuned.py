@@ -27,7 +27,8 @@ from raybias.storage import Store
 
 if TYPE_CHECKING:
     from raybias.engine.adapters.base import AdapterTrainer, Weights
-    from raybias.engine.backbone import ModelContext, ModelShape
+    from raybias.engine.backbone import ModelContext
+    from raybias.engine.model_shape import ModelShape
     from raybias.engine.packing import PackedSequence
 
 Row = Mapping[str, Any]

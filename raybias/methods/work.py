@@ -20,7 +20,7 @@ from raybias.engine.encoder import TextEncoder, check_lengths
 from raybias.engine.memory import MemoryTerm
 
 if TYPE_CHECKING:
-    from raybias.engine.backbone import ModelShape
+    from raybias.engine.model_shape import ModelShape
 
 
 T = TypeVar("T")

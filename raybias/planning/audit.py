@@ -21,8 +21,9 @@ import numpy as np
 import polars as pl
 
 from raybias.config import Backbone, Scope, Study, TrainingSet, parse_study
-from raybias.engine.backbone import is_encoder, model_shape
+from raybias.engine.backbone import is_encoder
 from raybias.engine.encoder import load_tokenizer
+from raybias.engine.model_shape import model_shape
 from raybias.errors import ConfigError, DataError, ModelError, OutputError, PlanError
 from raybias.measures.prediction_rows import gap_rows
 from raybias.methods.base import methods, methods_of

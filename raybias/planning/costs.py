@@ -16,8 +16,8 @@ from typing import Any
 from tabulate import tabulate
 
 from raybias.config import Study
-from raybias.engine.backbone import ModelShape
 from raybias.engine.memory import MemoryTerm, product, total
+from raybias.engine.model_shape import ModelShape
 from raybias.planning.bounds import Forecast, scale_table
 from raybias.planning.inventory import size
 from raybias.planning.stage_plans import (

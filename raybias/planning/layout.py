@@ -14,8 +14,8 @@ from itertools import product
 from typing import Any, Final
 
 from raybias.config import Backbone, Resources
-from raybias.engine.backbone import ModelShape
 from raybias.engine.memory import MemoryTerm, host_memory, total, with_headroom, within_share
+from raybias.engine.model_shape import ModelShape
 from raybias.errors import PlanError
 from raybias.methods.work import Work
 from raybias.planning.inventory import Inventory, Node, parse_size, size

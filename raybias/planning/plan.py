@@ -15,8 +15,8 @@ from typing import Final
 from raybias.config import Backbone, Study
 from raybias.config.parts import Rewriting
 from raybias.engine import memory
-from raybias.engine.backbone import ModelShape, model_shape
 from raybias.engine.encoder import load_tokenizer
+from raybias.engine.model_shape import ModelShape, model_shape
 from raybias.errors import ConfigError, OutputError, PlanError
 from raybias.methods.base import Inputs, Method
 from raybias.methods.work import TokenCounts, Work
@@ -25,14 +25,7 @@ from raybias.planning.inventory import Inventory, decide_dtypes, size
 from raybias.planning.layout import LayoutPlanner
 from raybias.planning.machine import Layout, Machine, ResourceRequest, halved
 from raybias.planning.prepared import Items, PreparedStudy, conversion_notes, in_style
-from raybias.planning.stage_plans import (
-    Plan,
-    RewritePlan,
-    ScorePlan,
-    Stage,
-    TunePlan,
-    asking_plan,
-)
+from raybias.planning.stage_plans import Plan, RewritePlan, ScorePlan, Stage, TunePlan, asking_plan
 from raybias.planning.workload import CHUNK_ROWS, REWRITING, chunks_of
 from raybias.providers.base import Provider
 from raybias.storage import Store

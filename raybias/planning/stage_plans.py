@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from raybias.config import Backbone, MethodFields, Study
-from raybias.engine.backbone import ModelContext, ModelShape
+from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
 from raybias.engine.memory import MemoryTerm, process
+from raybias.engine.model_shape import ModelShape
 from raybias.methods.base import Method, methods_of
 from raybias.methods.work import Asks, Work
 from raybias.planning.inventory import Inventory, Precision

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from raybias.engine.backbone import ModelShape
+from raybias.engine.model_shape import ModelShape
 from raybias.methods.base import Shard
 from raybias.methods.work import Rows, Tuning, Work
 from raybias.planning.machine import Layout, Speed

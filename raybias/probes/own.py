@@ -16,16 +16,7 @@ import polars as pl
 from pydantic import TypeAdapter
 
 from raybias.config import Study, parse_yaml, to_yaml
-from raybias.config.card import (
-    OWN,
-    SEVERAL,
-    Card,
-    CardKind,
-    Column,
-    Validity,
-    names_of,
-    parse_card,
-)
+from raybias.config.card import OWN, SEVERAL, Card, CardKind, Column, Validity, names_of, parse_card
 from raybias.errors import ConfigError, DataError
 from raybias.probes.checks import among, as_text, checked, column
 from raybias.probes.published.crows_pairs import ORIGINAL, pair_table

@@ -193,9 +193,7 @@ def _measured_on(
         "used": devices_used(store),
         "options": described.options(study),
         "measured_on": [
-            one
-            for one in described.measured_on(store, study, record, runs, tables)
-            if one.rows
+            one for one in described.measured_on(store, study, record, runs, tables) if one.rows
         ],
         "asked_how": [one for one in (described.prompts(store, runs), pilot) if one.rows],
         "chosen": chosen,

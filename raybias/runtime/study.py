@@ -31,12 +31,7 @@ from raybias.runtime.graph import Stopped
 from raybias.runtime.inventory import read_inventory, this_machine
 from raybias.runtime.predict.shards import slow_ways
 from raybias.runtime.progress import Reporter
-from raybias.runtime.ray_session import (
-    NO_RAY,
-    connected,
-    names_no_cluster,
-    translating_errors,
-)
+from raybias.runtime.ray_session import NO_RAY, connected, names_no_cluster, translating_errors
 from raybias.runtime.tracking import check_tracking
 from raybias.runtime.work import StudyRun
 from raybias.runtime.workers import ThisProcess, Workers

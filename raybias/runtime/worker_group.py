@@ -48,7 +48,7 @@ def within_memory(context: ModelContext, store: Store, folder: str) -> Iterator[
     A rank whose memory is used up cannot try again by itself, since the others wait for it within
     the pass. So it leaves half of the budget to the ranks that Ray Train starts in their place.
     """
-    from raybias.engine.context import out_of_memory
+    from raybias.engine.devices import out_of_memory
 
     place, execution = f"{folder}/tokens_per_batch", context.execution
     tokens = int(store.read_text(place)) if store.exists(place) else execution.tokens_per_batch

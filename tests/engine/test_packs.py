@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch, stack_weights
-from raybias.engine.adapters.packed_layers import LoraTrainer, target_layers
+from raybias.engine.adapters.packed_layers import LoraTrainer
+from raybias.engine.adapters.target_layers import target_layers
 from raybias.engine.adapters.tuning import PackedTuner, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.engine.classifier import Classifier, load_classifier

@@ -13,7 +13,7 @@ from raybias.config.parts import Verbalizer
 from raybias.engine.answers import FinishReason, Written
 from raybias.errors import ConfigError, DataError
 from raybias.methods import ChainOfThought, FewShot, ZeroShot
-from raybias.methods.label_prompts import read_answer, read_reply
+from raybias.methods.answer_labels import read_answer, read_reply
 from raybias.methods.prompted import check_answer_words, draw_texts
 from raybias.schema import SENTENCES
 from support.prompting import plain

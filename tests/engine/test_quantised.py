@@ -10,8 +10,9 @@ import pytest
 
 from raybias.config import Backbone, parse_study
 from raybias.engine.answering import EngineAnswers
-from raybias.engine.backbone import ModelContext, load_backbone, model_shape
+from raybias.engine.backbone import ModelContext, load_backbone
 from raybias.engine.context import Execution
+from raybias.engine.model_shape import model_shape
 from raybias.errors import ModelError
 from raybias.methods import Full, ZeroShot
 from raybias.methods.base import Run

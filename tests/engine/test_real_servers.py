@@ -12,7 +12,7 @@ from raybias.engine.answering import EngineAnswers
 from raybias.engine.answers import Writing
 from raybias.engine.backbone import load_backbone
 from raybias.errors import ConfigError
-from raybias.methods.label_prompts import read_answer
+from raybias.methods.answer_labels import read_answer
 from raybias.providers.openai import OpenAI, read_asked
 from raybias.schema import LABELS
 from raybias.storage import Store

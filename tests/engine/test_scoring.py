@@ -14,10 +14,11 @@ from raybias.config import Backbone
 from raybias.engine import attention
 from raybias.engine.answering import EngineAnswers
 from raybias.engine.backbone import LoadedBackbone, ModelContext, load_backbone
+from raybias.engine.causal_logits import LabelLogits, make_causal_logits
 from raybias.engine.context import Execution
 from raybias.engine.encoder import check_lengths, verbalizer_ids
 from raybias.engine.packing import Placed, pack, stack
-from raybias.engine.token_scores import LabelLogits, TokenScorer, make_causal_logits
+from raybias.engine.token_scores import TokenScorer
 from raybias.errors import ModelError
 from raybias.runtime.predict.shards import keep_ways, slow_ways
 from raybias.schema import LABELS

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from raybias.config import Backbone
 from raybias.engine.adapters.base import AdapterTrainer, FullTrainer, SoftPromptTrainer
 from raybias.engine.adapters.options import batch_of_step
-from raybias.engine.adapters.packed_layers import head_modules
+from raybias.engine.adapters.target_layers import head_modules
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
 from raybias.engine.backbone import ModelContext, load_backbone
 from raybias.engine.context import Execution

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raybias.config import Backbone
-from raybias.engine.backbone import load_backbone, model_shape
+from raybias.engine.backbone import load_backbone
 from raybias.engine.checkpoint import file_hashes
 from raybias.engine.encoder import load_tokenizer
+from raybias.engine.model_shape import model_shape
 from raybias.engine.output_head import LogitTransform, fit_transform
 from raybias.engine.self_check import attention_window
 from raybias.engine.token_scores import TokenScorer

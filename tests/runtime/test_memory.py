@@ -69,7 +69,7 @@ def workshop() -> Iterator[Any]:
 def test_an_estimate_is_more_than_a_pass_takes_and_not_much_more(
     model: str, method: Method, tunes: bool, models: Path, workshop: Any
 ) -> None:
-    from raybias.engine.backbone import model_shape
+    from raybias.engine.model_shape import model_shape
 
     spec = Backbone(id=str(models / model), dtype="float32", bos="prepend")
     shape = model_shape(spec)

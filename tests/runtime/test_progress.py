@@ -11,14 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from raybias.engine.adapters.tuning import Evaluation
-from raybias.runtime.progress import (
-    Done,
-    Meter,
-    ProgressAggregator,
-    Reporter,
-    Stage,
-    WorkerReport,
-)
+from raybias.runtime.progress import Done, Meter, ProgressAggregator, Reporter, Stage, WorkerReport
 
 
 def test_stages_side_by_side_share_one_display_and_leave_a_line_each() -> None:

@@ -21,12 +21,7 @@ from ray.train import ControllerError, WorkerGroupError
 from raybias import schema
 from raybias.cli.start import verdict
 from raybias.config import Study, parse_study
-from raybias.errors import (
-    ModelError,
-    OutputError,
-    StorageError,
-    WorkFailed,
-)
+from raybias.errors import ModelError, OutputError, StorageError, WorkFailed
 from raybias.methods.base import Answered, Compute, Reader, Shard, predictions, shard_of
 from raybias.planning.workload import shards_of
 from raybias.probes.published.planted import Plant

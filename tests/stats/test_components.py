@@ -10,12 +10,7 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from raybias.stats.components import (
-    Doubles,
-    mean_squares,
-    name_of,
-    symmetric_sums,
-)
+from raybias.stats.components import Doubles, mean_squares, name_of, symmetric_sums
 
 FACETS = ("run", "template", "word")
 #: Standard deviations of the main effects and of the cells.

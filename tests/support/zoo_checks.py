@@ -17,11 +17,12 @@ from benchmarks import labelling
 from raybias.config import Backbone
 from raybias.engine.adapters.packed_layers import LoraTrainer
 from raybias.engine.answering import EngineAnswers
-from raybias.engine.backbone import check_soft_prompts, load_backbone, model_shape
+from raybias.engine.backbone import load_backbone
 from raybias.engine.classifier import check_classifier, load_classifier
 from raybias.engine.encoder import load_tokenizer
 from raybias.engine.keyed_draws import Sampling
 from raybias.engine.masked_scores import MaskedScorer, load_masked
+from raybias.engine.model_shape import check_soft_prompts, model_shape
 from raybias.engine.token_scores import TokenScorer
 from raybias.errors import RaybiasError
 from raybias.methods import Lora

@@ -28,6 +28,7 @@ from torch.nn.functional import cross_entropy
 
 from raybias.engine.adapters.options import ClassifierOptions, PromptOptions
 from raybias.engine.backbone import LoadedBackbone
+from raybias.engine.causal_logits import LabelLogits, make_causal_logits
 from raybias.engine.checkpoint import dtype_of
 from raybias.engine.classifier import Classifier, initial_head
 from raybias.engine.context import Batcher
@@ -35,7 +36,6 @@ from raybias.engine.devices import to_device
 from raybias.engine.encoder import TextEncoder
 from raybias.engine.keyed_draws import KeyedDropout
 from raybias.engine.packing import Batch, PackedSequence, Placed, single_rows, stack
-from raybias.engine.token_scores import LabelLogits, make_causal_logits
 from raybias.errors import ModelError
 from raybias.seeding import generator
 from raybias.storage import Store

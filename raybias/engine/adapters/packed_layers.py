@@ -9,37 +9,34 @@ Shapes: S runs, R sequences, N rows, T tokens, H hidden, I and O layer widths, K
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
-import re
-import threading
 from abc import abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cache
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
-from raybias.config import Backbone
 from raybias.engine.adapters import base as files
 from raybias.engine.adapters.base import (
     ClassifierTrainer,
-    Stacked,
     Training,
     TrainingBatch,
     Weights,
     stack_weights,
 )
 from raybias.engine.adapters.options import LayerOptions, LoraOptions
+from raybias.engine.adapters.row_adapters import (
+    Masks,
+    PackedHead,
+    PackedLayer,
+    PackedNorm,
+    RowAdapters,
+    together,
+)
+from raybias.engine.adapters.target_layers import head_modules, target_layers
 from raybias.engine.backbone import is_encoder
 from raybias.engine.classifier import Classifier, initial_head
 from raybias.engine.devices import to_device
@@ -60,127 +57,6 @@ from raybias.seeding import generator, key
 from raybias.storage import Store
 
 _PREFIX: Final = "base_model.model."
-_LINEAR_FORWARDS: Final = (torch.nn.Linear.forward, Conv1D.forward)
-
-
-#: Called with a layer's path and its input's rows [R, T, I]; 1 where dropout keeps, else 0.
-Masks = Callable[[str, Tensor], Tensor]
-
-
-@dataclass
-class RowAdapters(threading.local):
-    """Look up each row's adapter in the current forward pass, one per thread.
-
-    run_R: the run of each sequence; a run's are adjacent, and so are runs with equally many.
-    groups: per number of sequences, how many the runs with that number have, which runs these are,
-        None for all of them, and the shapes of their tensors where runs differ.
-    stacked: all runs' tensors by name, [S, ...] each.
-    masks: dropout of the layers' inputs.
-    """
-
-    run_R: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
-    stacked: Mapping[str, Tensor] = field(default_factory=dict)
-    masks: Masks | None = None
-    groups: list[tuple[int, Tensor | None, Mapping[str, torch.Size] | None]] = field(
-        default_factory=list
-    )
-
-    def begin(self, batch: Batch, stacked: Weights, device: torch.device) -> None:
-        """Set the tensors of all runs, and a batch of sequences."""
-        self.stacked = stacked
-        self.run_R = to_device(batch.adapters, device)
-        self.groups = []
-        shapes = stacked.shapes if isinstance(stacked, Stacked) else ()
-        every = list(range(len(next(iter(stacked.values())))))
-
-        def size(run: tuple[int, int]) -> tuple[int, Mapping[str, torch.Size] | None]:
-            return run[1], shapes[run[0]] if shapes else None
-
-        for (count, own), alike in groupby(Counter(batch.adapters).items(), size):
-            runs = [run for run, _ in alike]
-            which = None if runs == every else to_device(runs, device)
-            self.groups.append((count * len(runs), which, own))
-
-    def of_rows(self, name: str, device: torch.device) -> Tensor:
-        """Return the tensor `name` of each sequence's run, [R, ...]."""
-        return self.stacked[name][self.run_R].to(device)
-
-    def by_run(self, rows_RTI: Tensor, *names: str) -> Iterator[tuple[Tensor, ...]]:
-        """Yield a layer's input and tensors `names` per group of runs with equally many sequences.
-
-        For U runs of N tokens each [U, N, I] and [U, ...], so that their products are batched. A
-        tensor that runs do not have is empty.
-        """
-        tensors, device = [self.stacked[name] for name in names], rows_RTI.device
-        sizes = [size for size, *_ in self.groups]
-        # The gradient of a split of one part would be copied.
-        parts = torch.split(rows_RTI, sizes) if len(sizes) > 1 else (rows_RTI,)
-        for part_RTI, (_, runs, shapes) in zip(parts, self.groups, strict=True):
-            mine = tensors if runs is None else [each[runs] for each in tensors]
-            if shapes is not None:
-                # Laid out as alone, so that products are computed as alone.
-                places = [map(slice, shapes.get(name, (0,))) for name in names]
-                mine = [each[(slice(None), *place)].contiguous()
-                        for each, place in zip(mine, places, strict=True)]  # fmt: skip
-            count = len(self.stacked[names[0]]) if runs is None else len(runs)
-            there = [each.to(device) for each in mine]
-            yield part_RTI.reshape(count, -1, part_RTI.shape[-1]), *there
-
-    def by_row(self, inputs: Tensor) -> Tensor:
-        """View as [R, T, I] what some models flatten to [R * T, I], and heads to [R, I]."""
-        return inputs.reshape(len(self.run_R), -1, inputs.shape[-1])
-
-
-def together(parts: Sequence[Tensor]) -> Tensor:
-    """Join the parts of `RowAdapters.by_run` again, [R * T, O]."""
-    flat = [part.flatten(0, 1) for part in parts]
-    return flat[0] if len(flat) == 1 else torch.cat(flat)
-
-
-class PackedLayer(torch.nn.Module):
-    """A frozen linear layer at `path` of the model, with the adapters of many runs."""
-
-    def __init__(self, base: torch.nn.Module, path: str, adapters: RowAdapters) -> None:
-        super().__init__()
-        self.base, self.path, self.adapters = base, path, adapters
-
-
-class _PackedHead(torch.nn.Module):
-    def __init__(self, path: str, adapters: RowAdapters) -> None:
-        super().__init__()
-        self.path, self.adapters = path, adapters
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        rows_RTI = self.adapters.by_row(inputs).float()
-        names = (f"{self.path}.weight", f"{self.path}.bias")
-        own = [name for name in names if name in self.adapters.stacked]
-        parts = []
-        for mine_UNI, weight_UOI, *bias in self.adapters.by_run(rows_RTI, *own):
-            product_UNO = mine_UNI @ weight_UOI.mT
-            parts.append(product_UNO + bias[0][:, None] if bias else product_UNO)
-        return together(parts).view(*inputs.shape[:-1], -1)
-
-
-class _PackedNorm(torch.nn.Module):
-    """A norm layer of a classification head, with the weights of many runs."""
-
-    def __init__(self, base: torch.nn.Module, path: str, adapters: RowAdapters) -> None:
-        super().__init__()
-        self.path, self.adapters = path, adapters
-        self.names = [name for name, _ in base.named_parameters()]
-        with torch.no_grad():
-            for name, parameter in base.named_parameters():
-                parameter.fill_(1.0 if name == "weight" else 0.0)
-        self.base = base.float()
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        rows_RTI = self.adapters.by_row(self.base(inputs.float()))
-        names = [f"{self.path}.{name}" for name in self.names]
-        parts = []
-        for mine_UNI, weight_UI, *bias in self.adapters.by_run(rows_RTI, *names):
-            scaled_UNI = mine_UNI * weight_UI[:, None]
-            parts.append(scaled_UNI + bias[0][:, None] if bias else scaled_UNI)
-        return together(parts).view(inputs.shape)
 
 
 class PackedLayerTrainer(ClassifierTrainer):
@@ -233,10 +109,10 @@ class PackedLayerTrainer(ClassifierTrainer):
             model.set_submodule(path, self.packed_layer(layer, path))
         for path in self.heads:
             if len(classifier.head[f"{path}.weight"]) == 1:
-                norm = _PackedNorm(model.get_submodule(path), path, self.adapters)
+                norm = PackedNorm(model.get_submodule(path), path, self.adapters)
                 model.set_submodule(path, norm)
             else:
-                model.set_submodule(path, _PackedHead(path, self.adapters))
+                model.set_submodule(path, PackedHead(path, self.adapters))
         self.longest_packed = self._find_longest_packed()
 
     @abstractmethod
@@ -472,110 +348,3 @@ class LoraTrainer(PackedLayerTrainer):
             return drawn.view(rows_RTI.shape)
 
         return mask
-
-
-def head_modules(classifier: Classifier) -> list[str]:
-    """List PEFT's `modules_to_save`: whole heads, and new layers in the base model."""
-    base = f"{classifier.model.base_model_prefix}."
-    return sorted(
-        {
-            name.rpartition(".")[0] if name.startswith(base) else name.partition(".")[0]
-            for name in classifier.head
-        }
-    )
-
-
-def target_layers(
-    model: PreTrainedModel, options: LayerOptions, spec: Backbone, heads: Sequence[str] = ()
-) -> list[str]:
-    """List paths of the linear layers to adapt, heads aside; ModelError: a name matches none."""
-    base, architecture = model.base_model, model.config.model_type
-    prefix = model.base_model_prefix if base is not model else ""
-    paths = [path for path in linear_layers(base, prefix) if path not in heads]
-    unusable = {
-        path: reason
-        for path in paths
-        if (reason := options.misread_by_peft(model, path) or bypass_reason(model, path))
-    }
-    layers = [path for path in paths if path not in unusable]
-    if options.target == "all_linear":
-        if not layers:
-            raise ModelError(
-                f"has no linear layer that {options.kind} can adapt",
-                where=spec.id,
-                cure="use soft_prompt, full or a prompted method on it",
-            )
-        return layers
-    peft = options.target == "peft_default"
-    names = options.peft_names(architecture) if peft else options.target
-    known = sorted({path.rpartition(".")[2] for path in layers})
-    for name in names or ("",):
-        refused = [path for path in unusable if name and names_layer(path, name)]
-        if refused and not peft:
-            raise ModelError(
-                f"{options.kind} target {name!r} names {refused[0]}, which {unusable[refused[0]]}",
-                where=spec.id,
-                cure=f"choose among {', '.join(known)} as the method's target",
-            )
-        if not any(names_layer(path, name) for path in layers):
-            raise ModelError(
-                f"{options.kind} target {name!r} matches no linear layer"
-                if name
-                else f"PEFT names no {options.kind} target for {architecture} models",
-                where=spec.id,
-                cure=f"choose among {', '.join(known)} as the method's target",
-            )
-    return [path for path in layers if any(names_layer(path, name) for name in names)]
-
-
-def linear_layers(base: torch.nn.Module, prefix: str) -> list[str]:
-    """List the paths of linear layers, classes of their own included."""
-    return [
-        path
-        for path, module in base.named_modules(prefix=prefix)
-        if isinstance(module, torch.nn.Linear | Conv1D)
-    ]
-
-
-def bypass_reason(model: PreTrainedModel, path: str) -> str:
-    """Say why an adapter of a linear layer would have no effect; nothing if it would.
-
-    Routers of experts compute otherwise under the same class, and Mamba's mixers read the weight of
-    a layer past its forward pass.
-    """
-    parent_path, _, name = path.rpartition(".")
-    if not maps_like_linear(model.get_submodule(path)):
-        return "computes something else than a linear layer"
-    source = _source_of(type(model.get_submodule(parent_path)))
-    if re.search(rf"self\.{re.escape(name)}\.(weight|bias)\b", source):
-        return "the model reads without calling it, so that an adapter would have no effect"
-    return ""
-
-
-def maps_like_linear(layer: torch.nn.Module) -> bool:
-    """Check whether a layer of a linear class maps one tensor to one of its output width.
-
-    Falcon's linear layers do in a forward pass of their own; routers return more.
-    """
-    if type(layer).forward in _LINEAR_FORWARDS:
-        return True
-    weight = layer.get_parameter("weight")
-    outer, inner = weight.shape
-    inputs = torch.empty(2, inner, device=weight.device, dtype=weight.dtype)
-    with suppress(RuntimeError, ValueError, TypeError, LookupError), torch.no_grad():
-        output = layer(inputs)
-        return isinstance(output, Tensor) and output.shape == (2, outer)
-    return False
-
-
-@cache
-def _source_of(module_class: Any) -> str:
-    try:
-        return inspect.getsource(module_class)
-    except (OSError, TypeError):
-        return ""
-
-
-def names_layer(path: str, name: str) -> bool:
-    """Check whether a layer's path ends with a name, as PEFT matches them."""
-    return path == name or path.endswith(f".{name}")

@@ -12,7 +12,7 @@ from raybias.engine.memory import TRAINING_COPIES, MemoryTerm, of_bytes, term
 from raybias.methods import LayerAdapter, method
 
 if TYPE_CHECKING:
-    from raybias.engine.backbone import ModelShape
+    from raybias.engine.model_shape import ModelShape
     from raybias_ia3.trainer import Ia3Trainer
 
 

@@ -14,12 +14,9 @@ import torch
 from torch import Tensor
 
 from raybias.engine.adapters.base import Weights
-from raybias.engine.adapters.packed_layers import (
-    PackedLayer,
-    PackedLayerTrainer,
-    RowAdapters,
-    names_layer,
-)
+from raybias.engine.adapters.packed_layers import PackedLayerTrainer
+from raybias.engine.adapters.row_adapters import PackedLayer, RowAdapters
+from raybias.engine.adapters.target_layers import names_layer
 from raybias.engine.classifier import Classifier, initial_head
 
 if TYPE_CHECKING:
