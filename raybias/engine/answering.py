@@ -32,6 +32,7 @@ from raybias.engine.packing import FULL, Batch, PackedSequence, Row, common_leng
 from raybias.engine.self_check import attention_window, first_matching, sample_tokens
 from raybias.engine.sentence_scores import continuation_rows
 from raybias.engine.token_scores import TokenScorer
+from raybias.errors import ModelError
 
 #: Keys and values [N, H, T, E] of one layer.
 KeysValues = tuple[Tensor, Tensor]
@@ -66,7 +67,14 @@ class EngineAnswers(Answers):
     def shares(self) -> bool:
         """Whether padded rows share an opening."""
         model = self.backbone.model
-        shares = first_matching([True], False, partial(_sample, self.backbone), model)
+        shares = first_matching([True, False], None, partial(_sample, self.backbone), model)
+        if shares is None:
+            raise ModelError(
+                "the text that transformers writes with it is not what its own forward pass"
+                " predicts",
+                where=self.backbone.spec.id,
+                cure="use soft_prompt, lora or a method that reads likelihoods on it",
+            )
         how = "padded rows behind one opening" if shares else "rows of one length"
         self.backbone.execution.ways["generation"] = Way(how, shares)
         return shares
@@ -296,12 +304,17 @@ def _write(
     return made
 
 
-def _sample(backbone: LoadedBackbone, shares: bool) -> Tensor:
-    """Compute the logits [N, T, V] after a few rows and tokens, together or each row alone."""
+def _sample(backbone: LoadedBackbone, shares: bool | None) -> Tensor:
+    """Compute the logits [N, T, V] after a few rows and tokens.
+
+    shares: together behind one opening, or each row alone; None: by forward passes over whole rows.
+    """
     token = sample_tokens(backbone.model, 12)
     rows = [token[:9], token[:3] + token[9:12], token[:5]]
     read: list[Tensor] = []
     written = token[3:6]
+    if shares is None:
+        return _own_logits(backbone, rows, written)
 
     def force(_tokens_NT: Tensor, logits_NV: Tensor) -> Tensor:
         read.append(logits_NV.clone())
@@ -317,3 +330,13 @@ def _sample(backbone: LoadedBackbone, shares: bool) -> Tensor:
     for row in rows:
         _write(backbone, [row], force, new=len(written))
     return torch.cat(read).view(len(rows), len(written), -1)
+
+
+def _own_logits(backbone: LoadedBackbone, rows: Sequence[Row], written: Sequence[int]) -> Tensor:
+    """Compute the logits [N, T, V] before each written token, without a cache."""
+    by_row = []
+    for row in rows:
+        whole = torch.tensor([[*row, *written[:-1]]], device=backbone.device)
+        logits_1TV = backbone.model(input_ids=whole, use_cache=False).logits
+        by_row.append(logits_1TV[0, len(row) - 1 :].float())
+    return torch.stack(by_row)

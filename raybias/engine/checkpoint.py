@@ -434,6 +434,14 @@ def read_config(spec: Backbone) -> PretrainedConfig:
     return config
 
 
+def context_of(config: PretrainedConfig) -> int | None:
+    """Return the longest input in tokens that a config tells; None without a limit."""
+    for name in ("max_position_embeddings", "max_seq_len"):
+        if limit := getattr(config, name, None):
+            return int(limit)
+    return None
+
+
 def read_generation(spec: Backbone) -> GenerationConfig | None:
     """Load a model's generation_config.json, None without one; ModelError for a wrong value."""
     from transformers import GenerationConfig

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raybias.config import Backbone
-from raybias.engine.checkpoint import read_config, reading_model, revision_of, source_of
+from raybias.engine.checkpoint import context_of, read_config, reading_model, revision_of, source_of
 from raybias.errors import ModelError
 from raybias.schema import LABELS
 
@@ -185,7 +185,7 @@ def load_tokenizer(spec: Backbone) -> TextEncoder:
         tokenizer = AutoTokenizer.from_pretrained(
             source_of(spec), revision=revision_of(spec), trust_remote_code=False
         )
-        limits = (getattr(config, "max_position_embeddings", None), tokenizer.model_max_length)
+        limits = (context_of(config), tokenizer.model_max_length)
         known = [int(limit) for limit in limits if limit is not None and 0 < limit < _NO_LIMIT]
         # A broken tokenizer fails at its first use.
         tokenizer([LABELS[0]])

@@ -11,7 +11,7 @@ import torch
 
 from raybias.config import Backbone
 from raybias.engine.backbone import blocks, empty_model, is_encoder
-from raybias.engine.checkpoint import quantisation, read_config, reading_model
+from raybias.engine.checkpoint import context_of, quantisation, read_config, reading_model
 from raybias.errors import ModelError
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def shape_of(model: PreTrainedModel, spec: Backbone) -> ModelShape:
         heads=heads,
         linear_widths=sum(map(sum, widths)),
         block_parameters=sum(p.numel() for block in inside for p in block.parameters()),
-        context=getattr(config, "max_position_embeddings", None),
+        context=context_of(config),
         encoder=is_encoder(spec),
         quantised=how.method if how is not None else "",
     )

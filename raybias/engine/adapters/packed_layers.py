@@ -89,6 +89,7 @@ class PackedLayerTrainer(ClassifierTrainer):
                 where=self.encoder.spec.id,
                 cure="use full",
             )
+        self.kind = options.kind
         self.adapters, model = RowAdapters(), classifier.model
         self.heads = sorted({name.rpartition(".")[0] for name in classifier.head})
         self.targets = {
@@ -107,13 +108,52 @@ class PackedLayerTrainer(ClassifierTrainer):
         }
         for path, layer in layers.items():
             model.set_submodule(path, self.packed_layer(layer, path))
+        self._check_head()
         for path in self.heads:
             if len(classifier.head[f"{path}.weight"]) == 1:
                 norm = PackedNorm(model.get_submodule(path), path, self.adapters)
                 model.set_submodule(path, norm)
             else:
                 model.set_submodule(path, PackedHead(path, self.adapters))
+        self.longest_packed = 0
+        self._check_layers()
         self.longest_packed = self._find_longest_packed()
+
+    def _check_head(self) -> None:
+        """Refuse a classification head that is not adapted, or that PEFT would not open.
+
+        Its parts must be linear and norm layers, under names that no other module ends with.
+        """
+        saved = head_modules(self.classifier)
+        for path, _ in self.classifier.model.named_modules():
+            if any(path.endswith(f".{name}") for name in saved):
+                raise ModelError(
+                    f"{path} has the name of a part of its classification head, so that PEFT could"
+                    " not open the adapter",
+                    where=self.encoder.spec.id,
+                    cure="use full on it",
+                )
+        for name in self.classifier.head:
+            if name.rpartition(".")[2] not in ("weight", "bias"):
+                raise ModelError(
+                    f"its classification head has {name}, which is no linear or norm layer",
+                    where=self.encoder.spec.id,
+                    cure="use full on it",
+                )
+
+    def _check_layers(self) -> None:
+        """Refuse a model that does not call its layers as linear layers, by one short pass."""
+        row = sample_tokens(self.classifier.model, 8)
+        batch = stack([Placed(0, sequence) for sequence in single_rows([row])])
+        try:
+            with torch.no_grad():
+                self.forward(batch, stack_weights([self.init_weights(0)]))
+        except (AttributeError, TypeError, ValueError, LookupError) as error:
+            raise ModelError(
+                f"{self.kind} cannot adapt its layers ({' '.join(str(error).split())[:200]})",
+                where=self.encoder.spec.id,
+                cure="use full or soft_prompt on it, or name other layers as the method's target",
+            ) from error
 
     @abstractmethod
     def packed_layer(self, base: torch.nn.Module, path: str) -> PackedLayer:

@@ -40,11 +40,9 @@ def target_layers(
     base, architecture = model.base_model, model.config.model_type
     prefix = model.base_model_prefix if base is not model else ""
     paths = [path for path in linear_layers(base, prefix) if path not in heads]
-    unusable = {
-        path: reason
-        for path in paths
-        if (reason := options.misread_by_peft(model, path) or bypass_reason(model, path))
-    }
+    bypassed = {path: bypass_reason(model, path) for path in paths}
+    unusable = {path: reason for path, reason in bypassed.items() if reason}
+    unusable |= options.misread_by_peft(model, paths)
     layers = [path for path in paths if path not in unusable]
     if options.target == "all_linear":
         if not layers:
