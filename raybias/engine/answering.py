@@ -307,10 +307,11 @@ def _write(
 def _sample(backbone: LoadedBackbone, shares: bool | None) -> Tensor:
     """Compute the logits [N, T, V] after a few rows and tokens.
 
-    shares: together behind one opening, or each row alone; None: by forward passes over whole rows.
+    shares: together behind one opening, or rows of one length together; None: by forward passes
+        over whole rows.
     """
     token = sample_tokens(backbone.model, 12)
-    rows = [token[:9], token[:3] + token[9:12], token[:5]]
+    rows = [token[:9], token[:3] + token[9:12], token[:6]]
     read: list[Tensor] = []
     written = token[3:6]
     if shares is None:
@@ -327,9 +328,12 @@ def _sample(backbone: LoadedBackbone, shares: bool | None) -> Tensor:
         cache = opening.cache(len(rows), len(rows[0]) + len(written))
         _write(backbone, rows, force, new=len(written), cache=cache, shared=3)
         return torch.stack(read, dim=1)
-    for row in rows:
-        _write(backbone, [row], force, new=len(written))
-    return torch.cat(read).view(len(rows), len(written), -1)
+    # Rows of one length share a batch.
+    _write(backbone, rows[:1], force, new=len(written))
+    first_1TV = torch.stack(read, dim=1)
+    read.clear()
+    _write(backbone, rows[1:], force, new=len(written))
+    return torch.cat([first_1TV, torch.stack(read, dim=1)])
 
 
 def _own_logits(backbone: LoadedBackbone, rows: Sequence[Row], written: Sequence[int]) -> Tensor:
