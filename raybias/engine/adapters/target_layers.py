@@ -6,7 +6,6 @@ import inspect
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
 from typing import Any, Final
 
 import torch
@@ -40,9 +39,7 @@ def target_layers(
     base, architecture = model.base_model, model.config.model_type
     prefix = model.base_model_prefix if base is not model else ""
     paths = [path for path in linear_layers(base, prefix) if path not in heads]
-    bypassed = {path: bypass_reason(model, path) for path in paths}
-    unusable = {path: reason for path, reason in bypassed.items() if reason}
-    unusable |= options.misread_by_peft(model, paths)
+    unusable = bypass_reasons(model, paths) | options.misread_by_peft(model, paths)
     layers = [path for path in paths if path not in unusable]
     if options.target == "all_linear":
         if not layers:
@@ -83,19 +80,29 @@ def linear_layers(base: torch.nn.Module, prefix: str) -> list[str]:
     ]
 
 
-def bypass_reason(model: PreTrainedModel, path: str) -> str:
-    """Say why an adapter of a linear layer would have no effect; nothing if it would.
+def bypass_reasons(model: PreTrainedModel, paths: Sequence[str]) -> dict[str, str]:
+    """Return the linear layers whose adapters would have no effect, with the reason.
 
     Routers of experts compute otherwise under the same class, and Mamba's mixers read the weight of
     a layer past its forward pass.
     """
-    parent_path, _, name = path.rpartition(".")
-    if not maps_like_linear(model.get_submodule(path)):
-        return "computes something else than a linear layer"
-    source = _source_of(type(model.get_submodule(parent_path)))
-    if re.search(rf"self\.{re.escape(name)}\.(weight|bias)\b", source):
-        return "the model reads without calling it, so that an adapter would have no effect"
-    return ""
+    reasons: dict[str, str] = {}
+    sources: dict[str, str] = {}
+    for path in paths:
+        parent_path, _, name = path.rpartition(".")
+        parent = type(model.get_submodule(parent_path))
+        if parent.__qualname__ not in sources:
+            sources[parent.__qualname__] = _source_of(parent)
+        reads_weight = re.search(
+            rf"self\.{re.escape(name)}\.(weight|bias)\b", sources[parent.__qualname__]
+        )
+        if not maps_like_linear(model.get_submodule(path)):
+            reasons[path] = "computes something else than a linear layer"
+        elif reads_weight:
+            reasons[path] = (
+                "the model reads without calling it, so that an adapter would have no effect"
+            )
+    return reasons
 
 
 def maps_like_linear(layer: torch.nn.Module) -> bool:
@@ -114,7 +121,6 @@ def maps_like_linear(layer: torch.nn.Module) -> bool:
     return False
 
 
-@cache
 def _source_of(module_class: Any) -> str:
     try:
         return inspect.getsource(module_class)
