@@ -6,6 +6,7 @@ as OWASP advises, and is read without it.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import re
 import zlib
@@ -23,7 +24,16 @@ from raybias.schema import ALL
 from raybias.storage import Store, split_uri, unpacked
 
 _LINES: Final = (".jsonl", ".jsonl.gz")
-_SEPARATORS: Final = {".csv": ",", ".csv.gz": ",", ".tsv": "\t"}
+_SEPARATORS: Final = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
+#: Byte order marks; those of UTF-32 begin with those of UTF-16.
+_MARKS: Final = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_AS_UTF8: Final = "save it as UTF-8"
 _NAMED: Final = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar"}
 #: What Polars says of a row that is longer than the header.
 _LONGER: Final = "found more fields"
@@ -34,8 +44,14 @@ _FORMULA: Final = r"^('*[=+\-@\t\r\n])"
 _ESCAPED: Final = r"^'('*[=+\-@\t\r\n])"
 
 
-def unzipped(data: bytes, name: str, where: str) -> bytes:
-    """Unpack a .gz file's content; DataError for a broken, empty or huge one."""
+def unpack_text(data: bytes, name: str, where: str) -> bytes:
+    """Unpack a .gz file, and write its text as UTF-8 with line feeds, whatever it was written as.
+
+    UTF-8, UTF-16 and UTF-32 are known by their byte order mark, which is left out; without one a
+    text is taken for UTF-8. Lines that end in carriage returns alone end in line feeds.
+
+    Raises DataError: a broken, empty or huge file, or text that is not Unicode.
+    """
     if name.endswith(".gz"):
         try:
             with gzip.open(BytesIO(data)) as stream:
@@ -46,8 +62,29 @@ def unzipped(data: bytes, name: str, where: str) -> bytes:
                 f"is not a whole gzip file ({error})", where=where, cure="fetch it again"
             ) from error
         storage.check_unpacked(len(data), where)
+    data = _as_utf8(data, where)
     if not data.strip():
         raise DataError("is empty", where=where, cure="leave it out")
+    if b"\r" in data and b"\n" not in data:
+        return data.replace(b"\r", b"\n")
+    return data
+
+
+def _as_utf8(data: bytes, where: str) -> bytes:
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            try:
+                return data.removeprefix(mark).decode(encoding).encode()
+            # A lone surrogate has no UTF-8.
+            except UnicodeError as error:
+                raise DataError(
+                    f"is no {encoding.upper()} text ({error})", where=where, cure=_AS_UTF8
+                ) from error
+    # The first character of a header or of JSON is ASCII.
+    if b"\0" in data[:2] and data[:2].strip(b"\0"):
+        raise DataError(
+            "is UTF-16 or UTF-32 text without a byte order mark", where=where, cure=_AS_UTF8
+        )
     return data
 
 
@@ -63,7 +100,7 @@ def read_frame(store: Store, name: str, columns: Collection[str] | None = None) 
             return pl.DataFrame(table)
     if name.endswith(_LINES):
         with store.reading(name, "as lines of JSON"):
-            data = unzipped(store.read_bytes(name), name, store.uri_of(name))
+            data = unpack_text(store.read_bytes(name), name, store.uri_of(name))
             frame = pl.read_ndjson(data, infer_schema_length=None)
             return frame if columns is None else frame.select(columns)
     with store.reading(name, "as a table of UTF-8 text"):
@@ -87,8 +124,7 @@ def _csv_data(store: Store, name: str) -> bytes:
             where=store.uri_of(name),
             cure="rename or convert it",
         )
-    data = store.read_bytes(name)
-    return unzipped(data, name, store.uri_of(name)) if name.endswith(".gz") else data
+    return unpack_text(store.read_bytes(name), name, store.uri_of(name))
 
 
 def _header(data: bytes, name: str, where: str) -> tuple[str, list[str]]:
@@ -139,10 +175,38 @@ def without_repeated(frame: pl.DataFrame, where: str) -> pl.DataFrame:
     return frame.drop(repeated)
 
 
+def match_columns(
+    columns: Collection[str], known: Collection[str], where: str, taken: Collection[str] = ()
+) -> dict[str, str]:
+    """Map columns to the known names that they differ from in capitals and blanks around alone.
+
+    columns: names in a table; a known name that is among them has no other.
+    taken: columns that a user names for something else, and which keep their names.
+
+    Raises DataError: two columns could be the same known name.
+    """
+    plain_names = {name.strip().lower(): name for name in known if name not in columns}
+    renamed: dict[str, str] = {}
+    for column in columns:
+        name = plain_names.get(column.strip().lower())
+        if name is None or column in taken or column in known:
+            continue
+        if name in renamed.values():
+            other = next(key for key, value in renamed.items() if value == name)
+            raise DataError(
+                f"has the columns {other!r} and {column!r}, either of which may be {name}",
+                where=where,
+                cure=f"rename one, or call it {name}",
+            )
+        renamed[column] = name
+    return renamed
+
+
 def standard_input(stream: BinaryIO) -> pl.DataFrame:
     """Read a CSV, every column as text, from a stream; `DataError` where it is none."""
     try:
-        return pl.read_csv(stream.read(), infer_schema=False)
+        data = unpack_text(stream.read(), "", "standard input")
+        return pl.read_csv(data, infer_schema=False)
     except pl.exceptions.PolarsError as error:
         raise DataError(
             f"cannot be read as CSV ({error})", where="standard input", cure="write a CSV to it"

@@ -1,10 +1,10 @@
 """Parse what other harnesses log of a run: HELM, inspect_ai, and lm-evaluation-harness.
 
 HELM's scenario_state.json of a BBQ run names neither the template of a question nor its category,
-so questions are found again, by their texts, in BBQ's own files. Logs of inspect_ai are JSON
-(`inspect log dump LOG`), of inspect_evals' BBQ task. A sample of lm-evaluation-harness
-(`--log_samples`) is a JSON object a line, with the document and the log-likelihood of each
-continuation, in the order of its `arguments`; its folder names the model.
+so questions are found again, by their texts, in BBQ's own files. Logs of inspect_ai are of
+inspect_evals' BBQ task: a zip file of JSON (`.eval`), or one JSON (`inspect log dump LOG`). A
+sample of lm-evaluation-harness (`--log_samples`) is a JSON object a line, with the document and the
+log-likelihood of each continuation, in the order of its `arguments`; its folder names the model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Annotated, Any, Final
 from pydantic import AliasPath, BaseModel, Field, TypeAdapter
 
 from raybias.errors import DataError
-from raybias.formats import parsed
+from raybias.formats import has_keys, parsed
+from raybias.formats.archives import Archive
 from raybias.formats.questions import Line, bbq_fields
 
 _HELM: Final = "give scenario_state.json of a run of HELM's bbq, method=multiple_choice_joint"
@@ -44,9 +45,9 @@ HelmAnswer = tuple[str, str, tuple[str, ...], int, int | None, str]
 
 
 _RUN: Final = TypeAdapter(_Run)
-#: Keys of a scenario_state.json, and of a sample of lm-eval.
-HELM_KEY: Final = b'"request_states"'
-LM_EVAL_KEY: Final = b'"filtered_resps"'
+#: A key of a scenario_state.json, and of a sample of lm-eval.
+HELM_KEY: Final = "request_states"
+LM_EVAL_KEY: Final = "filtered_resps"
 
 
 def helm_run(data: bytes, where: str) -> tuple[str, Iterator[HelmAnswer]]:
@@ -67,7 +68,12 @@ def helm_run(data: bytes, where: str) -> tuple[str, Iterator[HelmAnswer]]:
     return run.model, map(answer, run.request_states)
 
 
-_INSPECT: Final = "give what `inspect log dump` writes of a log of inspect_evals/bbq"
+_INSPECT: Final = "give a log of inspect_evals/bbq, as .eval or as `inspect log dump` writes it"
+#: Ends the names of logs that are zip files.
+EVAL_ENDING: Final = ".eval"
+#: Members of such a file: what was run, written at the end and at the start, and the samples.
+_HEADERS: Final = ("header.json", "_journal/start.json")
+_SAMPLES: Final = "samples/"
 
 
 class _Verdict(BaseModel):
@@ -83,32 +89,66 @@ class _Logged(BaseModel):
     scores: dict[str, _Verdict] | None = None
 
 
-class _Log(BaseModel):
+class _Header(BaseModel):
     model: str = Field(min_length=1, validation_alias=AliasPath("eval", "model"))
+
+
+class _Log(_Header):
     samples: list[_Logged]
 
 
 _LOG: Final = TypeAdapter(_Log)
+_HEADER: Final = TypeAdapter(_Header)
+_LOGGED: Final = TypeAdapter(_Logged)
+#: A field of BBQ's questions that no other task's samples have in their metadata.
+_OF_BBQ: Final = b'"question_polarity"'
+#: A question, the epoch in which it was asked, and the letter of the answer.
+InspectAnswer = tuple[Line, int, str]
 
 
-def inspect_log(text: bytes, where: str) -> tuple[str, Iterator[tuple[Line, int, str]]]:
-    """Parse a log of BBQ: its model, and each question with the epoch and the letter answered."""
-    log = parsed(_LOG, text, where, _INSPECT)
+def inspect_log(data: bytes, where: str) -> tuple[str, Iterator[InspectAnswer]] | None:
+    """Parse a log of BBQ in JSON into its model and answers; None for other JSON or another task.
 
-    def answer(sample: _Logged) -> tuple[Line, int, str]:
-        place = f"{where}, sample {sample.id}"
-        target = sample.target[0] if isinstance(sample.target, list) else sample.target
-        if target not in ("A", "B", "C"):
-            raise DataError(f"has the target {target!r}, not a letter", where=place, cure=_INSPECT)
-        if not sample.scores:
-            raise DataError("was not scored", where=place, cure="retry the eval, then dump its log")
-        texts = {f"ans{n}": text for n, text in enumerate(sample.choices)}
-        named = {"example_id": sample.metadata.get("source_id", sample.id)}
-        fields = {**named, **sample.metadata, **texts, "label": ord(target) - ord("A")}
-        (score, *_) = sample.scores.values()
-        return bbq_fields(fields, place), sample.epoch, (score.answer or "").strip().upper()
+    Raises DataError: a log of BBQ in which a field is missing or wrong.
+    """
+    if not (has_keys(data, "eval", "samples") and _OF_BBQ in data):
+        return None
+    log = parsed(_LOG, data, where, _INSPECT)
+    return log.model, (_inspect_answer(sample, where) for sample in log.samples)
 
-    return log.model, map(answer, log.samples)
+
+def inspect_archive(data: bytes, where: str) -> tuple[str, Iterator[InspectAnswer]] | None:
+    """Parse a log of BBQ in a zip file as `inspect_log`; None for the log of another task."""
+    archive = Archive(data, where)
+    headers = [name for name in _HEADERS if name in archive.names]
+    names = [name for name in archive.names if name.startswith(_SAMPLES)]
+    if not headers or not names or _OF_BBQ not in archive.read(names[0]):
+        return None
+    header = parsed(_HEADER, archive.read(headers[0]), f"{where}, {headers[0]}", _INSPECT)
+
+    def parse_sample(name: str) -> InspectAnswer:
+        member = f"{where}, {name}"
+        sample = parsed(_LOGGED, archive.read(name), member, _INSPECT)
+        return _inspect_answer(sample, member)
+
+    return header.model, map(parse_sample, names)
+
+
+def _inspect_answer(sample: _Logged, where: str) -> InspectAnswer:
+    """Check one sample of BBQ; `DataError` for one without a letter as its target, or unscored."""
+    location = f"{where}, sample {sample.id}"
+    target = sample.target[0] if isinstance(sample.target, list) else sample.target
+    if target not in ("A", "B", "C"):
+        raise DataError(f"has the target {target!r}, not a letter", where=location, cure=_INSPECT)
+    if not sample.scores:
+        raise DataError(
+            "was not scored", where=location, cure="retry the eval: `inspect eval-retry LOG`"
+        )
+    texts = {f"ans{n}": text for n, text in enumerate(sample.choices)}
+    identity = {"example_id": sample.metadata.get("source_id", sample.id)}
+    fields = {**identity, **sample.metadata, **texts, "label": ord(target) - ord("A")}
+    (score, *_) = sample.scores.values()
+    return bbq_fields(fields, location), sample.epoch, (score.answer or "").strip().upper()
 
 
 _LM_EVAL: Final = "give a samples_TASK.jsonl of `lm-eval run --log_samples`"
@@ -126,6 +166,12 @@ class _Sample(BaseModel):
 
 
 _SAMPLE: Final = TypeAdapter(_Sample)
+
+
+def is_lm_eval(data: bytes, field: str) -> bool:
+    """Return whether the first line is a sample of lm-eval, of a task with a field of this name."""
+    line = next((line for line in data.split(b"\n", 64) if line.strip()), b"")
+    return has_keys(line, LM_EVAL_KEY, "doc") and f'"{field}"'.encode() in line
 
 
 def lm_eval_options(text: bytes, where: str) -> tuple[Line, list[float] | str]:

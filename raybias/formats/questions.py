@@ -15,13 +15,16 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from raybias.errors import DataError
-from raybias.formats import parsed
+from raybias.formats import first_keys, parsed
 from raybias.table_files import need_columns, refuse
 
 #: By category, template and example, the place of the option that names the target.
 Targets = Mapping[tuple[str, ...], int | None]
 
-_OF_BBQ: Final = "mend the line or leave it out; it should be one of BBQ's preds_CATEGORY.jsonl"
+_OF_BBQ: Final = (
+    "give every field of BBQ's own lines (preds_CATEGORY.jsonl), or a table of answers with the "
+    "columns model, category, template_id, item_id, context, polarity, label, unknown, target, pred"
+)
 #: Its answers name countries and regions, its stereotyped groups either.
 _BY_FIRST_PART: Final = "Nationality"
 
@@ -70,7 +73,10 @@ class Line(BaseModel):
         found = {name: value for name, value in self.__pydantic_extra__.items() if "pred" in name}
         if not found:
             raise DataError(
-                "holds no answers", where=where, cure="name their fields MODEL_pred_FORMAT"
+                "holds no answers: no field has `pred` in its name",
+                where=where,
+                cure="call the fields of answers MODEL_pred; a study asks these questions of a"
+                " model: `questions: [{source: bbq, data: FILE}]`",
             )
         for name, value in found.items():
             if not isinstance(value, str | None):
@@ -96,6 +102,13 @@ class Line(BaseModel):
 
 
 _LINE: Final = TypeAdapter(Line)
+#: Fields of a line that other lines of JSON do not have.
+_FIELDS: Final = frozenset(("question_polarity", "context_condition", "answer_info"))
+
+
+def is_bbq(data: bytes) -> bool:
+    """Return whether the first line of a file has a field that only BBQ's lines have."""
+    return not _FIELDS.isdisjoint(first_keys(data))
 
 
 def bbq_line(text: bytes, where: str) -> Line:
@@ -148,6 +161,8 @@ def plain_answer(text: str) -> str:
     return text.strip().casefold().removesuffix(".").rstrip()
 
 
+#: Stands in a triple's context for the word that its sentences differ in.
+BLANK: Final = "BLANK"
 #: Of the sentences of a triple, in the order of a triple's.
 ROLES: Final = ("stereotype", "anti-stereotype", "unrelated")
 _OF_STEREOSET: Final = "give it as StereoSet's authors published it"

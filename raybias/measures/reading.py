@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from codecs import BOM_UTF8
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +10,9 @@ import polars as pl
 import pyarrow as pa
 
 from raybias.errors import DataError
+from raybias.formats import first_keys
+from raybias.formats.harnesses import EVAL_ENDING
+from raybias.formats.unread import Unread, describe_unread, list_unread
 from raybias.measures.kind import Items, Kind, ReadFile, kinds
 from raybias.probes.registries import styles
 from raybias.schema import CONDITIONS, CONTEXTS, DIRECTIONS, POLARITIES, READINGS
@@ -19,17 +21,20 @@ from raybias.stats.predictions import Source, one_file
 from raybias.storage import Store, split_uri
 from raybias.table_files import (
     columns_of,
+    match_columns,
     need_columns,
     read_frame,
     refuse,
     rename_reserved,
-    unzipped,
+    unpack_text,
 )
 
 _MEND: Final = "mend the row or leave it out"
-SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
-#: Endings of Kohankhaki2024's predictions.
+#: Endings of Kohankhaki2024's predictions, which other tables may have too.
 _TSV: Final = (".tsv", ".tsv.gz")
+SUFFIXES: Final = (".csv", ".csv.gz", ".parquet", *_TSV)
+_LINES: Final = (".jsonl", ".jsonl.gz")
+_NONE: Final = "give Parquet or CSV files of answers, published files, or a study's output"
 #: What a file of our own may leave out.
 _DEFAULTS: Final = {"probe": "", "score": "", "answer": None, "contains": None, "cluster": None,
                     "turned": None, "scores": None, "method": "", "prompt": "",
@@ -84,10 +89,7 @@ def read(
             found.setdefault(name, []).append(frame)
     where = ", ".join(_FRAME if isinstance(each, pl.DataFrame) else str(each) for each in given)
     if not found:
-        raise DataError(
-            "no file holds answers", where=where,
-            cure="give Parquet or CSV files of answers, published files, or a study's output",
-        )  # fmt: skip
+        raise DataError("no file holds answers", where=where, cure=_NONE)
     return {name: _joined(wanted[name], found[name], where) for name in wanted if name in found}
 
 
@@ -122,24 +124,28 @@ def held(given: Given, *, published: bool = True) -> list[str]:
         names = store.files(recursive=True) if store.exists("") else []
         # Tables first: other files of their folder do not tell its kind.
         names.sort(key=lambda name: (not name.endswith(".parquet"), not name.endswith(_TSV)))
-        files = [Source(store, name) for name in names if name.endswith((*_endings(kinds), *_TSV))]
-    for source in files[:1]:
-        if source.name.endswith(_TSV):
-            return [PREDICTIONS]
-        if source.name.endswith(SUFFIXES):
-            return _told(columns_of(source.store, source.name), kinds)
-        for name, each in kinds.items() if published else ():
-            if (
-                each.published is not None
-                and source.name.endswith(each.endings)
-                and each.published(None)(source, content(source)) is not None
-            ):
-                return [name]
-    return []
+        files = [Source(store, name) for name in names if name.endswith(_endings(kinds))]
+    return next(filter(None, (_kinds_at(source, published) for source in files)), [])
+
+
+def _kinds_at(source: Source, published: bool) -> list[str]:
+    """Name the kind of one file, if any."""
+    data = b"" if source.name.endswith(SUFFIXES) else content(source)
+    for name, each in kinds.items() if published and data else ():
+        if (
+            each.published is not None
+            and source.name.endswith(each.endings)
+            and each.published(None)(source, data) is not None
+        ):
+            return [name]
+    if source.is_paper_tsv:
+        return [PREDICTIONS]
+    return _told(_columns_at(source, data), kinds)
 
 
 def _endings(wanted: Mapping[str, Kind]) -> tuple[str, ...]:
-    return (*dict.fromkeys(end for each in wanted.values() for end in each.endings), *SUFFIXES)
+    published = dict.fromkeys(end for each in wanted.values() for end in each.endings)
+    return (*published, *(end for end in (*SUFFIXES, *_LINES) if end not in published))
 
 
 def _joined(kind: Kind, frames: Sequence[pl.DataFrame], where: str) -> pl.DataFrame:
@@ -157,42 +163,90 @@ def _joined(kind: Kind, frames: Sequence[pl.DataFrame], where: str) -> pl.DataFr
 
 def _of_path(
     path: str, wanted: Mapping[str, Kind], published: Mapping[str, ReadFile], items: Items
-) -> Iterable[tuple[str, pl.DataFrame]]:
-    if Store(path).exists("study.yaml"):
+) -> Iterator[tuple[str, pl.DataFrame]]:
+    store = Store(path)
+    if store.exists("study.yaml"):
         for each in wanted.values():
-            if Store(path).exists(each.folder):
+            if store.exists(each.folder):
                 folder = f"{path.rstrip('/')}/{each.folder}"
                 yield from _of_path(folder, wanted, published, items)
         return
+    single = one_file(path, _endings(wanted), "give such a file")
+    if single is None:
+        yield from _of_folder(path, wanted, published, items)
+        return
+    answers = _of_source(single, wanted, published)
+    if isinstance(answers, Unread):
+        if not answers.what and single.name.endswith((*SUFFIXES, *_LINES)):
+            # Names the columns that a table of the nearest kind needs.
+            _of_table(read_frame(single.store, single.name), wanted, single.uri)
+        raise DataError(answers.problem, where=single.uri, cure=answers.cure)
+    yield answers
+
+
+def _of_folder(
+    path: str, wanted: Mapping[str, Kind], published: Mapping[str, ReadFile], items: Items
+) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Read every file of a folder that is known; warn once of the others, with their names."""
+    store, unread = Store(path), dict[str, Unread]()
     apart = Source(*split_uri(items)).uri if isinstance(items, str) else None
-    single, store = one_file(path, _endings(wanted), "give such a file"), Store(path)
-    inside = single is None
-    names = store.files(recursive=True) if inside else []
-    files = [Source(store, name) for name in names if name.endswith(_endings(wanted))]
-    for source in files if single is None else [single]:
-        if inside and source.uri == apart:
+    files_read = 0
+    for source in (Source(store, name) for name in store.files(recursive=True)):
+        if source.uri == apart:
             continue
-        if source.name.endswith(SUFFIXES):
-            frame = read_frame(source.store, source.name)
-            if not inside or _told(frame.columns, wanted):
-                yield _of_table(frame, wanted, source.uri)
-            continue
-        data = content(source)
-        read_files = ((name, published[name](source, data)) for name in published
-                      if source.name.endswith(wanted[name].endings))  # fmt: skip
-        claimed = next(((name, frame) for name, frame in read_files if frame is not None), None)
-        if claimed is not None:
-            yield claimed
-        elif not inside:
-            raise DataError(
-                "holds no answers in a format that is known", where=source.uri,
-                cure="give it as its authors published it, or a Parquet or CSV file of answers",
-            )  # fmt: skip
+        answers = _of_source(source, wanted, published)
+        if isinstance(answers, Unread):
+            unread[source.name] = answers
+        else:
+            files_read += 1
+            yield answers
+    if not unread:
+        return
+    kind = f"{next(iter(wanted))} " if len(wanted) == 1 else ""
+    if files_read:
+        warn(f"{path}: passed over files without {kind}answers: {list_unread(unread)}")
+        return
+    cures = [file.cure for file in unread.values() if file.what]
+    raise DataError(
+        f"no file holds {kind}answers: {list_unread(unread)}",
+        where=path,
+        cure=cures[0] if cures else _NONE,
+    )
+
+
+def _of_source(
+    source: Source, wanted: Mapping[str, Kind], published: Mapping[str, ReadFile]
+) -> tuple[str, pl.DataFrame] | Unread:
+    """Read one file by the first reader that knows it, or as a table if its columns are a kind's.
+
+    Raises DataError: a file of a known format that is damaged or wrong.
+    """
+    if not source.name.endswith(_endings(wanted)):
+        return describe_unread(b"", source.name)
+    data = b"" if source.name.endswith(SUFFIXES) else content(source)
+    for name, read_file in published.items():
+        if data and source.name.endswith(wanted[name].endings):
+            answers = read_file(source, data)
+            if answers is not None:
+                return name, answers
+    if not _told(_columns_at(source, data), wanted):
+        return describe_unread(data, source.name)
+    return _of_table(read_frame(source.store, source.name), wanted, source.uri)
+
+
+def _columns_at(source: Source, data: bytes) -> Sequence[str]:
+    """List the columns of a table; of JSON Lines (`data`) the keys of the first; else none."""
+    if source.name.endswith(SUFFIXES):
+        return columns_of(source.store, source.name)
+    return sorted(first_keys(data)) if source.name.endswith(_LINES) else []
 
 
 def _told(columns: Sequence[str], wanted: Mapping[str, Kind]) -> list[str]:
-    """Return the kind of a table by its columns, if any: the one that needs most of them."""
-    there = {*columns}
+    """Return the kind of a table by its columns, if any: the one that needs most of them.
+
+    Capitals and blanks around the names do not matter (`match_columns`).
+    """
+    there = {column.strip().lower() for column in columns}
     needed = {name: required(each.answers) for name, each in wanted.items() if name != PREDICTIONS}
     fits = [name for name, names in needed.items() if {*names} <= there]
     label, group, pred = _PREDICTED
@@ -205,6 +259,8 @@ def _of_table(
     frame: pl.DataFrame, wanted: Mapping[str, Kind], where: str
 ) -> tuple[str, pl.DataFrame]:
     told = _told(frame.columns, wanted)
+    known = [name for each in wanted.values() for name in each.answers.names]
+    frame = frame.rename(match_columns(frame.columns, known, where))
     if not told:
         needed = {PREDICTIONS: [*_PREDICTED]} if len(wanted) > 1 else {}
         needed |= {name: required(each.answers) for name, each in wanted.items()}
@@ -225,9 +281,11 @@ def file_source(path: str) -> Source:
 
 
 def content(source: Source) -> bytes:
-    """Read a file, gzipped or plain, without its byte order mark; `DataError` where it is empty."""
+    """Read a file, gzipped or plain, its text as UTF-8; `DataError` if it is empty."""
     data = source.store.read_bytes(source.name)
-    return unzipped(data, source.name, source.uri).removeprefix(BOM_UTF8)
+    if source.name.endswith(EVAL_ENDING):
+        return data
+    return unpack_text(data, source.name, source.uri)
 
 
 def model_of(source: Source) -> str:

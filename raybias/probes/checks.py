@@ -13,7 +13,7 @@ from raybias.config.card import Column
 from raybias.errors import DataError
 from raybias.schema import LABELS, Label
 from raybias.storage import Store
-from raybias.table_files import read_frame, refuse
+from raybias.table_files import match_columns, read_frame, refuse
 
 #: How labels are written where a user does not map them: names or the papers' numbers.
 DEFAULT_LABELS: Final = {
@@ -100,11 +100,14 @@ def checked(
 ) -> pl.DataFrame:
     """Check a user's own table; return its known columns, and those with a default or number.
 
-    `DataError` names the row: no rows, a missing column, or a wrong value. `labels` is as for
-    `label_numbers`.
+    Columns are known whatever their capitals and the blanks around them. `DataError` names the row:
+    no rows, a missing column, or a wrong value. `labels` is as for `label_numbers`.
     """
     if frame.is_empty():
         raise DataError("holds no rows", where=where)
+    columns = list(columns)
+    known = [each.name for each in columns]
+    frame = frame.rename(match_columns(frame.columns, known, where))
     found, stem = [], where.partition("?")[0].rpartition("/")[2].partition(".")[0]
     for each in columns:
         if each.needed or each.name in frame.columns:

@@ -33,7 +33,7 @@ from raybias.table_files import (
     need_columns,
     refuse,
     select_columns,
-    unzipped,
+    unpack_text,
 )
 
 #: Columns beside those of schema.PREDICTIONS: the score of class 1, and what names the source
@@ -195,6 +195,8 @@ COLUMNS: Final = (
     "y_true", "y_pred", "category", "group", "text", "model", "run_id", "dataset", "num_params",
 )  # fmt: skip
 
+#: Of these, the labels, which no other table calls so.
+PAPER_LABELS: Final = frozenset(COLUMNS[:2])
 #: Kohankhaki2024's files are named by the probe they hold; other names say nothing of it.
 _PROBE_NAME: Final = re.compile(r"^(amazon|regard|ns)[-_ ]", re.IGNORECASE)
 
@@ -209,7 +211,7 @@ def read_paper_tsv(data: bytes, *, name: str, where: str) -> pl.DataFrame:
     such as `regard_opt-125m.tsv`, else empty; `method` is "published". A DataError names a wrong
     line or field.
     """
-    table = _table(unzipped(data, name, where), where)
+    table = _table(unpack_text(data, name, where), where)
     _refuse_empty(table, COLUMNS[2:4] + COLUMNS[5:7], where)
     known = _PROBE_NAME.match(name)
     runs = ("model", "dataset", "run_id", "category")

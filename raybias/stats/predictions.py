@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -17,16 +18,31 @@ from raybias import schema
 from raybias.errors import DataError
 from raybias.stats.checks import warn
 from raybias.stats.classes import Classes, Positive, common_classes, own_classes
-from raybias.stats.foreign import EXTRA, Columns, classes_in, plain_predictions, read_paper_tsv
+from raybias.stats.foreign import (
+    EXTRA,
+    PAPER_LABELS,
+    Columns,
+    classes_in,
+    plain_predictions,
+    read_paper_tsv,
+)
 from raybias.stats.group_columns import POOLED
 from raybias.storage import Store, reading, split_uri
-from raybias.table_files import columns_of, need_columns, read_frame, refuse, rename_reserved
+from raybias.table_files import (
+    columns_of,
+    match_columns,
+    need_columns,
+    read_frame,
+    refuse,
+    rename_reserved,
+)
 
 _TYPES: Final = pl.Schema(schema.PREDICTIONS)
 _REQUIRED: Final = ("model", "run_id", "item_id", "label", "attribute", "group", "pred")
 _NUMBERS: Final = ("label", "pred")
 _TSV_ENDINGS: Final = (".tsv", ".tsv.gz")
-_CSV_ENDINGS: Final = (".csv", ".csv.gz")
+#: Of other tables of text, which are no predictions of our own.
+_TABLE_ENDINGS: Final = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", *_TSV_ENDINGS)
 #: A file of a table that Spark, or another program of many workers, writes as a folder.
 _PART: Final = re.compile(r"part-\d+")
 _PIECE_ROWS: Final = 1 << 18
@@ -62,43 +78,51 @@ class Source:
         """The file's path or URI."""
         return self.name if self.table is not None else self.store.uri_of(self.name)
 
-    @property
+    @cached_property
     def is_paper_tsv(self) -> bool:
-        """Whether this is a file of Kohankhaki2024's format."""
-        return self.table is None and not self.parts and self.name.endswith(_TSV_ENDINGS)
+        """Whether this is a file of Kohankhaki2024's format, and no other table in tabs."""
+        if self.table is not None or self.parts or not self.name.endswith(_TSV_ENDINGS):
+            return False
+        return not PAPER_LABELS.isdisjoint(columns_of(self.store, self.name))
 
-    @property
+    @cached_property
     def is_foreign(self) -> bool:
         """Whether this is a table of others, whose columns and classes are as `columns` say."""
         if self.is_paper_tsv:
             return False
-        if self.table is not None or self.parts or self.name.endswith(_CSV_ENDINGS):
+        if self.table is not None or self.parts or self.name.endswith(_TABLE_ENDINGS):
             return True
-        names = {*columns_of(self.store, self.name)}
+        columns = columns_of(self.store, self.name)
+        names = {*columns, *self._renamed(columns, self.uri).values()}
         plain = {"label", "group"} <= names and not names.isdisjoint(("pred", "score"))
         return self.columns.are_named or (plain and not names.issuperset(_REQUIRED))
 
     def read_foreign(self) -> pl.DataFrame:
         """Read a table of others whole: schema.PREDICTIONS, and the columns of `EXTRA`."""
-        table = self.table if self.table is not None else self._read_columns()
+        table = self._read_columns()
         with reading(self.uri, "as predictions"):
             return plain_predictions(table, name=self.name, where=self.uri, columns=self.columns)
 
     def read_classes(self) -> Classes:
         """Read what the labels and predictions of a table of others stand for."""
         columns = self.columns.of_classes
-        table = (
-            self.table if self.table is not None else replace(self, columns=columns)._read_columns()
-        )
+        table = replace(self, columns=columns)._read_columns()
         with reading(self.uri, "as predictions"):
             return classes_in(table, columns, self.uri)
 
     def _read_columns(self) -> pl.DataFrame:
+        """Read the columns that are used, under the names by which they are known."""
+        if self.table is not None:
+            return self.table.rename(self._renamed(self.table.columns, self.uri))
         frames = []
         for name in self.parts or (self.name,):
             where = self.store.uri_of(name)
-            used = self.columns.used(columns_of(self.store, name), where)
-            frames.append(read_frame(self.store, name, used))
+            columns = columns_of(self.store, name)
+            renamed = self._renamed(columns, where)
+            used = self.columns.used([renamed.get(each, each) for each in columns], where)
+            chosen = [each for each in columns if renamed.get(each, each) in used]
+            frame = read_frame(self.store, name, chosen)
+            frames.append(frame.rename(renamed, strict=False))
             if frames[-1].schema != frames[0].schema:
                 raise DataError(
                     "has other columns than the first file of its table",
@@ -106,6 +130,12 @@ class Source:
                     cure="give each table a folder of its own",
                 )
         return pl.concat(frames)
+
+    def _renamed(self, columns: Sequence[str], where: str) -> dict[str, str]:
+        """Map columns to their known names, but for capitals and blanks around."""
+        named = (self.columns.label, self.columns.pred, *self.columns.by)
+        known = dict.fromkeys((*named, *_TYPES, *EXTRA))
+        return match_columns(columns, known, where, taken=named)
 
 
 def join_pieces(
@@ -173,8 +203,8 @@ def classes_of(files: Sequence[Source], positive: Positive) -> Classes:
 
 
 def _expand(path: str) -> list[Source]:
-    suffixes = (*_TSV_ENDINGS, *_CSV_ENDINGS, ".parquet")
-    if single := one_file(path, suffixes, "give Kohankhaki2024's TSV, a CSV, or Parquet"):
+    suffixes = (*_TABLE_ENDINGS, ".parquet")
+    if single := one_file(path, suffixes, "give a CSV, TSV, JSON Lines or Parquet file"):
         return [single]
     store = Store(path)
     within = "predictions" if store.exists("predictions") else ""
@@ -183,11 +213,11 @@ def _expand(path: str) -> list[Source]:
     names = (
         tables
         or [name for name in others if name.endswith(_TSV_ENDINGS)]
-        or [name for name in others if name.endswith(_CSV_ENDINGS)]
+        or [name for name in others if name.endswith(_TABLE_ENDINGS)]
     )
     if not names:
         raise DataError(
-            "holds no Parquet, TSV or CSV file of predictions",
+            "holds no Parquet, TSV, CSV or JSON Lines file of predictions",
             where=path,
             cure="name the files, or a study's OUT",
         )

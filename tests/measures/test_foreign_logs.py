@@ -18,6 +18,7 @@ from raybias.config import QuestionProbe
 from raybias.errors import DataError
 from raybias.measures.reading import read
 from raybias.probes import question_items
+from raybias.stats.checks import StatisticsWarning
 from support.answer_data import questions
 
 FOREIGN = Path(__file__).parents[1] / "support" / "foreign"
@@ -64,7 +65,8 @@ def test_samples_of_lm_eval(tmp_path: Path) -> None:
         assert (row["pred"] == row["label"]) == bool(line["acc"])
     # Results lie beside samples, and hold no answers.
     write(folder, "results.json", [{"results": {}, "higher_is_better": {}}])
-    assert read([folder])["options"].equals(answers)
+    with pytest.warns(StatisticsWarning, match=r"without answers: results.json \(lm-eval's resu"):
+        assert read([folder])["options"].equals(answers)
 
 
 def test_answers_that_lm_eval_had_generated(tmp_path: Path) -> None:
@@ -143,7 +145,8 @@ PAIR: dict[str, Any] = json.loads(text(PAIRS).splitlines()[0])
         (sample(filtered_resps=[[]]), "filtered_resps are no log-likelihoods"),
         (sample(filtered_resps=[["-1.0", "True"]]), "has 12 continuations and 1 responses"),
         (sample(arguments=[], filtered_resps=[]), "an option has no log-likelihood"),
-        (sample(doc={"question": "?"}), "example_id: Field required"),
+        (sample(doc={"question": "?"}), "is lm-eval's samples of another task"),
+        (sample(doc={"question_polarity": "neg"}), "example_id: Field required, and so are quest"),
         (PAIR | {"doc": PAIR["doc"] | {"bias_type": 3}}, "bias_type is 3, not its name"),
     ],
 )

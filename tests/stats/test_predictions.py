@@ -81,7 +81,7 @@ def test_the_papers_tsv_is_read_as_it_was_written(tmp_path: Path, name: str) -> 
         ([LINE.replace("\tasian\t", "\t\t")], None, r"row 1: group is empty"),
         ([LINE, LINE.rsplit("\t", 3)[0]], None, r"line 3: has 6 fields"),
         ([LINE], "\t".join(COLUMNS).replace("group\t", "grp\t"), "lacks the column group"),
-        ([LINE], LINE, "lacks the columns y_true, y_pred"),
+        ([LINE], LINE, "lacks the columns label, group, pred"),
     ],
 )
 def test_wrong_tsv_names_file_and_line(
@@ -191,8 +191,8 @@ def test_files_that_are_not_predictions(tmp_path: Path) -> None:
     predictions().write_parquet(path)
     for names, message in (
         (["missing.tsv"], "is not there"),
-        (["empty"], "holds no Parquet, TSV or CSV file"),
-        (["a.txt"], "neither .tsv, .tsv.gz, .csv"),
+        (["empty"], "holds no Parquet, TSV, CSV or JSON Lines"),
+        (["a.txt"], "neither .csv, .csv.gz, .jsonl"),
         (["blank.tsv"], "is empty"),
         (["half.tsv.gz"], "not a whole gzip"),
         (["broken.parquet"], "cannot be read as a table"),

@@ -7,15 +7,26 @@ names the model; inspect's logs; and HELM's scenario_state.json.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.formats import lines_of
-from raybias.formats.harnesses import HELM_KEY, LM_EVAL_KEY, helm_run, inspect_log, lm_eval_options
-from raybias.formats.questions import Line, Targets, bbq_line, bbq_metadata, target_of
+from raybias.formats import has_keys, lines_of
+from raybias.formats.harnesses import (
+    EVAL_ENDING,
+    HELM_KEY,
+    LM_EVAL_KEY,
+    InspectAnswer,
+    helm_run,
+    inspect_archive,
+    inspect_log,
+    is_lm_eval,
+    lm_eval_options,
+)
+from raybias.formats.questions import Line, Targets, bbq_line, bbq_metadata, is_bbq, target_of
 from raybias.measures.kind import Items, Kind, ReadFile, Sums, Table, kind
 from raybias.measures.reading import file_source, model_of
 from raybias.schema import CONTEXTS, OPTION_ANSWERS
@@ -30,10 +41,8 @@ _BY: Final = ("model", "probe", "method", "attribute")
 _TYPES: Final = pl.Schema(OPTION_ANSWERS)
 _LOGS: Final = (".json", ".json.gz")
 _LINES: Final = (".jsonl", ".jsonl.gz")
-_PAIRS: Final = b'"sent_more"'
-#: Keys of lm-eval's results, and of inspect's logs.
-_RESULTS: Final = b'"higher_is_better"'
-_MARKS: Final = (_RESULTS, b'"eval"')
+#: A field of BBQ's documents among lm-eval's samples.
+_BBQ_FIELD: Final = "question_polarity"
 
 
 def _sums(answers: pl.DataFrame) -> pl.DataFrame:
@@ -92,17 +101,8 @@ def _published(items: Items) -> ReadFile:
         targets = bbq_metadata(read_frame(source.store, source.name), items)
 
     def read(source: Source, data: bytes) -> pl.DataFrame | None:
-        if source.name.endswith(_LINES) and _PAIRS in data.partition(b"\n")[0]:
-            return None
-        if source.name.endswith(_LINES):
-            rows = _lines(data, source, targets)
-        elif HELM_KEY in data:
-            rows = _helm(data, source, items)
-        elif any(mark in data for mark in _MARKS):
-            rows = _log(data, source, targets)
-        else:
-            return None
-        return pl.DataFrame(rows, _TYPES)
+        rows = _rows(source, data, items, targets)
+        return None if rows is None else pl.DataFrame(rows, _TYPES)
 
     return read
 
@@ -124,7 +124,7 @@ OPTIONS: Final = kind(
             answers, level=rules.level, letters=rules.letters
         ),
         check=_check,
-        endings=(*_LINES, *_LOGS),
+        endings=(*_LINES, *_LOGS, EVAL_ENDING),
         published=_published,
         title="Answers to questions with options, x 100",
         called={"attribute": "category", "condition": "context", "style": "prompt", "n": "answers"},
@@ -198,11 +198,25 @@ def unread(ambig: Sums, disambig: Sums) -> tuple[Doubles, Doubles]:
     return ratio(ambig.unread, ambig.items), ratio(disambig.unread, disambig.items)
 
 
+def _rows(
+    source: Source, data: bytes, items: Items, targets: Targets | None
+) -> list[dict[str, Any]] | None:
+    """Parse a file of one of the formats; None for any other."""
+    if source.name.endswith(_LINES):
+        known = is_bbq(data) or is_lm_eval(data, _BBQ_FIELD)
+        return _lines(data, source, targets) if known else None
+    if source.name.endswith(EVAL_ENDING):
+        return _log(inspect_archive(data, source.uri), source, targets)
+    if has_keys(data, HELM_KEY):
+        return _helm(data, source, items)
+    return _log(inspect_log(data, source.uri), source, targets)
+
+
 def _lines(data: bytes, source: Source, targets: Targets | None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     models: set[str] = set()
     for text, where in lines_of(data, source.uri):
-        if LM_EVAL_KEY in text:
+        if LM_EVAL_KEY.encode() in text:
             line, given = lm_eval_options(text, where)
             said: dict[str, Any] = (
                 {"pred": line.place_of(given), "answer": given}
@@ -225,14 +239,15 @@ def _lines(data: bytes, source: Source, targets: Targets | None) -> list[dict[st
     return rows
 
 
-def _log(data: bytes, source: Source, targets: Targets | None) -> list[dict[str, Any]]:
-    """Read a log of inspect, whose answers are letters, and epochs prompts."""
-    if _RESULTS in data:
-        # lm-eval's results, which lie beside its samples.
-        return []
-    model, answered = inspect_log(data, source.uri)
+def _log(
+    log: tuple[str, Iterator[InspectAnswer]] | None, source: Source, targets: Targets | None
+) -> list[dict[str, Any]] | None:
+    """Make rows of a log of inspect, in which answers are letters, and epochs prompts."""
+    if log is None:
+        return None
+    model, answers = log
     rows = []
-    for line, epoch, letter in answered:
+    for line, epoch, letter in answers:
         question = _question(line, targets, f"{source.uri}, question {line.example_id}")
         place = {"A": 0, "B": 1, "C": 2}.get(letter)
         said = {"pred": place, "answer": letter, "prompt": f"epoch {epoch}"}

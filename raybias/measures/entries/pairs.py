@@ -20,7 +20,7 @@ from scipy import stats
 
 from raybias.errors import DataError
 from raybias.formats import lines_of
-from raybias.formats.harnesses import LM_EVAL_KEY, lm_eval_pair
+from raybias.formats.harnesses import is_lm_eval, lm_eval_pair
 from raybias.measures.kind import Items, Kind, ReadFile, Table, kind
 from raybias.measures.pair_means import ORIGINAL, UNWEIGHTED, WEIGHTED, in_order, style_order
 from raybias.measures.paired import (
@@ -208,10 +208,9 @@ def _published(_items: Items) -> ReadFile:
     """Read lm-eval's samples of CrowS-Pairs; the score is called `lm_eval`."""
 
     def read(source: Source, data: bytes) -> pl.DataFrame | None:
-        lines = [*lines_of(data, source.uri)]
-        first = lines[0][0] if lines else b""
-        if not (LM_EVAL_KEY in first and b"sent_more" in first):
+        if not is_lm_eval(data, "sent_more"):
             return None
+        lines = lines_of(data, source.uri)
         named: dict[str, Any] = {"model": model_of(source), "score": "lm_eval",
                                  "probe": "crows_pairs", "style": ORIGINAL}  # fmt: skip
         rows = [{**named, **lm_eval_pair(*line)} for line in lines]

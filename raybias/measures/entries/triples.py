@@ -15,7 +15,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter
 
 from raybias.errors import DataError
-from raybias.formats import parsed
+from raybias.formats import has_keys, parsed
 from raybias.formats.questions import ROLES, StereoSetTriple, stereoset_triples
 from raybias.measures.kind import Items, Kind, Least, ReadFile, Sums, Table, kind
 from raybias.measures.reading import content, file_source
@@ -28,7 +28,7 @@ from raybias.stats.predictions import Source
 _BY: Final = ("model", "probe", "attribute", "condition")
 _CURE: Final = "give it as StereoSet's authors published it"
 #: Keys of StereoSet's predictions, which no other JSON has.
-_TASKS: Final = (b'"intrasentence"', b'"intersentence"')
+_TASKS: Final = ("intrasentence", "intersentence")
 
 Text = Annotated[str, Field(min_length=1)]
 
@@ -72,7 +72,7 @@ def _published(items: Items) -> ReadFile:
         triples = stereoset_triples(content(source), source.uri)
 
     def read(source: Source, data: bytes) -> pl.DataFrame | None:
-        if not any(task in data for task in _TASKS):
+        if not any(has_keys(data, task) for task in _TASKS):
             return None
         if triples is None:
             raise DataError(

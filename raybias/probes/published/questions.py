@@ -9,12 +9,12 @@ import polars as pl
 from raybias.config.card import Column
 from raybias.errors import DataError
 from raybias.formats import lines_of
-from raybias.formats.questions import bbq_line, bbq_metadata, stereoset_triples, target_of
+from raybias.formats.questions import bbq_line, bbq_metadata, is_bbq, stereoset_triples, target_of
 from raybias.probes.checks import checked
 from raybias.probes.registries import probe
 from raybias.schema import DECISIONS, OPTION_ITEMS, SENTENCE_ITEMS, TRIPLES
 from raybias.storage import Store, split_uri
-from raybias.table_files import read_frame, unzipped
+from raybias.table_files import read_frame, unpack_text
 
 _BBQ_ENDINGS: Final = (".jsonl", ".jsonl.gz")
 _BBQ_METADATA: Final = "additional_metadata.csv"
@@ -28,7 +28,8 @@ _REFERENCE: Final = {"age": "60", "gender": "male", "race": "white"}
 @probe(
     "bbq",
     about="BBQ: questions with options in ambiguous and disambiguated contexts, eleven categories",
-    data="its data folder (or one of its files), with additional_metadata.csv where it is at hand",
+    data="its data folder or one of its files, also as HELM keeps them; with"
+    " additional_metadata.csv if there is one",
     schema=OPTION_ITEMS,
 )
 def bbq(data: str) -> pl.DataFrame:
@@ -42,15 +43,19 @@ def bbq(data: str) -> pl.DataFrame:
         store, name = split_uri(data)
         names = [name]
     else:
-        names = [each for each in store.files() if each.endswith(_BBQ_ENDINGS)]
+        names = _question_files(store)
     if not names:
-        raise DataError("holds no .jsonl files", where=data, cure="give BBQ's folder `data`")
+        raise DataError(
+            "holds no .jsonl files of BBQ",
+            where=data,
+            cure="give BBQ's folder `data`, or HELM's scenarios/bbq/data",
+        )
     targets = None
     if store.exists(_BBQ_METADATA):
         targets = bbq_metadata(read_frame(store, _BBQ_METADATA), store.uri_of(_BBQ_METADATA))
     rows = []
     for name in names:
-        text = unzipped(store.read_bytes(name), name, store.uri_of(name))
+        text = unpack_text(store.read_bytes(name), name, store.uri_of(name))
         for each, where in lines_of(text, store.uri_of(name)):
             line = bbq_line(each, where)
             unknown = line.unknown(where)
@@ -76,6 +81,14 @@ def bbq(data: str) -> pl.DataFrame:
     return frame
 
 
+def _question_files(store: Store) -> list[str]:
+    """List BBQ's .jsonl files of a folder, else the files without an ending that HELM writes."""
+    files = store.files()
+    lines = [name for name in files if name.endswith(_BBQ_ENDINGS)]
+    plain = (name for name in files if "." not in name)
+    return lines or [name for name in plain if is_bbq(store.read_bytes(name))]
+
+
 @probe(
     "stereoset",
     about="StereoSet: stereotype, its opposite and an unrelated sentence; four domains, two tasks",
@@ -85,7 +98,7 @@ def bbq(data: str) -> pl.DataFrame:
 def stereoset(data: str) -> pl.DataFrame:
     """Read triples in their order (Nadeem et al. 2021; schema.TRIPLES)."""
     store, name = split_uri(data)
-    text = unzipped(store.read_bytes(name), name, data)
+    text = unpack_text(store.read_bytes(name), name, data)
     rows = []
     for task, triple in stereoset_triples(text, data):
         said = [sentence.sentence for sentence in triple.sentences]
