@@ -19,7 +19,9 @@ Sentences of triples are scored as StereoSet's authors do (Nadeem et al. 2021). 
 mean log-probability of a sentence's tokens after the begin token, or after its context where it
 follows one (not their published ratio of two means). Masked models: the mean log-probability of the
 tokens of the word that stands for BLANK in the context, each masked, those before it shown and
-those after it left out.
+those after it left out. A few contexts have several BLANKs: there the mean is over the tokens of
+all their words, and the other blanks show the sentence's own. The authors' code puts the word of
+the last blank into every blank, and reads the first: a text that is none of the three sentences.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from raybias.engine.masked_scores import MaskedScorer, check_tokenizer
 from raybias.engine.packing import Row
 from raybias.engine.token_scores import TokenScorer, Values
 from raybias.errors import ConfigError, ModelError
+from raybias.formats.questions import BLANK
 
 CAUSAL: Final = ("bias_bench", "prepend", "sum", "perplexity", "shared")
 #: Causal rules that put a begin token before sentences.
@@ -265,7 +268,6 @@ def continuation_rows(
     ]
 
 
-BLANK: Final = "BLANK"
 #: A context, empty where there is none, and a sentence.
 Said = tuple[str, str]
 
@@ -278,8 +280,8 @@ def check_sentences(spec: Backbone, sentences: Sequence[tuple[str, str, str]]) -
     wrong = [item for item, *said in sentences if BLANK not in said[0] or not filled_in(*said)]
     if wrong:
         raise ModelError(
-            f"is a masked model, and {len(wrong)} sentences do not fill in the {BLANK} of a context"
-            f" (first: item {wrong[0]})",
+            f"is a masked model, and {len(wrong)} sentences do not fill in every {BLANK} of a "
+            f"context (first: item {wrong[0]})",
             where=spec.id,
             cure="use a causal model for these triples, or leave them out",
         )
@@ -316,10 +318,21 @@ class SentenceScorer:
             tokens,
         )
 
-    def _masked(self, context: str, word: str) -> list[tuple[Row, int]]:
-        """Return, for each token of a word, the row that ends the word with it, and its place."""
+    def _masked(self, context: str, fills: Sequence[str]) -> list[tuple[Row, int]]:
+        """Return, for each token of each fill, the row that ends the fill with it, and its index.
+
+        Other blanks have the fills of the sentence too, whole.
+        """
+        rows: list[tuple[Row, int]] = []
+        parts = context.split(BLANK)
+        for blank, fill in enumerate(fills):
+            before = _join_fills(parts[: blank + 1], fills[:blank])
+            after = _join_fills(parts[blank + 1 :], fills[blank + 1 :])
+            rows += self._masked_fill(before, fill, after)
+        return rows
+
+    def _masked_fill(self, before: str, word: str, after: str) -> list[tuple[Row, int]]:
         tokenizer = self.backbone.tokenizer
-        before, after = context.split(BLANK, 1)
         # The mask token marks the place, whatever the tokenizer does with blanks around it.
         marked: Row = tokenizer(f"{before}{tokenizer.mask_token}{after}")["input_ids"]
         place = list(marked).index(tokenizer.mask_token_id)
@@ -331,16 +344,47 @@ class SentenceScorer:
         ]
 
 
-def filled_in(context: str, sentence: str) -> str:
-    """Return the words of a sentence that stand for BLANK in its context; empty where none do.
+def _join_fills(parts: Sequence[str], fills: Sequence[str]) -> str:
+    """Write parts of a context with a fill between each two."""
+    return "".join(part + fill for part, fill in zip(parts, [*fills, ""], strict=True))
 
-    The words around the blank may differ in case and punctuation, as StereoSet's do.
+
+def filled_in(context: str, sentence: str) -> list[str]:
+    """Return the words of a sentence for each BLANK of its context; empty if they cannot be told.
+
+    The words around the blanks may differ in case and punctuation, as StereoSet's do. Between two
+    blanks they are looked for in the sentence, and must be there once.
     """
-    before, after = (part.split() for part in context.split(BLANK, 1))
-    words = sentence.split()
+    first, *_, last = parts = context.split(BLANK)
+    after = last.split()
     # Punctuation at the blank ("BLANK.") is no word of its own.
-    stuck = bool(after) and not context.split(BLANK, 1)[1].startswith(" ")
-    tail = after[0] if stuck else ""
+    stuck = bool(after) and not last.startswith(" ")
     count = len(after) - stuck
-    found = " ".join(words[len(before) : len(words) - count])
-    return found.removesuffix(tail) if tail else found.rstrip(".,!?;:")
+    words = sentence.split()
+    words = words[len(first.split()) : len(words) - count]
+    fills = _split_fills(words, [part.split() for part in parts[1:-1]])
+    if not fills or not all(fills):
+        return []
+    fills[-1] = fills[-1].removesuffix(after[0]) if stuck else fills[-1].rstrip(_MARKS)
+    return fills if all(fills) else []
+
+
+#: Punctuation at the end of a word.
+_MARKS: Final = ".,!?;:"
+
+
+def _split_fills(words: list[str], between: list[list[str]]) -> list[str]:
+    """Split words at the word lists between blanks; empty if one is not there exactly once."""
+    fills = []
+    for part in between:
+        plain = [word.strip(_MARKS).casefold() for word in words]
+        # Punctuation at a blank is no word of its own.
+        wanted = [word.strip(_MARKS).casefold() for word in part if word.strip(_MARKS)]
+        size = len(wanted)
+        # Each blank has at least one word.
+        starts = [n for n in range(1, len(words) - size) if plain[n : n + size] == wanted]
+        if len(starts) != 1 or not wanted:
+            return []
+        fills.append(" ".join(words[: starts[0]]).rstrip(_MARKS))
+        words = words[starts[0] + size :]
+    return [*fills, " ".join(words)]

@@ -18,6 +18,7 @@ from tabulate import tabulate
 from raybias.config import PairProbe, Probe, QuestionProbe
 from raybias.config.card import Card, CardKind
 from raybias.formats.openings import look_alike
+from raybias.formats.questions import BLANK
 from raybias.probes import base_pairs, probe_items, question_items
 from raybias.probes.own import SOURCES, read_card
 from raybias.schema import CONTEXTS
@@ -138,6 +139,12 @@ def _pairs(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
 def _triples(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     parts, cannot = _parts(items, ("domain", "task"), "term", "terms", sd=50)
     parts.columns = ["domain", "task", "items", "terms", "ss +-"]
+    several = items.filter(pl.col("context").str.count_matches(BLANK) > 1).height
+    if several:
+        cannot.append(
+            f"{several} contexts have more than one {BLANK}: there a masked model's score is the"
+            " mean over the words of all of them"
+        )
     return parts, cannot
 
 

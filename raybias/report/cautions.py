@@ -8,6 +8,7 @@ from typing import Final
 import polars as pl
 
 from raybias.config import Study
+from raybias.formats.questions import BLANK
 from raybias.measures.kind import Kind
 from raybias.measures.prediction_rows import gap_rows
 from raybias.methods import prompted_methods
@@ -205,6 +206,7 @@ def of_answers(
 ) -> Iterator[str]:
     """Yield cautions about a study's answers of a kind: what is missing, and what decides them."""
     yield from _unfinished(store, study, kind, answers)
+    yield from _several_blanks(store, answers)
     if "turned" in answers.columns:
         yield from _turned(answers, record)
     if "scores" in answers.columns:
@@ -276,6 +278,24 @@ def _turned(scores: pl.DataFrame, record: Record) -> Iterator[str]:
             f"{model}: {turned:,} of {wording.counted(n, 'preference')} of {probe} by {score} "
             f"{verb} where sentences begin with {other} instead of {first}, which was used here."
         )
+
+
+def _several_blanks(store: Store, answers: pl.DataFrame) -> Iterator[str]:
+    """Count the triples in which a masked model fills in more than one word."""
+    for probe in answers["probe"].unique(maintain_order=True):
+        file = f"items/{probe}.parquet"
+        if not store.exists(file):
+            continue
+        items = pl.DataFrame(store.read_table(file))
+        if "context" not in items.columns or "anti_stereotype" not in items.columns:
+            continue
+        several = items.filter(pl.col("context").str.count_matches(BLANK) > 1).height
+        if several:
+            yield (
+                f"{wording.counted(several, 'triple has', 'triples have')} more than one {BLANK} "
+                f"in the context ({probe}). A masked model's score is then the mean over the words "
+                "of all of them; StereoSet's own code puts the word of the last into each."
+            )
 
 
 def _unfinished(store: Store, study: Study, kind: Kind, answers: pl.DataFrame) -> Iterator[str]:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from raybias.config import Backbone, QuestionProbe
 from raybias.engine.answering import EngineAnswers
@@ -188,12 +190,48 @@ def test_sentences_are_the_textbooks(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("context", "sentence", "word"),
     [
-        ("Men are BLANK.", "men are slow.", "slow"),
-        ("BLANK men sang", "Tall men sang", "Tall"),
-        ("He is BLANK and poor", "he is very rich and poor", "very rich"),
-        ("They were BLANK", "they were kind.", "kind"),
-        ("A BLANK", "A", ""),
+        ("Men are BLANK.", "men are slow.", ["slow"]),
+        ("BLANK men sang", "Tall men sang", ["Tall"]),
+        ("He is BLANK and poor", "he is very rich and poor", ["very rich"]),
+        ("They were BLANK", "they were kind.", ["kind"]),
+        ("A BLANK", "A", []),
+        ("A BLANK man is BLANK", "A very old man, is rich.", ["very old", "rich"]),
+        ("A BLANK man is BLANK", "a very old Man is quite rich.", ["very old", "quite rich"]),
+        ("A BLANK man is BLANK", "A man is rich", []),
+        ("A BLANK is a BLANK", "A man is a man is a man", []),
+        ("BLANK BLANK", "old men", []),
+        ("BLANK, and BLANK, or BLANK!", "one, and two, or three!", ["one", "two", "three"]),
     ],
 )
-def test_the_word_that_fills_the_blank(context: str, sentence: str, word: str) -> None:
+def test_the_words_that_fill_the_blanks(context: str, sentence: str, word: list[str]) -> None:
     assert filled_in(context, sentence) == word
+
+
+WORD = st.sampled_from([f"w{n}" for n in range(9)])
+FILLS = st.lists(WORD, min_size=1, max_size=2).map(" ".join)
+
+
+@given(parts=st.lists(st.integers(1, 3), min_size=1, max_size=3), data=st.data())
+def test_every_blank_gets_its_own_words(parts: list[int], data: st.DataObject) -> None:
+    fills = data.draw(st.lists(FILLS, min_size=len(parts), max_size=len(parts)))
+    # Words around blanks are of no other place, so each sentence has one reading.
+    fixed = [" ".join(f"f{n}x{k}" for k in range(size)) for n, size in enumerate(parts)]
+    context = " ".join(f"{text} BLANK" for text in fixed)
+    sentence = " ".join(f"{text} {fill}" for text, fill in zip(fixed, fills, strict=True))
+    assert filled_in(f"{context}.", f"{sentence.upper()}.") == [fill.upper() for fill in fills]
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_several_blanks_are_the_textbooks(kind: str, tmp_path: Path) -> None:
+    spec = pair_models.spec(kind, tmp_path)
+    scorer = SentenceScorer(scored_loader(spec)(spec))
+    book = pair_models.Textbook(spec.id, masked=True)
+    context, sentence = "w1 BLANK w3 BLANK w5", "w1 w9 w3 w7 w5"
+    (score,), _ = scorer.prepare([(context, sentence)])()
+    row = book.tokenizer.encode(sentence)
+    log_probs = []
+    for before in ("w1 ", "w1 w9 w3 "):
+        position = len(book.tokenizer.encode(before)) - 1
+        shown = [*row[:position], book.tokenizer.mask_token_id, *row[position + 1 :]]
+        log_probs.append(float(book.log_probs(shown)[position, row[position]]))
+    assert score == pytest.approx(np.mean(log_probs), rel=1e-5)
