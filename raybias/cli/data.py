@@ -100,10 +100,21 @@ def new(
 
 @command()
 def check(
-    card: Annotated[str, typer.Argument(metavar="CARD", help="The card of a probe.")],
+    card: Annotated[
+        str,
+        typer.Argument(
+            metavar="CARD",
+            help="The card of a probe, or its table: a .csv, .tsv, .jsonl or .parquet file, or a"
+            " folder of datasets.save_to_disk.",
+        ),
+    ],
 ) -> Output:
-    """Say what the design of a probe of your own can and cannot show, before anything runs."""
-    design = check_probe(card)
+    """Say what the design of a probe of your own can and cannot show, before anything runs.
+
+    A table without a card is of the kind that its columns tell.
+    """
+    with printed_warnings(PairWarning):
+        design = check_probe(card)
     return Output([design], design.parts)
 
 

@@ -16,11 +16,12 @@ import polars as pl
 from tabulate import tabulate
 
 from raybias.config import PairProbe, Probe, QuestionProbe
-from raybias.config.card import Card, CardKind
+from raybias.config.card import CardKind
 from raybias.formats.openings import look_alike
 from raybias.formats.questions import BLANK
 from raybias.probes import base_pairs, probe_items, question_items
-from raybias.probes.own import SOURCES, read_card
+from raybias.probes.own import SOURCES, is_card, read_card
+from raybias.probes.tables import kind_of_table, read_table
 from raybias.schema import CONTEXTS
 
 #: Variances of a group's gap: of runs, of templates, of both together (Regard).
@@ -37,16 +38,22 @@ _UNEVEN: Final = 2.0
 
 @dataclass(frozen=True)
 class ProbeDesign:
-    """Interval widths by attribute, type, category, domain or group, and the design's limits."""
+    """Interval widths by attribute, type, category, domain or group, and the design's limits.
 
-    card: Card
+    about: what is measured, as the card says, or what the table is.
+    study: the lines of a study file that read the probe.
+    """
+
+    about: str
+    study: str
     parts: pl.DataFrame
     cannot: tuple[str, ...]
 
     def __str__(self) -> str:
         table = tabulate(self.parts.rows(), headers=self.parts.columns, disable_numparse=True)
-        said = [f"- {text}" for text in self.cannot] or ["- nothing that counting would find"]
-        return "\n".join([self.card.about, "", table, "", "What it cannot show:", *said])
+        limits = [f"- {text}" for text in self.cannot] or ["- nothing that counting would find"]
+        study = f"A study reads it with `{self.study}`"
+        return "\n".join([self.about, "", table, "", "What it cannot show:", *limits, "", study])
 
 
 def check_probe(card: str | Path) -> ProbeDesign:
@@ -54,7 +61,7 @@ def check_probe(card: str | Path) -> ProbeDesign:
 
     Parameters
     ----------
-    card: file or URI of its card.
+    card: file or URI of its card, or of a table that has a probe's own columns.
 
     Raises
     ------
@@ -62,19 +69,31 @@ def check_probe(card: str | Path) -> ProbeDesign:
     DataError: its data is missing or malformed.
     """
     uri = str(card)
-    given = read_card(uri)
-    source = SOURCES[given.kind]
-    if given.kind == "label":
-        items = probe_items(Probe(source=source, data=uri))
-    elif given.kind == "pair":
-        items = base_pairs(PairProbe(source=source, data=uri))
+    validity: dict[str, str] | None = None
+    if is_card(uri):
+        content = read_card(uri)
+        kind, about, validity = content.kind, content.about, content.validity.model_dump()
     else:
-        items = question_items(QuestionProbe(source=source, data=uri))
-    parts, cannot = _LOOKS[given.kind](items)
-    missing = [name for name, text in given.validity.model_dump().items() if not text]
+        kind = kind_of_table(read_table(uri), uri)
+        about = f"{uri}: a table of kind {kind}, without a card"
+    source = SOURCES[kind]
+    if kind == "label":
+        section, items = "probes", probe_items(Probe(source=source, data=uri))
+    elif kind == "pair":
+        section, items = "pairs", base_pairs(PairProbe(source=source, data=uri))
+    else:
+        section, items = "questions", question_items(QuestionProbe(source=source, data=uri))
+    parts, cannot = _LOOKS[kind](items)
+    missing = [name for name, text in (validity or {}).items() if not text]
     if missing:
         cannot.append(f"the card does not say, under validity: {', '.join(missing)}")
-    return ProbeDesign(given, parts, tuple(cannot))
+    if validity is None:
+        cannot.append(
+            f"who is meant, and harmed how: a card says it (`raybias probes new {kind} --out"
+            " CARD.yaml`)"
+        )
+    study = f"{section}: [{{source: {source}, data: {uri}}}]"
+    return ProbeDesign(about, study, parts, tuple(cannot))
 
 
 def gap_widths(

@@ -23,11 +23,12 @@ from raybias.probes.published.crows_pairs import ORIGINAL, pair_table
 from raybias.probes.published.questions import person_of, written
 from raybias.probes.published.training import load_splits
 from raybias.probes.registries import probe
+from raybias.probes.tables import check_columns, read_table
 from raybias.schema import CONDITIONS, COREFERENCES, DECISIONS, ITEMS, OPTION_ITEMS, PAIRS, TRIPLES
 from raybias.storage import split_uri
-from raybias.table_files import conformed, read_frame, refuse
+from raybias.table_files import conformed, match_columns, refuse
 
-_DATA: Final = "one .csv, .tsv, .jsonl or .parquet file, or a card"
+_DATA: Final = "one .csv, .tsv, .jsonl or .parquet file, a folder of `save_to_disk`, or a card"
 #: By kind of card, the source of a study that reads it.
 SOURCES: Final[dict[CardKind, str]] = {
     "label": "file",
@@ -245,7 +246,9 @@ def card_texts(study: Study) -> dict[str, str]:
 def own_table(uri: str, kind: str) -> pl.DataFrame:
     """Read a table, or the table of a card of that kind; `ConfigError` for a wrong card."""
     if not is_card(uri):
-        return read_frame(*split_uri(uri))
+        frame = read_table(uri)
+        check_columns(frame, kind, uri)
+        return frame
     card = read_card(uri)
     if card.kind != kind:
         raise ConfigError(
@@ -259,6 +262,9 @@ def own_table(uri: str, kind: str) -> pl.DataFrame:
 def card_table(card: Card, uri: str) -> pl.DataFrame:
     """Read the table of a card in our columns, and those of `people` under their own names."""
     frame, where = _raw(card, uri)
+    mapped = [place.partition(".")[0] for places in card.columns.values() for place in places]
+    known = [name for name in names_of(card.kind) if name not in card.columns]
+    frame = frame.rename(match_columns(frame.columns, known, where, taken=[*mapped, *card.parts]))
     found: dict[str, pl.Series] = {}
     for name, pattern in card.parts.items():
         found |= _parts(_at(frame, name, where), pattern, where)
@@ -297,7 +303,7 @@ def _raw(card: Card, uri: str) -> tuple[pl.DataFrame, str]:
     store, name = split_uri(uri)[0], str(card.file)
     if "://" in name or name.startswith("/"):
         store, name = split_uri(name)
-    return read_frame(store, name), store.uri_of(name)
+    return read_table(store.uri_of(name)), store.uri_of(name)
 
 
 def _at(frame: pl.DataFrame, place: str, where: str) -> pl.Series:

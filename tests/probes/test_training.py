@@ -107,7 +107,8 @@ def test_one_file_is_a_pool(shared: Path, tmp_path: Path) -> None:
     pl.read_csv(pool, separator="\t").write_parquet(again)
     read = training_sentences(training("file", again, labels=labels, **columns))
     assert read["train"].equals(splits["train"])
-    with pytest.raises(DataError, match=r"no column 'text'; rename 'Text'"):
+    # `Text` is known as text whatever its capitals.
+    with pytest.raises(DataError, match=r"no column 'label'; its columns are text, Valence"):
         training_sentences(training("file", pool))
     with pytest.raises(DataError, match=r"nowhere\.tsv: no such file"):
         training_sentences(training("file", tmp_path / "nowhere.tsv"))
