@@ -21,6 +21,7 @@ from raybias.config import (
 from raybias.errors import BadInput, RaybiasError, WorkFailed
 from raybias.methods import (
     ChainOfThought,
+    Classify,
     Continuation,
     Coreference,
     DecisionLikelihood,
@@ -44,6 +45,7 @@ __all__ = [
     "Backbone",
     "BadInput",
     "ChainOfThought",
+    "Classify",
     "Continuation",
     "Coreference",
     "DecisionLikelihood",

@@ -1,7 +1,7 @@
-"""Encoders and causal models as three-way classifiers (Kohankhaki2024).
+"""Encoders and causal models as classifiers (Kohankhaki2024).
 
-Label logits come from a new classification head, as in transformers' `ForSequenceClassification`,
-or from the label words' rows of a causal model's LM head.
+Label logits come from a classification head, as in transformers' `ForSequenceClassification`, or
+from the label words' rows of a causal model's LM head.
 Shapes: R rows (or sequences), N rows, T tokens, H hidden, L labels, V vocabulary.
 """
 
@@ -12,7 +12,6 @@ from inspect import signature
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -22,10 +21,9 @@ from raybias.config import Backbone
 from raybias.engine.adapters.options import ClassifierOptions
 from raybias.engine.attention import states_at, use_fast_attention
 from raybias.engine.backbone import empty_model, is_encoder, load_pretrained
-from raybias.engine.context import ON_CPU, Batcher, Execution
+from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.devices import to_device
-from raybias.engine.encoder import TextEncoder, load_tokenizer, verbalizer_ids
-from raybias.engine.model_shape import ModelShape, shape_of
+from raybias.engine.encoder import SpecialTokens, TextEncoder, load_tokenizer, verbalizer_ids
 from raybias.engine.output_head import OutputHead, read_output_head
 from raybias.engine.packing import BLOCK, Batch, Placed, single_row, stack
 from raybias.engine.self_check import agrees, first_matching, measure_rounding, sample_tokens
@@ -33,13 +31,12 @@ from raybias.errors import ModelError
 from raybias.schema import LABELS
 from raybias.seeding import generator
 
-_CURE: Final = "give a classifier with one label a text, saved with its config.json"
 #: Standard deviation of a new head where a model's config names none.
 _SPREAD: Final = 0.02
 
 
 class Classifier(torch.nn.Module):
-    """A model with three outputs.
+    """A model with an output for each label.
 
     head: shape of each new weight, by its name in `model`; they are tuned whole.
     label_ids: the label words' tokens; none under a classification head.
@@ -47,8 +44,13 @@ class Classifier(torch.nn.Module):
         for a model that must be called as a whole.
     pads_left: whether rows are padded at the left, as for a model that always reads the last
         position (XLNet).
+    pads: whether rows can be padded. Only a published model may change its labels with the padding
+        beside a row; its batches then have rows of one length.
+    specials: the tokenizer's special tokens around a text, if the model is computed as it was
+        published: by its own padding token and the tokenizer's token types. None for a model that
+        is tuned, whose padding token is the tokenizer's.
 
-    Raises ModelError: a model whose labels change with the padding beside a row.
+    Raises ModelError: a model to be tuned whose labels change with the padding beside a row.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Classifier(torch.nn.Module):
         *,
         head: Mapping[str, tuple[int, ...]],
         label_ids: Sequence[int],
+        specials: SpecialTokens | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -67,12 +70,17 @@ class Classifier(torch.nn.Module):
         self.device = torch.device(execution.device)
         self.head = dict(head)
         self.label_ids = tuple(label_ids)
-        self.pad = _pad_token(encoder)
-        model.config.pad_token_id = self.pad
+        self.specials = specials
+        self.pad = _pad_token(encoder) if specials is None else _own_pad_token(model)
+        if self.pad is not None:
+            _set_pad_token(model, self.pad)
+        parameters = signature(model.forward).parameters
+        types = None if specials is None else specials.types
+        self._has_types = types is not None and "token_type_ids" in parameters
         # A causal model would copy the keys and values of every layer for a next token.
-        caches = "use_cache" in signature(model.forward).parameters
+        caches = "use_cache" in parameters
         self._no_cache = {"use_cache": False} if caches or label_ids else {}
-        self.pads_left = False
+        self.pads, self.pads_left = True, False
         self.output_head: OutputHead | None = None
         if label_ids:
             self.output_head = self._usable_output_head()
@@ -92,7 +100,7 @@ class Classifier(torch.nn.Module):
             last_R = torch.full_like(last_R, int(place_T[-1]))
         else:
             mask_RT = place_T <= last_R[:, None]
-        tokens_RT = tokens_RT.masked_fill(~mask_RT, self.pad)
+        tokens_RT = tokens_RT.masked_fill(~mask_RT, self._pad_token_of(tokens_RT, last_R))
         tokens, mask, last = (to_device(each, self.device) for each in (tokens_RT, mask_RT, last_R))
         return tokens, mask.long(), last
 
@@ -100,6 +108,8 @@ class Classifier(torch.nn.Module):
         """Compute the label logits [R, L], float32."""
         inputs: dict[str, Any] = {"input_ids": tokens_RT, "attention_mask": mask_RT}
         inputs |= self._no_cache
+        if self._has_types:
+            inputs["token_type_ids"] = self._token_types(mask_RT)
         if not self.label_ids:
             logits_RL: Tensor = self.model(**inputs).logits
             return logits_RL.float()
@@ -124,6 +134,33 @@ class Classifier(torch.nn.Module):
         logits_NV = self.output_head.logits(pad(hidden_NH, (0, 0, 0, more)))
         return self._labels_of(logits_NV[: len(hidden_NH)])
 
+    def _token_types(self, mask_RT: Tensor) -> Tensor:
+        """Return the tokenizer's token types [R, T] of rows; those of padding are not read."""
+        if self.specials is None or self.specials.types is None:
+            raise ValueError("the tokenizer returns no token types")
+        before, inside, after = self.specials.types
+        place_T = torch.arange(mask_RT.shape[1], device=mask_RT.device)
+        place_RT = place_T - mask_RT.argmax(1)[:, None]
+        left_RT = mask_RT.sum(1)[:, None] - 1 - place_RT
+        types_RT = torch.full_like(mask_RT, inside)
+        for at, kind in enumerate(before):
+            types_RT = types_RT.masked_fill(place_RT == at, kind)
+        for at, kind in enumerate(reversed(after)):
+            types_RT = types_RT.masked_fill(left_RT == at, kind)
+        return types_RT
+
+    def _pad_token_of(self, tokens_RT: Tensor, last_R: Tensor) -> int:
+        """Return a batch's padding token; one that ends no row, if the model has none.
+
+        A decoder without one reads the last token, and one with a padding token the last other.
+        """
+        if self.pad is not None:
+            return self.pad
+        ends = set(tokens_RT[torch.arange(len(last_R)), last_R].tolist())
+        pad = next(token for token in range(len(ends) + 1) if token not in ends)
+        _set_pad_token(self.model, pad)
+        return pad
+
     def _labels_of(self, logits_NV: Tensor) -> Tensor:
         return logits_NV[:, to_device(self.label_ids, logits_NV.device)].float()
 
@@ -145,6 +182,9 @@ class Classifier(torch.nn.Module):
                 values = self._sample_logits(padding=3)
                 if agrees(values, expected, rounding=rounding, dtype=self.model.dtype):
                     return self.pads_left
+        if self.specials is not None:
+            self.pads = False
+            return False
         raise ModelError(
             "its labels of a text change with the padding beside the text",
             where=self.encoder.spec.id,
@@ -154,6 +194,8 @@ class Classifier(torch.nn.Module):
     def _sample_logits(self, padding: int = 0) -> Tensor:
         """Compute the label logits [1, L] of one row, with so many tokens of padding."""
         row = sample_tokens(self.model, 8)
+        if self.specials is not None:
+            row = [*self.specials.before, *row, *self.specials.after]
         batch = stack([Placed(0, single_row(0, row))], len(row) + padding)
         logits_RL: Tensor = self(*self.read(batch))
         return logits_RL
@@ -178,18 +220,12 @@ def load_classifier(
         head: dict[str, tuple[int, ...]] = {}
     else:
         label_ids = ()
-
-        def of_head(model: PreTrainedModel, name: str) -> bool:
-            # A pooler that only a head reads is new too.
-            base = f"{model.base_model_prefix}."
-            return not name.startswith(base) or name.startswith(f"{base}pooler.")
-
         model, missing = load_pretrained(
             AutoModelForSequenceClassification,
             spec,
             execution,
             dtype=options.loads_as,
-            is_new=of_head,
+            is_new=is_of_head,
             cure="give a whole checkpoint without a head, or with one of three labels",
             num_labels=len(LABELS),
         )
@@ -201,6 +237,12 @@ def load_classifier(
     use_fast_attention(model)
     execution.begin(model, whole=not label_ids)
     return Classifier(encoder, model, execution, head=head, label_ids=label_ids)
+
+
+def is_of_head(model: PreTrainedModel, name: str) -> bool:
+    """Return whether a weight belongs to the classification head; a pooler that it reads does."""
+    base = f"{model.base_model_prefix}."
+    return not name.startswith(base) or name.startswith(f"{base}pooler.")
 
 
 def check_classifier(
@@ -240,43 +282,17 @@ def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:
     return drawn
 
 
-class TextJudge:
-    """A classifier as published; `classes`: their names, `context`: its longest text in tokens."""
-
-    def __init__(self, spec: Backbone, execution: Execution = ON_CPU) -> None:
-        encoder = load_tokenizer(spec)
-        model, _ = load_pretrained(AutoModelForSequenceClassification, spec, execution, cure=_CURE)
-        self.classes = class_names(model.config, spec)
-        execution.begin(model, whole=True)
-        self.encoder, self.context = encoder, encoder.context
-        self._classifier = Classifier(encoder, model, execution, head={}, label_ids=())
-        self._batcher = Batcher(execution, spec.id, context=self.context)
-
-    def probabilities(self, rows: Sequence[Sequence[int]]) -> npt.NDArray[np.float64]:
-        """Compute the probability of every class [N, C] for tokens that fit the context."""
-
-        def read(batch: Batch) -> Tensor:
-            logits_RC: Tensor = self._classifier(*self._classifier.read(batch))
-            return logits_RC.double().softmax(-1)
-
-        probabilities: npt.NDArray[np.float64] = self._batcher.stacked(read, rows).numpy()
-        return probabilities
+def _own_pad_token(model: PreTrainedModel) -> int | None:
+    """Return the padding token of a model's config; None if it has none that is a token."""
+    config = model.config.get_text_config()
+    pad = config.pad_token_id
+    return pad if pad is not None and 0 <= pad < config.vocab_size else None
 
 
-def class_names(config: Any, spec: Backbone) -> list[str]:
-    """Return a classifier's classes; ModelError: fewer than two, or several for one text."""
-    kind = getattr(config, "problem_type", None)
-    if config.num_labels < 2 or kind in ("multi_label_classification", "regression"):
-        what = "one output" if config.num_labels < 2 else f"problem_type {kind}"
-        raise ModelError(f"has {what}, not one label a text", where=spec.id, cure=_CURE)
-    return [str(config.id2label[place]) for place in range(config.num_labels)]
-
-
-def check_judge(spec: Backbone) -> tuple[ModelShape, list[str]]:
-    """Return a classifier's shape and classes, without weights; ModelError as of `class_names`."""
-    load_tokenizer(spec)
-    model = empty_model(spec, AutoModelForSequenceClassification)
-    return shape_of(model, spec), class_names(model.config, spec)
+def _set_pad_token(model: PreTrainedModel, pad: int) -> None:
+    # A model of text and images reads it in the config of its text part.
+    for config in (model.config, model.config.get_text_config()):
+        config.pad_token_id = pad
 
 
 def _pad_token(encoder: TextEncoder) -> int:

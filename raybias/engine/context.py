@@ -295,10 +295,15 @@ class Batcher:
             for (_, row), result in zip(batch.rows, results, strict=True)
         }
 
-    def stacked(self, read: Callable[[Batch], Tensor], rows: Sequence[Row]) -> Tensor:
-        """Compute a value of each row by itself, by `read`; return them in order, on the CPU."""
+    def stacked(
+        self, read: Callable[[Batch], Tensor], rows: Sequence[Row], *, full: float = FULL
+    ) -> Tensor:
+        """Compute a value of each row by itself, by `read`; return them in order, on the CPU.
+
+        full: as of `each`; 1 makes batches without padding.
+        """
         with torch.inference_mode():
-            found = self.by_row(read, single_rows(rows))
+            found = self.by_row(read, single_rows(rows), full=full)
             return torch.stack([found[n] for n in range(len(rows))]).cpu()
 
     def logits(

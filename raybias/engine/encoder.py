@@ -151,6 +151,36 @@ class TextEncoder:
 
 
 @dataclass(frozen=True)
+class SpecialTokens:
+    """Special tokens that a tokenizer puts around a text.
+
+    before, after: their ids.
+    types: the token types of those before, of the text's own tokens, and of those after; None if
+        the tokenizer returns no token types.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    types: tuple[tuple[int, ...], int, tuple[int, ...]] | None
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> SpecialTokens:
+        """Find them by tokenizing a word with and without them."""
+        word = LABELS[0]
+        bare = tokenizer(word, add_special_tokens=False)["input_ids"]
+        encoding = tokenizer(word)
+        ids, types = list(encoding["input_ids"]), encoding.get("token_type_ids")
+        starts = range(len(ids) - len(bare) + 1)
+        begin = next((at for at in starts if ids[at : at + len(bare)] == bare), 0)
+        end = begin + len(bare)
+        return cls(
+            tuple(ids[:begin]),
+            tuple(ids[end:]),
+            types and (tuple(types[:begin]), types[begin], tuple(types[end:])),
+        )
+
+
+@dataclass(frozen=True)
 class RoughEncoder(TextEncoder):
     """Write messages as an endpoint is sent them, and count tokens roughly: one for four bytes."""
 

@@ -5,6 +5,7 @@ To add one, see docs/extending.md.
 
 from raybias.engine.adapters.options import EarlyStop
 from raybias.methods.base import Inputs, Method, method, methods, methods_of
+from raybias.methods.classify import Classify
 from raybias.methods.continuation import Continuation
 from raybias.methods.finetuned import Finetuned, Full, LayerAdapter, Lora, SoftPrompt
 from raybias.methods.label_prompts import ChainOfThought, FewShot, ZeroShot
@@ -16,6 +17,7 @@ from raybias.methods.work import Work
 
 __all__ = [
     "ChainOfThought",
+    "Classify",
     "Continuation",
     "Coreference",
     "DecisionLikelihood",

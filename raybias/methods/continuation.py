@@ -108,9 +108,9 @@ class Judge(Checkpoint):
             run = _StudyRun(self)
             check_models(run.store, run.record, [run.backbone.name])
         else:
-            from raybias.engine.classifier import check_judge
+            from raybias.engine.published import class_names
 
-            self.labels(check_judge(self.spec())[1])
+            self.labels(class_names(self.spec()))
 
     def labels(self, classes: Sequence[str]) -> list[Label]:
         """Return the label of each class; ConfigError: unknown, named twice, or all neutral."""
@@ -133,9 +133,10 @@ class Judge(Checkpoint):
         """Load the judge; ModelError for weights that cannot be loaded."""
         if self.run:
             return _StudyRun(self).loaded(execution)
-        from raybias.engine.classifier import TextJudge
+        from raybias.engine.published import PublishedClassifier
 
-        judge = TextJudge(self.spec(), execution)
+        cure = "give a classifier with one label a text"
+        judge = PublishedClassifier(self.spec(), execution, cure=cure)
         labels, tokens = self.labels(judge.classes), judge.encoder.ids
 
         def read(_ids: Sequence[str], texts: Sequence[str]) -> list[Verdict]:
@@ -171,11 +172,11 @@ def _judging(read: Judging, *, fits: Callable[[str], bool]) -> Judging:
 @lru_cache(maxsize=16)
 def sized(judge: Judge) -> tuple[Backbone, ModelShape]:
     """Return the classifier, or the run's backbone, and its shape, read without weights."""
-    from raybias.engine.classifier import check_judge
     from raybias.engine.model_shape import model_shape
+    from raybias.engine.published import classifier_shape
 
     if not judge.run:
-        return judge.spec(), check_judge(judge.spec())[0]
+        return judge.spec(), classifier_shape(judge.spec())
     spec = _StudyRun(judge).backbone
     return spec, model_shape(spec)
 

@@ -204,6 +204,7 @@ class Work:
     new_tokens: most tokens that are written after one prompt.
     whole_head: whether each token is multiplied by embeddings and head too, not by blocks alone.
     holds_backbone: whether a replica loads the backbone.
+    shape: of the model that a replica loads; None for the backbone's usual kind.
     vocabulary: whether logits of the whole vocabulary are needed.
     held_tokens: tokens whose keys and values are held for each token of a pass: itself, and the
         share that a row's opening and new tokens are of its shortest prompt.
@@ -224,6 +225,7 @@ class Work:
     new_tokens: int = 0
     whole_head: bool = False
     holds_backbone: bool = True
+    shape: ModelShape | None = None
     vocabulary: bool = True
     held_tokens: float = 1.0
     beside: tuple[Beside, ...] = ()

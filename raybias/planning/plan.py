@@ -65,12 +65,12 @@ def plan(
     if study.answers is not None:
         check_place(Store(study.answers), inventory)
     study, precision = decide_dtypes(study, inventory)
+    works, prepared = prepared.works, prepared.with_study(study)
     shapes = {
-        backbone.name: model_shape(backbone)
+        backbone.name: _backbone_shape(backbone, prepared)
         for backbone in study.backbones
         if backbone.is_checkpoint
     }
-    works, prepared = prepared.works, prepared.with_study(study)
     tuning: list[list[TunePlan]] = []
     scoring: list[ScorePlan] = []
     errors: dict[tuple[str, str], PlanError] = {}
@@ -83,7 +83,7 @@ def plan(
             study.resources,
             inventory,
             backbone,
-            shapes[backbone.name],
+            work.shape or shapes[backbone.name],
             method=method.name,
             work=work,
             machine=machine,
@@ -124,6 +124,15 @@ def plan(
     return replace(made, notes=(*converted, *gathering, *left_out, *endless.values()))
 
 
+def _backbone_shape(backbone: Backbone, prepared: PreparedStudy) -> ModelShape:
+    """Return a backbone's shape: of its usual kind, unless each of its methods loads another."""
+    methods = prepared.study.methods_of(backbone)
+    shapes = [prepared.works[backbone.name, method.name].shape for method in methods]
+    if shapes and shapes[0] is not None and None not in shapes:
+        return shapes[0]
+    return model_shape(backbone)
+
+
 def serving_plan(
     study: Study,
     backbone: Backbone,
@@ -158,8 +167,8 @@ def serving_plan(
         items=items,
         sentences={},
     )
-    shape, resources = model_shape(backbone), asked.model_copy(update=own)
-    work = replace(method.work(inputs), runs=1)
+    work, resources = replace(method.work(inputs), runs=1), asked.model_copy(update=own)
+    shape = work.shape or model_shape(backbone)
     planner = LayoutPlanner(resources, inventory, backbone, shape, method=method.name, work=work)
     return planner.scoring()
 

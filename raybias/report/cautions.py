@@ -11,13 +11,13 @@ from raybias.config import Study
 from raybias.formats.questions import BLANK
 from raybias.measures.kind import Kind
 from raybias.measures.prediction_rows import gap_rows
-from raybias.methods import prompted_methods
+from raybias.methods import Classify, prompted_methods
 from raybias.methods.asking import ItemMethod
 from raybias.methods.options import OptionLikelihood
 from raybias.providers.base import Provider
 from raybias.providers.openai import read_asked
 from raybias.report import wording
-from raybias.schema import KEYS
+from raybias.schema import KEYS, Label
 from raybias.stats.conclusive import HELD, held
 from raybias.stats.intervals import ONE_RUN
 from raybias.stats.looks import error_over
@@ -57,6 +57,7 @@ def of_study(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -
         yield from _about_runs(study, tables["runs"])
         yield from _about_coverage(study, tables["runs"], tables["coverage"])
         yield from _about_labels(study, tables["answers"])
+        yield from _about_classes(study, tables["cells"])
         if "unanswered" in tables:
             yield from _about_unanswered(study, tables["unanswered"])
         yield from _about_gaps(gap_rows(tables["estimates"], study.statistics.scope))
@@ -133,6 +134,23 @@ def _about_labels(study: Study, answers: pl.DataFrame) -> Iterator[str]:
             f"{row['model']}, {row['method']}, on {row['probe']}: no label could be read from "
             f"{row['share']:.1%} of answers{counts}."
         )
+
+
+def _about_classes(study: Study, cells: pl.DataFrame) -> Iterator[str]:
+    """Caution that a model of two labels errs on every neutral sentence; cells: schema.CELLS."""
+    neutral = cells.filter(label=Label.NEUTRAL)
+    for backbone in study.backbones:
+        for method in study.methods_of(backbone):
+            if not isinstance(method, Classify) or method.labels.neutral:
+                continue
+            own = neutral.filter(model=backbone.name, method=method.name)
+            for (probe,), part in own.group_by("probe", maintain_order=True):
+                yield (
+                    f"{backbone.name}, {method.name} on {probe}: the model has no class for "
+                    f"neutral and calls {wording.counted(part['n'].sum(), 'neutral sentence')} "
+                    "negative or positive. Each counts as an error, in the accuracy and in one of "
+                    "the rates."
+                )
 
 
 def _about_unanswered(study: Study, counts: pl.DataFrame) -> Iterator[str]:

@@ -116,10 +116,11 @@ OUT = {
 
 def test_the_public_names() -> None:
     classes = {
-        *("Backbone", "BadInput", "ChainOfThought", "Continuation", "Coreference", "FewShot"),
+        *("Backbone", "BadInput", "ChainOfThought", "Classify", "Continuation", "Coreference"),
         *("DecisionLikelihood", "Full", "Lora", "OptionAnswer", "OptionLikelihood", "PairProbe"),
         *("PairScore", "Probe", "QuestionProbe", "RaybiasError", "Results", "SoftPrompt", "Study"),
-        *("SentenceLikelihood", "TrainingSet", "TripleLikelihood", "WorkFailed", "ZeroShot"),
+        *("FewShot", "SentenceLikelihood", "TrainingSet", "TripleLikelihood", "WorkFailed"),
+        "ZeroShot",
     }
     assert {*raybias.__all__} == classes | {*FUNCTIONS}
     for name in raybias.__all__:

@@ -1,0 +1,106 @@
+"""A study and an audit of a finished classifier: its own labels, in one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import raybias
+from raybias.config import load_study
+from support import classifiers, studies
+from support.commands import exit_code
+from support.pages import Page
+
+CLASSIFY: dict[str, Any] = {"kind": "classify"}
+
+
+def save_probe(folder: Path, count: int = 60) -> list[str]:
+    """A probe of three colours in the zoo's words; returns its sentences."""
+    sentences = classifiers.texts(count)
+    colours = [("red", "blue", "green")[n % 3] for n in range(count)]
+    pl.DataFrame(
+        {
+            "text": sentences, "label": [n // 3 % 3 for n in range(count)], "attribute": "colour",
+            "group": colours, "template_id": [f"t{n // 3}" for n in range(count)], "term": colours,
+        }
+    ).write_csv(folder / "probe.csv")  # fmt: skip
+    return sentences
+
+
+def study_file(folder: Path, **method: Any) -> Path:
+    return studies.write(
+        folder, "mine", backbones=[{"id": "model"}], probes=[studies.MINE],
+        methods=[CLASSIFY | method],
+    )  # fmt: skip
+
+
+def labels_of(results: raybias.Results) -> list[int]:
+    predictions = results.predictions.collect()
+    assert predictions["parsed"].all()
+    order = pl.col("item_id").cast(pl.String).str.extract(r"(\d+)$").cast(pl.Int64)
+    return predictions.sort(order)["pred"].to_list()
+
+
+@pytest.mark.parametrize("kind", ["bert", "xlnet", "t5"])
+def test_a_study_has_the_models_own_labels(kind: str, tmp_path: Path) -> None:
+    """T5 is of no other kind that studies load, and is planned by the classifier's own sizes."""
+    fields = {"decoder_start_token_id": 0} if kind == "t5" else {}
+    model = classifiers.save(kind, tmp_path / "model", classifiers.STARS, **fields)
+    sentences = save_probe(tmp_path)
+    study = load_study(study_file(tmp_path, labels=classifiers.STARS_MAP))
+    assert "classify" in str(raybias.plan(study))
+    results = raybias.run(study, out=tmp_path / "out", address="none")
+    expected_NC = classifiers.of_pipeline(model, sentences)
+    sums_NL = np.add.reduceat(expected_NC, [0, 2, 3], axis=1)
+    assert labels_of(results) == sums_NL.argmax(axis=1).tolist()
+    runs = results.runs.collect()
+    assert runs["run_id"].to_list() == ["model.none.classify"]
+    assert runs["seed"].to_list() == [None]
+    again = raybias.run(study, out=tmp_path / "out", address="none")
+    assert again.study == results.study
+    (method,) = again.study.methods
+    assert method.dtype == "float32"
+    assert method.labels.negative == ("1 star", "2 stars")
+
+
+def test_the_page_of_one_run_claims_nothing_of_seeds(tmp_path: Path) -> None:
+    classifiers.save("bert", tmp_path / "model", ("NEG", "POS"))
+    save_probe(tmp_path)
+    raybias.run(load_study(study_file(tmp_path)), out=tmp_path / "out", address="none")
+    text = " ".join(Page((tmp_path / "out" / "report.html").read_text()).text.split())
+    assert (
+        "model, classify on mine: the model has no class for neutral and calls 21 neutral" in text
+    )
+    estimates = pl.read_parquet(tmp_path / "out/tables/estimates.parquet")
+    assert estimates.filter(scope="runs")["low"].is_null().all()
+
+
+@pytest.mark.parametrize(
+    ("config", "method", "message"),
+    [
+        ({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, {},
+         'labels: {negative: ["LABEL_0"], positive: ["LABEL_1"]}} if that is what they mean'),
+        ({}, {"labels": {"negative": "NEG"}}, "`labels` leaves out the class 'POS'"),
+        ({}, {"labels": {"bad": "NEG"}}, "unknown key 'bad'"),
+        ({}, {"labels": {"negative": 0}}, "labels.negative"),
+        ({"problem_type": "multi_label_classification"}, {}, "not with one label of several"),
+        ({"id2label": {"0": "a", "1": "b", "2": "c"}},
+         {"labels": {"negative": "a", "neutral": "b", "positive": "c"}}, "asks for [3]"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_classified_is_one_line(
+    config: dict[str, Any], method: dict[str, Any], message: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    model = classifiers.save("bert", tmp_path / "model", ("NEG", "POS"))
+    classifiers.edit_config(model, config | {"label2id": None} if "id2label" in config else config)
+    save_probe(tmp_path, 12)
+    file = study_file(tmp_path, **method)
+    out = tmp_path / "out"
+    assert exit_code("run", file, "--out", out, "--address", "none") == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert not (out / "predictions").exists()
