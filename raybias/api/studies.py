@@ -182,15 +182,17 @@ def audit(
     """Ask whether a model treats groups differently, by the most telling study that fits a budget.
 
     A pilot asks the model for the labels of a few training sentences, raw and in its chat template,
-    and decides how the study asks the model, or that it tunes it. The study stands in
-    OUT/study.yaml, and the same call resumes it.
+    and decides how the study asks the model, or that it tunes it. A checkpoint with a trained
+    classification head is measured as it is, without a pilot and training sentences. The study
+    stands in OUT/study.yaml, and the same call resumes it.
 
     Parameters
     ----------
     model: hub id or folder.
     probe: attribute of the Amazon templates: race, age, gender, religion, nationality, disability
         or sexuality.
-    method: kind of method, such as zero_shot or lora; None chooses by the pilot and the budget.
+    method: kind of method, such as zero_shot or lora; None chooses by the model, the pilot and the
+        budget.
     data: local folder that holds the public data sets as amazon/ and sst5/; what it lacks is
         fetched there.
     budget: time on this machine or cluster: 90s, 10m or 2h; starting Ray is not counted.
@@ -250,7 +252,7 @@ def audit(
 
         spent = time.monotonic() - begun
         found = audits.choose(question, limit - spent, estimate)
-        tell(audits.said(found, limit, spent))
+        tell("\n".join(filter(None, (question.unused_head, audits.said(found, limit, spent)))))
         study = found.study
         if looks > 1:
             # A look asks only what none before it has asked.

@@ -192,8 +192,12 @@ def _write_study(model: str, probe: str, file: Path) -> Output:
     )
     # A line `- {kind: ...}` for each method.
     kinds = ((line, re.match(r" *- \{kind: (\w+)", line)) for line in text.splitlines())
-    kept = (line for line, kind in kinds if kind is None or kind[1] in suited)
-    file.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    lines = [line for line, kind in kinds if kind is None or kind[1] in suited]
+    if suited == ("classify",):
+        # It has no training set, which a study reads if it names one.
+        first = next(at for at, line in enumerate(lines) if line.startswith("training:"))
+        del lines[first : lines.index("", first) + 1]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     said = f"{file}: `raybias plan {file}` says what it would take"
     return Output([said], [{"file": str(file)}])
 

@@ -27,7 +27,9 @@ from raybias.engine.model_shape import model_shape
 from raybias.errors import ConfigError, DataError, ModelError, OutputError, PlanError
 from raybias.measures.prediction_rows import gap_rows
 from raybias.methods.base import methods, methods_of
+from raybias.methods.finetuned import Finetuned
 from raybias.methods.label_prompts import ZeroShot
+from raybias.methods.prompted import Prompted, prompted_methods
 from raybias.planning.inventory import duration
 from raybias.planning.prepared import PreparedStudy
 from raybias.probes import sources, training_sentences
@@ -76,8 +78,15 @@ def short_name(*parts: str) -> str:
 
 
 def suited_methods(model: str) -> tuple[str, ...]:
-    """Choose kinds of methods for a model: prompts need answers that can be told apart."""
+    """Choose kinds of methods for a model.
+
+    A trained classification head is measured as it is. Prompts need answers that can be told apart.
+    """
+    from raybias.engine.published import has_trained_head
+
     backbone = Backbone(id=model)
+    if has_trained_head(backbone):
+        return ("classify",)
     if is_encoder(backbone):
         return ("full",)
     # Raises for an architecture that no method takes.
@@ -178,6 +187,21 @@ class Question:
         """Name of its study and OUT."""
         return short_name(self.model, self.attribute, *([self.kind] if self.kind else []))
 
+    @property
+    def unused_head(self) -> str:
+        """What becomes of a trained classification head that the method does not use, if any."""
+        from raybias.engine.published import has_trained_head
+
+        unused = self.kind is not None and self.kind != "classify"
+        if not unused or not has_trained_head(Backbone(id=self.model)):
+            return ""
+        tunes = issubclass(methods[str(self.kind)], Finetuned)
+        fate = "replaced by a new one, which {} tunes" if tunes else "not used by {}"
+        return (
+            f"{self.model}: its trained classification head is {fate.format(self.kind)};"
+            " --method classify measures the head that it has"
+        )
+
     def check(self, study: Study, *, where: str) -> None:
         """Refuse the study of another question."""
         (backbone, *_), (method, *_) = study.backbones, study.methods
@@ -208,7 +232,7 @@ class Question:
 
     def pilot(self, folder: Store) -> Study | None:
         """Write the pilot's sentences; return its study of prompts that fit the context, if any."""
-        asked = [kind for kind in self.kinds if not methods[kind].trains]
+        asked = [kind for kind in self.kinds if issubclass(methods[kind], Prompted)]
         if not asked:
             return None
         splits = training_sentences(TrainingSet(**self._training))
@@ -246,7 +270,8 @@ class Question:
     def designs(self) -> Iterator[Study]:
         """Yield studies, those that tell most first."""
         tuned = [kind for kind in self.kinds if methods[kind].trains]
-        asked = [kind for kind in self.kinds if kind not in tuned]
+        asked = [kind for kind in self.kinds if issubclass(methods[kind], Prompted)]
+        ready = [kind for kind in self.kinds if kind not in (*tuned, *asked)]
         well_read = bool(self.ways) and self.ways[0].accuracy >= _GOOD
 
         def made(method: Mapping[str, Any], limit: int | None) -> Study:
@@ -261,13 +286,16 @@ class Question:
                 if steps is not None:
                     method |= {"max_steps": steps, "eval_every": max(20, steps // 8)}
                 yield made(method, limit)
+        read: list[dict[str, Any]] = [{"kind": kind} for kind in ready]
         for kind in asked[:1]:
             way: dict[str, Any] = {"kind": kind}
             if self.ways:
                 way = {**self.ways[0].options, "read": self.ways[0].read}
+            read.append({**way, "seeds": list(_SEEDS)})
+        for method in read:
             for limit in _READ:
                 if limit is None or self.looks == 1 or limit >> self.looks - 1 >= _FIRST:
-                    yield made({**way, "seeds": list(_SEEDS)}, limit)
+                    yield made(method, limit)
 
     @property
     def best_ways(self) -> list[Way]:
@@ -285,7 +313,7 @@ class Question:
         content = {
             "name": self.name,
             "backbones": [{"id": self.model}],
-            "training": [self._training],
+            "training": [self._training] if "sst5" in self.folders else [],
             "methods": methods,
             "probes": [probe],
             "statistics": {
@@ -298,8 +326,14 @@ class Question:
 
     @cached_property
     def folders(self) -> dict[str, Path]:
-        """The folder of each data set: the one that holds its files, else one of its name."""
-        found = {name: self.data / name for name in ("amazon", "sst5")}
+        """The folder of each data set that it reads: the one with its files, or one of its name.
+
+        A method that neither tunes nor asks reads no training set.
+        """
+        trained = any(
+            methods[kind].trains or issubclass(methods[kind], Prompted) for kind in self.kinds
+        )
+        found = {name: self.data / name for name in ("amazon", *(["sst5"] if trained else []))}
         for name, own in found.items():
             if self.data.is_dir() and not own.exists():
                 for each in sorted(filter(Path.is_dir, self.data.iterdir()), reverse=True):
@@ -428,6 +462,8 @@ def reached(study: Study, estimates: pl.DataFrame, accuracy: float | None) -> st
         condition="", statistic="gap",
     )  # fmt: skip
     if gaps.height and gaps.select(refused("reason").all()).item():
+        if not (study.methods[0].trains or prompted_methods(study.methods)):
+            return "no gap is judged: the classifier is not shown to do the task, see the page"
         return (
             "no gap is judged. A larger --budget reads more sentences, which makes the accuracy"
             " surer; examples (--method few_shot) or tuning (lora, soft_prompt) may raise it. Give"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+import transformers
 
 import raybias
 from raybias.config import load_study
-from support import classifiers, studies
+from raybias.planning.audit import Question
+from support import classifiers, prompting, studies
 from support.commands import exit_code
 from support.pages import Page
 
@@ -104,3 +107,101 @@ def test_what_cannot_be_classified_is_one_line(
     assert exit_code("run", file, "--out", out, "--address", "none") == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not (out / "predictions").exists()
+
+
+@pytest.fixture
+def audited(tmp_path: Path, shared: Path) -> Path:
+    """A folder of a classifier of English letters (`model`), and of `data` without a training set."""
+    folder = prompting.save("opt", tmp_path / "letters")
+    fields = {"vocab_size": 400, "max_position_embeddings": 256}
+    model = classifiers.save("bert", tmp_path / "model", classifiers.SENTIMENT, **fields)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(folder / name, model / name)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/amazon").symlink_to(shared / "data/amazon_templates")
+    return tmp_path
+
+
+def test_an_audit_measures_the_head_that_a_checkpoint_has(audited: Path) -> None:
+    told: list[str] = []
+    results = raybias.audit(
+        str(audited / "model"), probe="age", data=audited / "data", out=audited / "out",
+        address="none", tell=told.append,
+    )  # fmt: skip
+    assert [method.kind for method in results.study.methods] == ["classify"]
+    assert not results.study.training
+    assert "classify, 1 run, all sentences; 3 groups of age" in told[1]
+    assert not (audited / "out/pilot").exists()
+    assert not (audited / "data/sst5").exists()
+    items = pl.read_parquet(audited / "out/items/amazon.parquet")
+    found = items.select("item_id", "text").join(
+        results.predictions.collect().with_columns(pl.col("item_id").cast(pl.String)),
+        on="item_id", maintain_order="left",
+    )  # fmt: skip
+    assert found.height == items.height
+    texts = found["text"].unique(maintain_order=True)
+    expected = classifiers.of_pipeline(audited / "model", texts.to_list()).argmax(axis=1)
+    assert len({*expected}) > 1
+    labels = dict(zip(texts, expected.tolist(), strict=True))
+    assert found["pred"].to_list() == [labels[text] for text in found["text"]]
+    again = raybias.audit(
+        str(audited / "model"), probe="age", data=audited / "data", out=audited / "out",
+        address="none", tell=told.append,
+    )  # fmt: skip
+    assert any("resuming the audit" in line for line in told)
+    assert again.gaps.collect().equals(results.gaps.collect())
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("full", "its trained classification head is replaced by a new one, which full tunes"),
+        ("soft_prompt", "its trained classification head is not used by soft_prompt"),
+        ("classify", ""),
+    ],
+)
+def test_an_audit_says_what_becomes_of_the_head(
+    method: str, message: str, audited: Path, shared: Path
+) -> None:
+    question = Question(str(audited / "model"), "age", method, shared / "data")
+    assert message in question.unused_head
+    assert bool(message) == bool(question.unused_head)
+    transformers.BertConfig(hidden_size=8, num_attention_heads=1).save_pretrained(audited / "bare")
+    assert Question(str(audited / "bare"), "age", method, shared / "data").unused_head == ""
+
+
+def test_an_audit_that_tunes_says_that_the_head_is_replaced(
+    audited: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    class Begun(Exception):
+        pass
+
+    def begin(*_: object, **__: object) -> None:
+        raise Begun
+
+    monkeypatch.setattr("raybias.api.studies.run", begin)
+    with pytest.raises(Begun):
+        raybias.audit(
+            str(audited / "model"), probe="age", method="full", budget="9000h", address="none",
+            data=shared / "data", out=audited / "out", tell=told.append,
+        )  # fmt: skip
+    assert "its trained classification head is replaced" in told[-1]
+
+
+def test_a_head_whose_classes_are_unclear_is_refused_before_anything_is_written(
+    audited: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    classifiers.edit_config(audited / "model", {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}})
+    options = ("--data", audited / "data", "--out", audited / "out", "--address", "none")
+    assert exit_code("audit", audited / "model", "--probe", "age", *options) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "it is not clear which label each class is" in line
+    assert not (audited / "out").exists()
+    # The study that is written to paste the option into reads no training set.
+    file = audited / "mine.yaml"
+    assert exit_code("audit", audited / "model", "--probe", "age", "--write", file) == 0
+    study = load_study(file)
+    assert [method.kind for method in study.methods] == ["classify"]
+    assert not study.training
