@@ -298,10 +298,7 @@ class Batcher:
     def stacked(
         self, read: Callable[[Batch], Tensor], rows: Sequence[Row], *, full: float = FULL
     ) -> Tensor:
-        """Compute a value of each row by itself, by `read`; return them in order, on the CPU.
-
-        full: as of `each`; 1 makes batches without padding.
-        """
+        """Compute a value of each row by `read`, in order, on the CPU; `full` is that of `each`."""
         with torch.inference_mode():
             found = self.by_row(read, single_rows(rows), full=full)
             return torch.stack([found[n] for n in range(len(rows))]).cpu()

@@ -9,6 +9,7 @@ from typing import Any
 import datasets
 import polars as pl
 import pytest
+import yaml
 
 import raybias
 from raybias.config import PairProbe, Probe
@@ -81,7 +82,8 @@ def test_a_missing_column_names_the_card_that_maps_it(ending: str, tmp_path: Pat
     with pytest.raises(DataError, match=message):
         probe_items(Probe(source="file", data=str(path)))
     card = tmp_path / "card.yaml"
-    card.write_text(f"kind: label\nabout: x\nunits: u\nharm: h\nfile: {path.name}\ncolumns: {{text: sentence}}\n")
+    fields = {"kind": "label", "about": "x", "units": "u", "harm": "h", "file": path.name}
+    card.write_text(yaml.safe_dump({**fields, "columns": {"text": "sentence"}}))
     items = probe_items(Probe(source="file", data=str(card)))
     assert items["text"].to_list() == SENTENCES["text"].to_list()
 

@@ -111,7 +111,7 @@ def test_what_cannot_be_classified_is_one_line(
 
 @pytest.fixture
 def audited(tmp_path: Path, shared: Path) -> Path:
-    """A folder of a classifier of English letters (`model`), and of `data` without a training set."""
+    """A classifier of English letters (`model`), and `data` without a training set."""
     folder = prompting.save("opt", tmp_path / "letters")
     fields = {"vocab_size": 400, "max_position_embeddings": 256}
     model = classifiers.save("bert", tmp_path / "model", classifiers.SENTIMENT, **fields)
