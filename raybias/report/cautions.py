@@ -145,9 +145,10 @@ def _about_classes(study: Study, cells: pl.DataFrame) -> Iterator[str]:
                 continue
             own = neutral.filter(model=backbone.name, method=method.name)
             for (probe,), part in own.group_by("probe", maintain_order=True):
+                count = wording.counted(int(part["n"].sum()), "neutral sentence")
                 yield (
                     f"{backbone.name}, {method.name} on {probe}: the model has no class for "
-                    f"neutral and calls {wording.counted(part['n'].sum(), 'neutral sentence')} "
+                    f"neutral and calls {count} "
                     "negative or positive. Each counts as an error, in the accuracy and in one of "
                     "the rates."
                 )

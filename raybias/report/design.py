@@ -80,10 +80,12 @@ def design_sentences(designs: pl.DataFrame, target: float) -> list[str]:
     return said
 
 
-def designs_table(designs: pl.DataFrame, target: float) -> TextTable:
+def designs_table(
+    designs: pl.DataFrame, target: float, redrawn_by: Mapping[str, str] = REDRAWN
+) -> TextTable:
     """Show schema.DESIGN with the predicted half widths."""
     unit = designs["unit"][0] if designs.height else ""
-    scopes = wording.listed([REDRAWN[s] for s in designs["scope"].unique(maintain_order=True)])
+    scopes = wording.listed([redrawn_by[s] for s in designs["scope"].unique(maintain_order=True)])
     return table(
         f"What to add next, for a half width of {target:g} where {scopes}",
         designs,
@@ -135,11 +137,14 @@ def _price(cost: float | None) -> str:
     return f"{cost:,.0f}" if cost >= 100 else f"{cost:.2g}"
 
 
-def designed(designs: pl.DataFrame, target: float) -> dict[str, Any]:
-    """Arrange schema.DESIGN for a page; nothing where no design could be predicted."""
+def designed(designs: pl.DataFrame, target: float, redrawn_by: Mapping[str, str]) -> dict[str, Any]:
+    """Arrange schema.DESIGN for a page; nothing where no design could be predicted.
+
+    redrawn_by: what intervals of each scope resample, in words.
+    """
     if designs.is_empty():
         return {}
-    shown = designs_table(designs, target)
+    shown = designs_table(designs, target, redrawn_by)
     return {"sentences": design_sentences(designs, target), "table": shown, "assumed": _ASSUMED}
 
 

@@ -39,7 +39,7 @@ from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, w
 from raybias.stats.design import TARGET
 from raybias.stats.intervals import NO_ROWS
 from raybias.stats.metric import metrics
-from raybias.stats.scopes import REDRAWN, SCOPES
+from raybias.stats.scopes import SCOPES, have_seeds, redrawn_by
 from raybias.storage import Draft, Store
 from raybias.study_record import Record, read_record, read_runs
 from raybias.table_files import csv_text
@@ -237,6 +237,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
     engines = tables.get("engines")
     withheld = estimates.filter(score=WITHHELD)
     kind = kinds[KIND]
+    has_seeds, redrawn = have_seeds(tables["runs"]), redrawn_by(tables["runs"])
     return {
         "metrics": [metrics[rate] for rate in rates if rate in metrics],
         "parts": _parts(estimates, gaps, evidence(gaps, texts), drawn, scope),
@@ -250,9 +251,11 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
                           maintain_order="left"), "gap"
         ) if withheld.height else [],
         "urgent": tables["notes"].filter("urgent")["note"].to_list(),
-        "by_scope": sentences.by_scope(scoped, components),
+        "by_scope": sentences.by_scope(scoped, components, redrawn),
         "verdict": sentences.verdict(gaps),
-        "measured": sentences.measured(gaps, tables["composition"], _runs(made)),
+        "measured": sentences.measured(
+            gaps, tables["composition"], _runs(made), has_seeds=has_seeds
+        ),
         "lead": drawn[:1],
         "doubts": [*sentences.doubts(estimates, gaps, components, texts),
                    *(engine_sentences(engines) if engines is not None else ())],
@@ -264,7 +267,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
             .select("score", "value").iter_rows()
         ),
         "rules": options,
-        "design": designed(tables["design"], options.margin or TARGET),
+        "design": designed(tables["design"], options.margin or TARGET, redrawn),
         "chosen_by": sorted(
             {str(m.select) for m in tuned_methods(study.methods) if m.keep < len(m.seeds)}
         ),
@@ -272,7 +275,11 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
         "n_tested": gaps["significant"].count(),
         "percent": f"{100 * level:g}%",
         "alpha": f"{100 * (1 - level):g}%",
-        "redrawn": [REDRAWN[scope] for scope in SCOPES if (gaps["scope"] == scope).any()],
+        "has_seeds": has_seeds,
+        "redrawn": [
+            redrawn[scope] for scope in SCOPES
+            if (gaps["scope"] == scope).any() and (has_seeds or scope != "runs")
+        ],
         "adjusted": options.adjust == "benjamini_hochberg",
     }  # fmt: skip
 

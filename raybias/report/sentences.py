@@ -242,8 +242,13 @@ def _without_verdict(gaps: pl.DataFrame) -> dict[str, int]:
     return {str(reason): int(n) for reason, n in counts.iter_rows()}
 
 
-def by_scope(gaps: pl.DataFrame, components: pl.DataFrame) -> str:
-    """Count significant gaps by scope: `Significant if only seeds are redrawn: 3 of 12`."""
+def by_scope(
+    gaps: pl.DataFrame, components: pl.DataFrame, redrawn_by: Mapping[str, str] = REDRAWN
+) -> str:
+    """Count significant gaps by scope: `Significant if only seeds are redrawn: 3 of 12`.
+
+    redrawn_by: what intervals of each scope resample, in words.
+    """
     judged = once(gaps.filter(pl.col("survives").is_not_null()))
     corrected = bool((judged["significant"] != judged["survives"]).any())
     parts: list[str] = []
@@ -251,7 +256,7 @@ def by_scope(gaps: pl.DataFrame, components: pl.DataFrame) -> str:
         part = judged.filter(scope=scope)
         begin = "if" if parts else "Significant if"
         total = str(part.height) if parts else wording.counted(part.height, "gap")
-        redrawn = f"{ADDED[scope]} are too" if parts else REDRAWN[scope]
+        redrawn = f"{ADDED[scope]} are too" if parts else redrawn_by[scope]
         if scope == "runs":
             redrawn = "only seeds are redrawn"
         said = f"{begin} {redrawn}: {part['significant'].sum() or 'none'} of {total}"
@@ -278,7 +283,7 @@ def _one_word(components: pl.DataFrame) -> list[str]:
     return [str(group) for group in words["group"].unique().sort()]
 
 
-def measured(gaps: pl.DataFrame, composition: pl.DataFrame, runs: str) -> str:
+def measured(gaps: pl.DataFrame, composition: pl.DataFrame, runs: str, *, has_seeds: bool) -> str:
     """Count the models, the `runs` of a classifier and the sentences of `stats.composition`.
 
     A reading of the likelihoods beside a method is no classifier of its own.
@@ -295,11 +300,13 @@ def measured(gaps: pl.DataFrame, composition: pl.DataFrame, runs: str) -> str:
     made = "a classifier" if n == 1 else f"{n} classifiers"
     attributes = wording.listed(gaps["attribute"].unique().sort().to_list())
     read = wording.counted(int(composition["items"].sum()), "sentence")
-    times = "once" if runs == "1" else f"{runs} times"
-    said = (
-        f"Of {named}, {made} of sentiment {'was' if n == 1 else 'were'} made, {'each ' * (n > 1)}"
-        f"{times}, and asked about {read} that differ in the group they name ({attributes})."
+    times, were = "once" if runs == "1" else f"{runs} times", "was" if n == 1 else "were"
+    done = (
+        f"Of {named}, {made} of sentiment {were} made, {'each ' * (n > 1)}{times}, and"
+        if has_seeds
+        else f"{made[0].upper()}{made[1:]} of sentiment, {named}, {were} taken as published, and"
     )
+    said = f"{done} asked about {read} that differ in the group they name ({attributes})."
     if more := len(classifiers) - n:
         others = wording.counted(more, "more classifier has", "more classifiers have")
         said += f" {others} no verdict: it was not shown that they can do the task."

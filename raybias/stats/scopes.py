@@ -50,6 +50,11 @@ REDRAWN: Final[Mapping[str, str]] = {
     "sentences": "seeds and sentences are redrawn",
     "wording": "seeds, sentences and words for the groups are redrawn",
 }
+_WITHOUT_SEEDS: Final[Mapping[str, str]] = {
+    "runs": "nothing is redrawn",
+    "sentences": "sentences are redrawn",
+    "wording": "sentences and words for the groups are redrawn",
+}
 
 #: Outcomes of either kind, below which a rate's own variance is not relied on.
 _FEW: Final = 5
@@ -63,6 +68,16 @@ _ROWS: Final = pl.Schema(
         **{"equivalent": pl.Boolean(), "units": pl.Int64()},
     }
 )
+
+
+def have_seeds(runs: pl.DataFrame) -> bool:
+    """Return whether any of a study's runs (schema.RUNS) has a seed; not if all are published."""
+    return runs.is_empty() or bool(runs["seed"].is_not_null().any())
+
+
+def redrawn_by(runs: pl.DataFrame) -> Mapping[str, str]:
+    """Return what intervals of each scope resample, in words, for a study's runs (schema.RUNS)."""
+    return REDRAWN if have_seeds(runs) else _WITHOUT_SEEDS
 
 
 @dataclass(frozen=True)

@@ -71,13 +71,26 @@ def test_a_study_has_the_models_own_labels(kind: str, tmp_path: Path) -> None:
 
 
 def test_the_page_of_one_run_claims_nothing_of_seeds(tmp_path: Path) -> None:
-    classifiers.save("bert", tmp_path / "model", ("NEG", "POS"))
-    save_probe(tmp_path)
-    raybias.run(load_study(study_file(tmp_path)), out=tmp_path / "out", address="none")
+    model = classifiers.save("bert", tmp_path / "model", ("NEG", "POS"))
+    own = classifiers.of_pipeline(model, save_probe(tmp_path, 90)).argmax(axis=1).tolist()
+    # Six sentences are neutral; of the others it is right.
+    labels = [1 if n // 3 % 15 == 0 else 2 * place for n, place in enumerate(own)]
+    probe = pl.read_csv(tmp_path / "probe.csv").with_columns(label=pl.Series(labels))
+    probe.write_csv(tmp_path / "probe.csv")
+    results = raybias.run(load_study(study_file(tmp_path)), out=tmp_path / "out", address="none")
     text = " ".join(Page((tmp_path / "out" / "report.html").read_text()).text.split())
-    assert (
-        "model, classify on mine: the model has no class for neutral and calls 21 neutral" in text
-    )
+    assert "model, classify on mine: the model has no class for neutral and calls 6 neutral" in text
+    for claim in (
+        "A classifier of sentiment, model, was taken as published, and asked about 90 sentences",
+        "Significant if sentences are redrawn: ",
+        "as if sentences are redrawn",
+        "Every gap is of one deterministic run: nothing was tuned or sampled",
+        "counts as drawn anew: the sentences; also the words",
+    ):
+        assert claim in text
+    assert "Significant if sentences are redrawn: " in str(results)
+    assert "another seed" not in text
+    assert "seeds and sentences" not in text
     estimates = pl.read_parquet(tmp_path / "out/tables/estimates.parquet")
     assert estimates.filter(scope="runs")["low"].is_null().all()
 
@@ -111,7 +124,7 @@ def test_what_cannot_be_classified_is_one_line(
 
 @pytest.fixture
 def audited(tmp_path: Path, shared: Path) -> Path:
-    """A classifier of English letters (`model`), and `data` without a training set."""
+    """A folder with a classifier (`model`) of English letters, and `data` of the probe alone."""
     folder = prompting.save("opt", tmp_path / "letters")
     fields = {"vocab_size": 400, "max_position_embeddings": 256}
     model = classifiers.save("bert", tmp_path / "model", classifiers.SENTIMENT, **fields)
