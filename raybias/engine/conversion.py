@@ -6,7 +6,6 @@ torch's unpickler of weights reads a pickle: it makes tensors and containers, an
 from __future__ import annotations
 
 import json
-import pickle
 import re
 import shutil
 import zipfile
@@ -184,16 +183,16 @@ def _unpickle_tensors(file: Path, where: str) -> dict[str, torch.Tensor]:
         loaded = torch.load(
             file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)
         )
-    except pickle.UnpicklingError as error:
-        # torch's message ends by advising to load the file without this check.
-        name = _FOREIGN.search(str(error))
-        what = f" ({name[1]})" if name else ""
-        problem = f"{file.name} holds more than weights{what}, or is damaged; nothing in it was run"
-        raise ModelError(problem, where=where, cure=cure) from error
-    except (RuntimeError, OSError, EOFError, ValueError, LookupError) as error:
-        message = " ".join(str(error).split())[:200] or type(error).__name__
-        problem = f"{file.name} cannot be read as weights ({message})"
-        raise ModelError(problem, where=where, cure=cure) from error
+    except Exception as error:
+        # torch's own message ends by advising to load the file without this check.
+        if type(error).__name__ == "UnpicklingError":
+            name = _FOREIGN.search(str(error))
+            what = f" ({name[1]})" if name else ""
+            problem = f"holds more than weights{what}, or is damaged; nothing in it was run"
+        else:
+            message = " ".join(str(error).split())[:200] or type(error).__name__
+            problem = f"cannot be read as weights ({message})"
+        raise ModelError(f"{file.name} {problem}", where=where, cure=cure) from error
     if not isinstance(loaded, Mapping):
         problem = f"{file.name} holds {type(loaded).__name__}, not tensors by name"
         raise ModelError(problem, where=where, cure=cure)

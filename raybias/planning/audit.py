@@ -245,7 +245,7 @@ class Question:
                 (pool["label"] == label).arg_true().to_numpy(), PILOT // len(LABELS), replace=False
             )
         ]
-        names = {"attribute": pl.lit("pilot"), "group": pl.lit("all")}
+        names = {"attribute": pl.lit("pilot"), "group": pl.lit("sentences")}
         sentences = pool[rows].select("text", "label").with_columns(**names)
         folder.write_table("sentences.parquet", sentences.to_arrow())
         forms = ["raw"]

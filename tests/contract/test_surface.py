@@ -28,10 +28,10 @@ STUDY = {"--set", "--limit", "--profile"}
 RAY = {"--address", "--debug"}
 PAIRS = {"--data", "--attribute", "--style", "--styled", "--evidential", "--question", "--seed"}
 COMMANDS = {
-    "run": {"STUDY.yaml", "--out", *STUDY, *RAY, "--skip-unfit"},
+    "run": {"STUDY.yaml", "--out", *STUDY, *RAY, "--skip-unfit", "--no-convert"},
     "plan": {
         *("STUDY.yaml", "--out", *STUDY, "--address", "--assume", "--schema"),
-        *("--peak-tflops", "--utilisation", "--scale", "--skip-unfit"),
+        *("--peak-tflops", "--utilisation", "--scale", "--skip-unfit", "--no-convert"),
     },
     "demo": {"--out", *RAY},
     "doctor": {"--address", "--out", "--hub", "--no-hub"},
@@ -40,7 +40,7 @@ COMMANDS = {
     },
     "audit": {
         *("MODEL", "--probe", "--method", "--data", "--budget", "--looks", "--margin", "--out"),
-        *("--write", *RAY),
+        *("--write", "--no-convert", *RAY),
     },
     "measure": {
         *("FILES", "--kind", "--items", "--profile", "--out"),
@@ -70,7 +70,7 @@ FUNCTIONS = {
     "compare": ("base", "candidate", "base_is", "candidate_is", "scope", "margin", "policy", "out"),
     "audit": (
         *("model", "probe", "method", "data", "budget", "looks", "margin", "out", "address"),
-        *("command", "tell"),
+        *("convert", "command", "tell"),
     ),
     "convert": ("model", "out", "revision"),
     "data_sets": (),

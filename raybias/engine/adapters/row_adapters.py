@@ -108,6 +108,7 @@ class PackedHead(torch.nn.Module):
         self.path, self.adapters = path, adapters
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Compute the outputs [R, .., O] of each row by the weights of its run, float32."""
         rows_RTI = self.adapters.by_row(inputs).float()
         names = (f"{self.path}.weight", f"{self.path}.bias")
         own = [name for name in names if name in self.adapters.stacked]
@@ -131,6 +132,7 @@ class PackedNorm(torch.nn.Module):
         self.base = base.float()
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Normalise inputs [R, .., I], and scale each row by the weights of its run, float32."""
         rows_RTI = self.adapters.by_row(self.base(inputs.float()))
         names = [f"{self.path}.{name}" for name in self.names]
         parts = []
