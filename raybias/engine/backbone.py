@@ -200,17 +200,10 @@ def check_kind(spec: Backbone, config: PretrainedConfig, kind: Any) -> None:
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     mapping = kind._model_mapping
-    is_classifier = kind is AutoModelForSequenceClassification
-    if is_classifier and getattr(config, "is_encoder_decoder", False):
-        raise ModelError(
-            f"is an encoder-decoder ({config.model_type}), of which no classifier is made",
-            where=spec.id,
-            cure="choose an encoder or a causal language model",
-        )
     if type(config) in mapping or getattr(config, "auto_map", None):
         return
     model_type = config.model_type
-    if is_classifier:
+    if kind is AutoModelForSequenceClassification:
         problem = f"transformers has no classification head for {model_type} models"
         if type(config) in AutoModelForCausalLM._model_mapping:
             cure = "set the method's head to label_tokens, which any causal language model has"

@@ -255,7 +255,13 @@ def check_classifier(
     """
     _pad_token(encoder)
     if options.head == "classification":
-        empty_model(encoder.spec, AutoModelForSequenceClassification)
+        config = empty_model(encoder.spec, AutoModelForSequenceClassification).config
+        if config.is_encoder_decoder:
+            raise ModelError(
+                f"is an encoder-decoder ({config.model_type}), and {options.name} tunes none",
+                where=encoder.spec.id,
+                cure="choose an encoder or a causal language model",
+            )
         return
     if is_encoder(encoder.spec):
         raise ModelError(
