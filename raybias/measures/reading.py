@@ -130,7 +130,8 @@ def held(given: Given, *, published: bool = True) -> list[str]:
 
 def _kinds_at(source: Source, published: bool) -> list[str]:
     """Name the kind of one file, if any."""
-    data = b"" if source.name.endswith(SUFFIXES) else content(source)
+    is_text = source.name.endswith(_LINES) or (published and not source.name.endswith(SUFFIXES))
+    data = content(source) if is_text else b""
     for name, each in kinds.items() if published and data else ():
         if (
             each.published is not None
