@@ -53,9 +53,9 @@ def measure(
             help="A study's output; Parquet or CSV files of predictions or answers, whose columns"
             " tell their kind; Kohankhaki2024's TSV; BBQ's preds_*.jsonl; StereoSet's predictions;"
             " lm-eval's samples_bbq*.jsonl and samples_crows_pairs*.jsonl, in a folder named after"
-            " the model; inspect's JSON logs; HELM's scenario_state.json; folders; or `-` for a CSV"
-            " on standard input. Tables of predictions have label, group, and pred or score (of"
-            " class 1); and, as far as they are known, scores, model, attribute, run_id,"
+            " the model; inspect's logs (.eval or JSON); HELM's scenario_state.json; folders; or"
+            " `-` for a CSV on standard input. Tables of predictions have label, group, and pred or"
+            " score (of class 1); and, as far as they are known, scores, model, attribute, run_id,"
             " template_id, term, source_id (the example that versions were made of)."
         ),
     ] = None,
