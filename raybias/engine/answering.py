@@ -80,6 +80,10 @@ class EngineAnswers(Answers):
         return shares
 
     @cached_property
+    def _window(self) -> float:
+        return attention_window(self.backbone.model)
+
+    @cached_property
     def _scorer(self) -> TokenScorer:
         return TokenScorer(self.backbone)
 
@@ -149,8 +153,7 @@ class EngineAnswers(Answers):
         new, device = max(1, max_new_tokens), self.backbone.device
         lengths = [len(row) for row in rows]
         # Padding would take the place of tokens in a sliding window.
-        window = attention_window(self.backbone.model)
-        shares = self.shares and max(lengths) + new <= window
+        shares = self.shares and max(lengths) + new <= self._window
         shared = min(common_length(rows), min(lengths) - 1) if shares else 0
 
         def goes_on(token: int) -> bool:
