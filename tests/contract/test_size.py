@@ -32,12 +32,12 @@ class Size:
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
     "benchmarks": Size(2_422, 21, 2, 2),
-    "raybias": Size(26_850, 213, 23, 12),
+    "raybias": Size(26_851, 213, 23, 12),
     "raybias/*.py": Size(1_025, 13, 0, 0),
     "raybias/api": Size(333, 4, 3, 0),
     "raybias/cli": Size(581, 5, 3, 0),
     "raybias/config": Size(1_037, 7, 0, 2),
-    "raybias/engine": Size(4_263, 31, 2, 2),
+    "raybias/engine": Size(4_264, 31, 2, 2),
     "raybias/formats": Size(433, 6, 0, 0),
     "raybias/measures": Size(2_117, 17, 1, 0),
     "raybias/methods": Size(2_113, 13, 0, 2),
