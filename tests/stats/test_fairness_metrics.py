@@ -234,7 +234,7 @@ def test_what_cannot_be_measured_is_one_line(
         ("label,group,score\n2,a,0.5\n", "the labels do not tell which: label has 2; name the"),
         ('label,group,pred,scores\n1,a,1,"[0.1, 0.9]"\n', "cannot be read as predictions"),
         ("label,group,pred\n", "holds no predictions"),
-        ("", "empty CSV"),
+        ("", "is empty"),
     ],
 )
 def test_a_malformed_table_is_one_line(text: str, message: str, tmp_path: Path) -> None:
