@@ -152,7 +152,7 @@ def main(
             make: Any = methods[kind]
             method = make(
                 read=read, prompt_format=form, temperature=0.0, unparsed="invalid", seeds=(7,)
-            ).fit(spec, "strict")
+            ).fit(spec, "strict", LABELS)
             recipe = {"shots": shots, "calibration": calibration if read == "calibrated" else ()}
             with tempfile.TemporaryDirectory() as folder:
                 reader = method.reader(context, Store(folder))

@@ -99,7 +99,8 @@ class Bench:
         """Return the milliseconds of a step and the GiB that a plan reckons with."""
         frame = pl.DataFrame({"text": workload.sentences(None, len(rows.rows))[0]})
         inputs = Inputs(
-            backbone=self.spec, tokens=TokenCounts(load_tokenizer(self.spec)), words=LABELS,
+            backbone=self.spec, tokens=TokenCounts(load_tokenizer(self.spec)),
+            labels=LABELS, words=LABELS,
             items={}, sentences={"sst5": {"train": frame, "validation": frame}},
         )  # fmt: skip
         shape, work = shape_of(empty_model(self.spec), self.spec), method.work(inputs)

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import labelling
@@ -120,7 +121,9 @@ def rounds_of(size: Size, texts: Sequence[str]) -> Iterator[tuple[float, ...]]:
     )  # fmt: skip
     reading = Reading(
         name="bench",
-        context=plan.context(workload.spec_of(folder, "float32"), Verbalizer().words()),
+        context=replace(
+            plan.context(workload.spec_of(folder, "float32")), words=Verbalizer().words()
+        ),
         methods=(SoftPrompt(prompt_length=PROMPT),),
         plan=plan,
         store=store,

@@ -169,7 +169,7 @@ def reading_of(study: Study, out: Path, scoring: ScorePlan) -> Reading:
     rows = read_runs(store).filter("selected").to_dicts()
     return Reading(
         name=HELD,
-        context=scoring.context(study.backbones[0], study.verbalizer.words()),
+        context=scoring.context(study.backbones[0], study),
         methods=tuple(methods),
         plan=scoring,
         store=store,

@@ -25,6 +25,7 @@ def inputs(
     return Inputs(
         backbone=backbone,
         tokens=TokenCounts(load_tokenizer(backbone)),
+        labels=LABELS,
         words=LABELS,
         items={} if items is None else {"probe": items},
         sentences=sentences or {},

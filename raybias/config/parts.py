@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
@@ -186,10 +186,11 @@ class MethodFields(Section):
         """Return the method with the revision of each of its `checkpoints` replaced."""
         return self
 
-    def fit(self, backbone: Backbone, profile: Profile) -> Self:
+    def fit(self, backbone: Backbone, profile: Profile, labels: Sequence[str]) -> Self:
         """Return the method with what depends on the backbone filled in; no weights are read.
 
-        Options that the backbone cannot have are a `ConfigError` or `ModelError`.
+        labels: the study's, in order.
+        Raises ConfigError or ModelError: options that the backbone or the labels cannot have.
         """
         return self
 

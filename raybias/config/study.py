@@ -31,7 +31,7 @@ from raybias.config.parts import (
 from raybias.config.reading import override, parse_section, read_mapping, to_yaml
 from raybias.config.section import Amount, Count, Name, Profile, Section, by_profile, defaults_of
 from raybias.registry import registry_of
-from raybias.schema import ALL
+from raybias.schema import ALL, LABELS
 
 
 class Tracking(Section):
@@ -274,6 +274,16 @@ class Study(Section):
     def methods_of(self, backbone: Backbone) -> list[MethodFields]:
         """Return the methods that are used on a backbone."""
         return [m for m in self.methods if not m.backbones or backbone.name in m.backbones]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of its sentences, in order: a label's number is its index here."""
+        return LABELS
+
+    @property
+    def label_words(self) -> tuple[str, ...]:
+        """The word that a model says for each label, in label order."""
+        return self.verbalizer.words()
 
     def _repr_html_(self) -> str:
         chosen = self.model_dump(mode="json", exclude_unset=True)

@@ -25,6 +25,7 @@ from raybias.engine.checkpoint import (
 from raybias.engine.context import ON_CPU, Batcher, Execution
 from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.errors import ModelError
+from raybias.schema import LABELS
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -250,14 +251,16 @@ def blocks(model: PreTrainedModel) -> Iterator[torch.nn.Module]:
 class ModelContext:
     """Hold what trainers and readers of one model share in a process (`here`).
 
-    `words`: the study's label words, in label order; `memory`: URI of the answers that studies
-    share; empty for none.
+    words: the study's label words, in label order.
+    memory: URI of the answers that studies share; empty for none.
+    labels: the study's labels, in order.
     """
 
     spec: Backbone
     words: tuple[str, ...] = ()
     execution: Execution = ON_CPU
     memory: str = ""
+    labels: tuple[str, ...] = LABELS
     _loaded: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def here(self, device: torch.device | None = None, sharding: Any = None) -> ModelContext:

@@ -178,7 +178,7 @@ class AskingMethod(Method):
         """Return the writer of prompts for a backbone with this tokenizer."""
         return PromptFormat(self, encoder)
 
-    def fit(self, backbone: Backbone, profile: Profile) -> Self:
+    def fit(self, backbone: Backbone, profile: Profile, labels: Sequence[str]) -> Self:
         """Return the method with its prompts' form; ConfigError: chats without a template."""
         chat = self.form(load_tokenizer(backbone)).chat
         return self.model_copy(update={"prompt_format": "chat" if chat else "raw"})

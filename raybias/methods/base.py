@@ -45,6 +45,7 @@ class Inputs:
     """Inputs of a method on one backbone.
 
     tokens: counts of tokenised texts, shared by all methods of the backbone.
+    labels: the study's labels, in order.
     words: the study's label words, in label order.
     items: rows by probe.
     sentences: splits by training set.
@@ -52,6 +53,7 @@ class Inputs:
 
     backbone: Backbone
     tokens: TokenCounts
+    labels: tuple[str, ...]
     words: tuple[str, ...]
     items: Mapping[str, pl.DataFrame]
     sentences: Mapping[str, Mapping[str, pl.DataFrame]]

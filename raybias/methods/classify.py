@@ -77,7 +77,7 @@ class Classify(Method):
 
     shares_backbone: ClassVar[bool] = False
 
-    def fit(self, backbone: Backbone, profile: Profile) -> Self:
+    def fit(self, backbone: Backbone, profile: Profile, labels: Sequence[str]) -> Self:
         """Return the method with a backbone's labels and precision.
 
         Raises ModelError: no head that gives one label of several; ConfigError: `labels` that are

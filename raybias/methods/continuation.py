@@ -224,7 +224,8 @@ class _StudyRun:
         from raybias.engine.backbone import ModelContext
 
         whole = replace(execution, sharding=None, ways={})
-        context = ModelContext(self.backbone, self.record.study.verbalizer.words(), whole)
+        study = self.record.study
+        context = ModelContext(self.backbone, study.label_words, whole, labels=study.labels)
         reader = self.method.reader(context, self.store)
         run = reader.load(self.run_id)
 

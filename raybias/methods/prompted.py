@@ -143,8 +143,8 @@ class Prompted(AskingMethod):
     def n_runs(self) -> int:
         return len(self.run_seeds)
 
-    def fit(self, backbone: Backbone, profile: Profile) -> Self:
-        fitted = super().fit(backbone, profile)
+    def fit(self, backbone: Backbone, profile: Profile, labels: Sequence[str]) -> Self:
+        fitted = super().fit(backbone, profile, labels)
         return fitted.model_copy(update={name: fitted.room(name) for name in self.most_tokens})
 
     def room(self, option: str) -> int:

@@ -53,7 +53,7 @@ class PairScore(Method):
 
     reads: ClassVar[Reads] = "pairs"
 
-    def fit(self, backbone: Backbone, profile: Profile) -> Self:
+    def fit(self, backbone: Backbone, profile: Profile, labels: Sequence[str]) -> Self:
         """Return the method with a backbone's default scores, or refuse as `check_scores` does."""
         from raybias.engine.backbone import is_encoder
         from raybias.engine.sentence_scores import check_scores

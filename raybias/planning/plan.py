@@ -163,7 +163,8 @@ def serving_plan(
     inputs = Inputs(
         backbone=backbone,
         tokens=TokenCounts(load_tokenizer(backbone)),
-        words=study.verbalizer.words(),
+        labels=study.labels,
+        words=study.label_words,
         items=items,
         sentences={},
     )

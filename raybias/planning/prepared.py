@@ -118,7 +118,8 @@ class PreparedStudy:
         return Inputs(
             backbone=backbone,
             tokens=self.data.tokens[backbone.name],
-            words=self.study.verbalizer.words(),
+            labels=self.study.labels,
+            words=self.study.label_words,
             items={name: chosen[name] for name in read_by(self.study, method)},
             sentences=self.data.sentences,
         )
@@ -238,7 +239,9 @@ def fit_methods(study: Study) -> Study:
         for backbone in study.backbones:
             if method in study.methods_of(backbone):
                 check_abilities(method, backbone)
-                fitted.setdefault(method.fit(backbone, study.profile), []).append(backbone.name)
+                fitted.setdefault(method.fit(backbone, study.profile, study.labels), []).append(
+                    backbone.name
+                )
         for each, names in fitted.items():
             chosen = tuple(names) if len(fitted) > 1 else method.backbones
             found.append(each.model_copy(update={"backbones": chosen}))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from raybias.config import Backbone, MethodFields, Study
@@ -58,9 +58,13 @@ class Stage:
         return self.layout.sharded
 
     def context(
-        self, spec: Backbone, words: Sequence[str] = (), *, memory: str = ""
+        self, spec: Backbone, study: Study | None = None, *, memory: str = ""
     ) -> ModelContext:
-        """Return what one worker or replica computes with; `memory` is a URI of answers."""
+        """Return what one worker or replica computes with.
+
+        study: whose labels and label words it has; None for work without labels.
+        memory: URI of the answers that studies share; empty for none.
+        """
         execution = Execution(
             self.layout.tokens,
             "cuda" if self.gpus else "cpu",
@@ -69,7 +73,10 @@ class Stage:
             passes=self.layout.passes,
             deterministic=self.deterministic,
         )
-        return ModelContext(spec, tuple(words), execution, memory)
+        context = ModelContext(spec, (), execution, memory)
+        if study is None:
+            return context
+        return replace(context, words=study.label_words, labels=study.labels)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,7 +96,7 @@ def _backbones(store: Store, study: Study, runs: pl.DataFrame, record: Record) -
             mine = runs.filter(model=backbone.name)
             tokens = mine["prompt_token_id"].drop_nulls().unique().sort()
             ids = mine["verbalizer_ids"].drop_nulls().to_list()[:1]
-            words = study.verbalizer.words()
+            words = study.label_words
             if ids:
                 words = tuple(f"{word} ({n})" for word, n in zip(words, ids[0], strict=False))
             row |= {

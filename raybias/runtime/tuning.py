@@ -212,7 +212,7 @@ class TuningJob:
             json.dumps(section.model_dump(mode="json", exclude=left_out), sort_keys=True)
             for section, left_out in ((self.method, varied), (self.backbone, set()))
         ]
-        parts = (*options, *self.prepared.study.verbalizer.words(), repr(self.tokens))
+        parts = (*options, *self.prepared.study.label_words, repr(self.tokens))
         return f"{key(*parts):016x}"
 
 
@@ -243,7 +243,7 @@ class TuningStage:
         self._shown, study = ExitStack(), job.prepared.study
         #: What all of its workers are sent.
         self.task = TuneTask(
-            context=job.plan.context(job.backbone, study.verbalizer.words()),
+            context=job.plan.context(job.backbone, study),
             dataset=job.training.name,
             method=job.method,
             store=job.store,

@@ -283,7 +283,7 @@ class StudyRun:
             method = self.methods[backbone.name, task.method]
             plan, methods = self.plan.score(backbone.name, method.name), [method]
             memory = Store(self.study.answers).uri if self.study.answers else ""
-            context = plan.context(backbone, self.study.verbalizer.words(), memory=memory)
+            context = plan.context(backbone, self.study, memory=memory)
             # Ranks that share a backbone hold it for one method alone.
             if method.shares_backbone and not plan.sharded:
                 methods = [

@@ -307,11 +307,11 @@ def test_endpoints_tell_likelihoods_of_plain_text_alone() -> None:
     )
     encoder = load_tokenizer(spec)
     assert DecisionLikelihood().form(encoder).chat is False
-    assert DecisionLikelihood().fit(spec, "strict").prompt_format == "raw"
+    assert DecisionLikelihood().fit(spec, "strict", LABELS).prompt_format == "raw"
     assert OptionAnswer().form(encoder).chat is True
     method = DecisionLikelihood(prompt_format="chat")
     with pytest.raises(ConfigError, match="an endpoint tells those of plain text alone; take prom"):
-        method.fit(spec, "strict")
+        method.fit(spec, "strict", LABELS)
 
 
 def test_an_endpoint_has_the_cue_at_the_end_of_the_question() -> None:

@@ -38,7 +38,7 @@ FIELDS: dict[str, dict[str, Any]] = {"t5": {"decoder_start_token_id": 0}}
 def answers(method: Classify, folder: Path, sentences: list[str]) -> tuple[Any, Any]:
     """Labels [N] and scores [N, 3] of sentences, by the method's own reader."""
     backbone = Backbone(id=str(folder))
-    fitted = method.fit(backbone, "strict")
+    fitted = method.fit(backbone, "strict", LABELS)
     reader = fitted.reader(ModelContext(backbone), Store(folder))
     items = text_items([str(n) for n in range(len(sentences))], sentences)
     table, tokens = reader.prepare(reader.load("any"), items)()
@@ -176,8 +176,8 @@ def inputs(folder: Path, sentences: list[str]) -> Inputs:
     backbone = Backbone(id=str(folder))
     frame = pl.DataFrame({"item_id": [f"i{n}" for n in range(len(sentences))], "text": sentences})
     return Inputs(
-        backbone=backbone, tokens=TokenCounts(load_tokenizer(backbone)), words=LABELS,
-        items={"mine": frame}, sentences={},
+        backbone=backbone, tokens=TokenCounts(load_tokenizer(backbone)),
+        labels=LABELS, words=LABELS, items={"mine": frame}, sentences={},
     )  # fmt: skip
 
 
@@ -198,7 +198,7 @@ def test_weights_without_the_head_are_refused(kind: str, whole: bool, tmp_path: 
         weights = {name: weight for name, weight in weights.items() if name not in heads}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert not has_trained_head(Backbone(id=str(folder)))
-    method = Classify().fit(Backbone(id=str(folder)), "strict")
+    method = Classify().fit(Backbone(id=str(folder)), "strict", LABELS)
     for refuse in (
         lambda: method.check(inputs(folder, ["w1"])),
         lambda: PublishedClassifier(Backbone(id=str(folder))),
@@ -209,7 +209,7 @@ def test_weights_without_the_head_are_refused(kind: str, whole: bool, tmp_path: 
 
 
 def test_texts_longer_than_the_context_are_refused(bert: Path) -> None:
-    method = Classify().fit(Backbone(id=str(bert)), "strict")
+    method = Classify().fit(Backbone(id=str(bert)), "strict", LABELS)
     long = " ".join(zoo.WORDS[: zoo.CONTEXT - 1])
     fits = " ".join(zoo.WORDS[: zoo.CONTEXT - 2])
     method.check(inputs(bert, [fits]))
@@ -220,11 +220,11 @@ def test_texts_longer_than_the_context_are_refused(bert: Path) -> None:
 def test_the_precision_is_that_of_the_weights_unless_it_is_named(tmp_path: Path) -> None:
     folder = classifiers.save("bert", tmp_path, classifiers.SENTIMENT)
     found = [
-        Classify(**own).fit(Backbone(id=str(folder), **named), "strict").dtype
+        Classify(**own).fit(Backbone(id=str(folder), **named), "strict", LABELS).dtype
         for own, named in (
             ({}, {}), ({}, {"dtype": "bfloat16"}), ({"dtype": "float16"}, {"dtype": "bfloat16"}),
         )
     ]  # fmt: skip
     assert found == ["float32", "bfloat16", "float16"]
     classifiers.edit_config(folder, {"dtype": "bfloat16"})
-    assert Classify().fit(Backbone(id=str(folder)), "strict").dtype == "bfloat16"
+    assert Classify().fit(Backbone(id=str(folder)), "strict", LABELS).dtype == "bfloat16"

@@ -282,7 +282,7 @@ def _scorer(offer: Offer, name: str, backbone: Backbone, method: Method) -> serv
         max_queued_requests=args.limits.max_queued,
     )
     meter = Meter(study=study.name, stage="serve", model=backbone.name)
-    context = stage.context(backbone, study.verbalizer.words())
+    context = stage.context(backbone, study)
     return replicas.bind(context, (method,), Store(args.out), meter)
 
 
