@@ -110,16 +110,27 @@ class TextEncoder:
                 )
             )
 
-    def ids(self, texts: Sequence[str], *, specials: bool = True) -> list[list[int]]:
-        """Tokenise texts as the tokenizer does by itself; return the token ids of each."""
+    def ids(
+        self, texts: Sequence[str], *, specials: bool = True, longest: int | None = None
+    ) -> list[list[int]]:
+        """Tokenise texts as the tokenizer does by itself; return the token ids of each.
+
+        longest: tokens to which a longer text is cut by the tokenizer's own rule; None cuts none.
+        """
         if not texts:
             return []
-        rows = self.tokenizer([*texts], add_special_tokens=specials)["input_ids"]
+        cut = {} if longest is None else {"truncation": True, "max_length": longest}
+        rows = self.tokenizer([*texts], add_special_tokens=specials, **cut)["input_ids"]
         return [list(row) for row in rows]
 
-    def encode(self, texts: Sequence[str], *, append_eos: bool = False) -> list[list[int]]:
-        """Tokenise texts; ModelError: no tokens, one that the model lacks, or no EOS to append."""
-        rows = self._tokenise(texts)
+    def encode(
+        self, texts: Sequence[str], *, append_eos: bool = False, longest: int | None = None
+    ) -> list[list[int]]:
+        """Tokenise texts; ModelError: no tokens, one that the model lacks, or no EOS to append.
+
+        longest: tokens to which a longer text is cut, an appended EOS not counted; None cuts none.
+        """
+        rows = self._tokenise(texts, longest)
         if append_eos:
             if self.tokenizer.eos_token_id is None:
                 raise ModelError("append_eos: the tokenizer has no EOS", where=self.spec.id)
@@ -141,13 +152,13 @@ class TextEncoder:
         """Count the tokens of a text, those of the begin-of-sequence policy included; 0 if none."""
         return len(self._tokenise([text])[0])
 
-    def _tokenise(self, texts: Sequence[str]) -> list[list[int]]:
+    def _tokenise(self, texts: Sequence[str], longest: int | None = None) -> list[list[int]]:
         """Tokenise texts under the begin-of-sequence policy, without a check."""
+        prepends = self.spec.bos not in ("tokenizer", "none")
+        room = longest - 1 if prepends and longest is not None else longest
         with reading_model(self.spec, "tokenizer"):
-            rows = self.ids(texts, specials=self.spec.bos == "tokenizer")
-        if self.spec.bos in ("tokenizer", "none"):
-            return rows
-        return [[self.prompt_token_id, *row] for row in rows]
+            rows = self.ids(texts, specials=self.spec.bos == "tokenizer", longest=room)
+        return [[self.prompt_token_id, *row] for row in rows] if prepends else rows
 
 
 @dataclass(frozen=True)
@@ -198,7 +209,7 @@ class RoughEncoder(TextEncoder):
     def chat(self, messages: Sequence[Mapping[str, object]]) -> str:
         return json.dumps([dict(each) for each in messages], ensure_ascii=False)
 
-    def _tokenise(self, texts: Sequence[str]) -> list[list[int]]:
+    def _tokenise(self, texts: Sequence[str], longest: int | None = None) -> list[list[int]]:
         """Return about as many tokens, without a meaning, as each text has."""
         return [[0] * (len(text.encode()) // _BYTES + 1) for text in texts]
 

@@ -1,14 +1,15 @@
 """Load a sequence classifier as it was published, with its trained head.
 
-Probabilities equal those of transformers' text-classification pipeline.
+Its outputs equal those of transformers' text-classification pipeline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -36,20 +37,43 @@ _NAMED: Final = 2
 _DTYPES: Final = ("float32", "bfloat16", "float16")
 
 
+#: What a head gives for each class: probabilities of which one holds, a probability for each by
+#: itself, or a number.
+Outputs = Literal["softmax", "sigmoid", "number"]
+
+
+@dataclass(frozen=True)
+class TrainedHead:
+    """What a checkpoint's classification head gives for a text, by its config.json.
+
+    classes: names of its outputs, in their order.
+    outputs: what they are, as transformers' text-classification pipeline takes them.
+    """
+
+    classes: tuple[str, ...]
+    outputs: Outputs
+
+    def read(self, logits_RC: Tensor) -> Tensor:
+        """Turn logits into the outputs [R, C], float64."""
+        values_RC = logits_RC.double()
+        if self.outputs == "softmax":
+            return values_RC.softmax(-1)
+        return values_RC.sigmoid() if self.outputs == "sigmoid" else values_RC
+
+
 class PublishedClassifier:
     """A trained sequence classifier, as its checkpoint has it.
 
-    classes: names of the classes, in the order of the model's outputs.
+    head: what it gives for a text.
     context: longest text in tokens; None without a limit.
 
-    Raises ModelError: no trained head, for which `cure` says what to do, or a head that does not
-    give one label of several for a text.
+    Raises ModelError: no trained head, for which `cure` says what to do.
     """
 
     def __init__(
         self, spec: Backbone, execution: Execution = ON_CPU, *, cure: str = _NO_HEAD_CURE
     ) -> None:
-        self.classes = class_names(spec)
+        self.head = read_head(spec)
         encoder = load_tokenizer(spec)
         model, missing = load_pretrained(
             AutoModelForSequenceClassification,
@@ -68,25 +92,25 @@ class PublishedClassifier:
         )
         self._batcher = Batcher(execution, spec.id, context=self.context)
 
-    def probabilities(self, rows: Sequence[Sequence[int]]) -> npt.NDArray[np.float64]:
-        """Compute the probability of every class [N, C] for tokens that fit the context."""
+    def outputs(self, rows: Sequence[Sequence[int]]) -> npt.NDArray[np.float64]:
+        """Compute the head's outputs [N, C] for tokens that fit the context."""
 
         def read(batch: Batch) -> Tensor:
-            logits_RC: Tensor = self._classifier(*self._classifier.read(batch))
-            return logits_RC.double().softmax(-1)
+            return self.head.read(self._classifier(*self._classifier.read(batch)))
 
         # A row as long as the longest of its batch has no padding.
         full = FULL if self._classifier.pads else 1.0
         stacked = self._batcher.stacked(read, rows, full=full)
-        probabilities: npt.NDArray[np.float64] = stacked.numpy()
-        return probabilities
+        outputs_NC: npt.NDArray[np.float64] = stacked.numpy()
+        return outputs_NC
 
 
-def class_names(spec: Backbone) -> list[str]:
-    """Return a classifier's classes by its config, in the order of its outputs.
+def read_head(spec: Backbone) -> TrainedHead:
+    """Read what a classifier gives for a text from its config, without its weights.
 
-    Raises ModelError: no classifier in transformers, fewer than two classes, several labels or a
-    number for one text, or classes without a name of their own.
+    One output without a `problem_type` is a probability, as the pipeline has it.
+
+    Raises ModelError: no classifier in transformers, or classes without a name of their own.
     """
     config = read_config(spec)
     if type(config) not in AutoModelForSequenceClassification._model_mapping:
@@ -95,17 +119,8 @@ def class_names(spec: Backbone) -> list[str]:
             where=spec.id,
             cure="choose a classifier, or another method for this model",
         )
-    kind = getattr(config, "problem_type", None)
-    if config.num_labels < 2 or kind in ("multi_label_classification", "regression"):
-        what = "one output" if config.num_labels < 2 else f"problem_type {kind}"
-        raise ModelError(
-            f"has a classification head with {what}, not with one label of several for a text",
-            where=spec.id,
-            cure="give a classifier with two or more classes and softmax probabilities, saved with"
-            " its config.json",
-        )
     names = [config.id2label.get(place) for place in range(config.num_labels)]
-    classes = [str(name) for name in names]
+    classes = tuple(map(str, names))
     if None in names or len({*classes}) < len(classes):
         raise ModelError(
             f"id2label in its config.json does not name {len(classes)} different classes"
@@ -113,12 +128,35 @@ def class_names(spec: Backbone) -> list[str]:
             where=spec.id,
             cure="give each class a name of its own there",
         )
-    return classes
+    kind = getattr(config, "problem_type", None)
+    if kind == "regression":
+        return TrainedHead(classes, "number")
+    by_itself = kind == "multi_label_classification" or len(classes) == 1
+    return TrainedHead(classes, "sigmoid" if by_itself else "softmax")
+
+
+def exclusive_classes(spec: Backbone) -> tuple[str, ...]:
+    """Return the classes of a head of which a text has one.
+
+    Raises ModelError: as `read_head`, or a head that gives each class a probability of its own, or
+    a number.
+    """
+    head = read_head(spec)
+    if head.outputs != "softmax":
+        what = "a number" if head.outputs == "number" else "a probability of its own"
+        raise ModelError(
+            f"its classification head gives {what} for each of {', '.join(head.classes)}, not one"
+            " label of several for a text",
+            where=spec.id,
+            cure="give a classifier with two or more classes and softmax probabilities, saved with"
+            " its config.json",
+        )
+    return head.classes
 
 
 def classifier_shape(spec: Backbone) -> ModelShape:
-    """Find a classifier's sizes without its weights; ModelError as `class_names` has it."""
-    class_names(spec)
+    """Find a classifier's sizes without its weights; ModelError as `read_head` has it."""
+    read_head(spec)
     model = empty_model(spec, AutoModelForSequenceClassification)
     with reading_model(spec, "config.json"):
         return shape_of(model, spec)

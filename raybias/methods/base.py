@@ -259,6 +259,10 @@ class Method(MethodFields):
         Raises ModelError: architecture, label words, lengths; DataError: a training set.
         """
 
+    def notes(self, inputs: Inputs) -> Sequence[str]:
+        """Say what a user should know of its inputs before it runs; nothing by default."""
+        return ()
+
     def runs(self, inputs: Inputs) -> Sequence[Run]:
         """List the runs of a method that tunes nothing; by default one, which draws nothing."""
         return [Run(f"{inputs.backbone.name}.none.{self.name}")]

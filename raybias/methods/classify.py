@@ -2,136 +2,160 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
-import numpy as np
+import polars as pl
 import pyarrow as pa
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, field_validator
 
 from raybias.config import Backbone
-from raybias.config.section import Profile, Section
-from raybias.errors import ConfigError
+from raybias.config.section import Profile
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, method, predictions
+from raybias.methods.class_labels import LabelRule, label_rule
 from raybias.methods.work import TokenCounts, Work, sample
-from raybias.schema import LABELS
 from raybias.storage import Store
 
 if TYPE_CHECKING:
     from raybias.engine.backbone import ModelContext
     from raybias.engine.published import PublishedClassifier
 
-#: Class names that can mean one label only, in lower case.
-_UNMISTAKABLE: Final = {
-    **{label: place for place, label in enumerate(LABELS)},
-    **{"neg": 0, "neu": 1, "pos": 2},
+#: A sentence of which people agree which label it has, by label.
+_CLEAR: Final = {
+    "negative": "This is terrible, and I hate it.",
+    "neutral": "The meeting is on Tuesday.",
+    "positive": "This is wonderful, and I love it.",
+    "harmless": "The meeting is on Tuesday.",
+    "toxic": "Shut up, or I will hurt all of you.",
 }
-#: Places of the labels that a model must be able to give; one of two classes is never neutral.
-_NEEDED: Final = (0, 2)
 
 
-class ClassLabels(Section):
-    """A model's classes for each label, by their names in its config.json."""
+def _pairs(data: Any) -> Any:
+    """Take a mapping of lists, or of single values, as pairs of tuples, which can be hashed."""
+    if not isinstance(data, Mapping):
+        return data
+    lists = ((name, [each] if isinstance(each, str) else each) for name, each in data.items())
+    return tuple((name, tuple(each)) for name, each in lists)
 
-    negative: tuple[str, ...] = ()
-    """Classes that mean negative."""
-    neutral: tuple[str, ...] = ()
-    """Classes that mean neutral; none for a model that never says so."""
-    positive: tuple[str, ...] = ()
-    """Classes that mean positive."""
 
-    @property
-    def places(self) -> list[tuple[str, int]]:
-        """Each class that is named, with its label's place in LABELS."""
-        lists = self.negative, self.neutral, self.positive
-        return [(name, place) for place, names in enumerate(lists) for name in names]
-
-    @classmethod
-    def of(cls, places: Mapping[str, int]) -> Self:
-        """Make it of each class's label, as a place in LABELS."""
-        classes = {
-            label: tuple(name for name, place in places.items() if place == number)
-            for number, label in enumerate(LABELS)
+#: The model's classes of each label.
+ClassNames = Annotated[
+    tuple[tuple[str, tuple[str, ...]], ...],
+    BeforeValidator(_pairs),
+    PlainSerializer(lambda pairs: {name: [*classes] for name, classes in pairs}),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "additionalProperties": {
+                "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
+            },
         }
-        return cls(**{label: names for label, names in classes.items() if names})
+    ),
+]
 
 
 @method
 class Classify(Method):
     """A trained classification head, as its checkpoint has it: nothing is tuned or sampled.
 
-    A text's label is the one with the highest probability, as of transformers' text-classification
-    pipeline; its scores are the logarithms of the labels' probabilities. A model without a class
-    for `neutral` never gives that label, so that every neutral sentence counts as an error.
+    Outputs are those of transformers' text-classification pipeline: probabilities of which class a
+    text has, of each class by itself, or a number. A text's label is the one with the highest
+    probability, or the one that `thresholds` give. A model without a class for a label never gives
+    it, so that every such sentence counts as an error.
     """
 
     kind: Literal["classify"] = "classify"
-    labels: ClassLabels = ClassLabels()
+    labels: ClassNames = ()
     """The model's classes for each label; probabilities of several classes of one label are added.
-    By default classes called negative, neutral or positive, or neg, neu or pos, in any case; a
-    study that runs records them."""
+    By default classes that are called as the labels are (or neg, neu and pos), in any case. Of a
+    head that gives each class a probability of its own, or a number, name the classes of the first
+    or last label; the highest of them counts. A study that runs records them."""
+    thresholds: tuple[float, ...] = ()
+    """From which on the output of the classes in `labels` means their label: one number, or one
+    between every two labels, ascending. By default the label is the one with the highest
+    probability, and 0.5 parts probabilities of classes by themselves."""
+    truncate: bool = False
+    """Whether texts that are longer than the model takes are cut at their end, as the pipeline does
+    with truncation, and counted by the plan; otherwise they are refused."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Precision of the model; by default the backbone's, if it names one, or that of the saved
     weights. A study that runs records it."""
 
     shares_backbone: ClassVar[bool] = False
 
+    @field_validator("labels")
+    @classmethod
+    def _of_one_label_each(cls, pairs: ClassNames) -> ClassNames:
+        names = [name for name, _ in pairs]
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"the label {repeated[0]!r} is there twice")
+        return pairs
+
     def fit(self, backbone: Backbone, profile: Profile, labels: Sequence[str]) -> Self:
-        """Return the method with a backbone's labels and precision.
+        """Return the method with a backbone's classes, thresholds and precision.
 
-        Raises ModelError: no head that gives one label of several; ConfigError: `labels` that are
-        not its classes, or classes that need them.
+        Raises ModelError: no classification head; ConfigError: as `label_rule`.
         """
-        from raybias.engine.published import class_names, saved_dtype
+        from raybias.engine.published import saved_dtype
 
-        places = self.label_places(class_names(backbone), where=backbone.id)
+        rule = self.rule(backbone, labels)
         named = None if backbone.dtype == "auto" else backbone.dtype
-        dtype = self.dtype or named or saved_dtype(backbone)
-        return self.model_copy(update={"labels": ClassLabels.of(places), "dtype": dtype})
+        return self.model_copy(
+            update={
+                "labels": tuple(rule.classes.items()),
+                "thresholds": rule.thresholds,
+                "dtype": self.dtype or named or saved_dtype(backbone),
+            }
+        )
 
-    def label_places(self, classes: Sequence[str], *, where: str) -> dict[str, int]:
-        """Return the label of each class, in the order of `classes`, as its place in LABELS.
+    def rule(self, backbone: Backbone, labels: Sequence[str]) -> LabelRule:
+        """Decide which of a study's labels a model's outputs mean; errors as of `fit`."""
+        from raybias.engine.published import read_head
 
-        where: the model's id, for messages.
-        Raises ConfigError: `labels` that name a class twice or one that the model lacks, leave one
-        out, or have none for negative or positive; or no `labels`, and classes with other names.
-        """
-        pairs = self.labels.places
-        if pairs:
-            problem = _find_problem([name for name, _ in pairs], classes)
-        else:
-            words = [(name, name.strip().lower()) for name in classes]
-            pairs = [(name, _UNMISTAKABLE[word]) for name, word in words if word in _UNMISTAKABLE]
-            clear = len({place for _, place in pairs}) == len(classes)
-            problem = None if clear else "it is not clear which label each class is"
-        place_of_class = dict(pairs)
-        lacking = [label for label in _NEEDED if label not in place_of_class.values()]
-        if problem is None and lacking:
-            problem = f"no class is {LABELS[lacking[0]]}"
-        if problem is not None:
-            raise ConfigError(
-                f"method {self.name!r}: {problem}; the model's classes are {', '.join(classes)}",
-                where=where,
-                cure="say in the study which label each is, such as"
-                f" {{kind: classify, labels: {_example(classes)}}} if that is what they mean",
-            )
-        return {name: place_of_class[name] for name in classes}
+        return label_rule(
+            read_head(backbone),
+            labels,
+            classes=dict(self.labels),
+            thresholds=self.thresholds,
+            where=backbone.id,
+            method=self.name,
+            examples=lambda: _examples(self._spec(backbone), labels),
+        )
+
+    def never_gives(self, label: str) -> bool:
+        """Return whether a fitted method never gives a label, the one between two of three."""
+        return label not in dict(self.labels) and len(self.thresholds) < 2
 
     def check(self, inputs: Inputs) -> None:
         from raybias.engine.published import check_head
 
         check_head(inputs.backbone)
+        if self.truncate:
+            return
         for frame in inputs.items.values():
             inputs.tokens.check(frame["text"].to_list(), frame["item_id"].to_list())
+
+    def notes(self, inputs: Inputs) -> list[str]:
+        """Count the texts that are cut."""
+        context = inputs.encoder.context
+        if not self.truncate or context is None:
+            return []
+        counts = {
+            name: int((inputs.tokens.lengths(frame["text"].to_list()) > context).sum())
+            for name, frame in inputs.items.items()
+        }
+        return [
+            f"{inputs.backbone.name}, {self.name}: {count} of the {inputs.items[name].height} texts"
+            f" of {name} are longer than {context} tokens and are cut at their end"
+            for name, count in counts.items()
+            if count
+        ]
 
     def work(self, inputs: Inputs) -> Work:
         from raybias.engine.published import classifier_shape
 
-        tokens = {
-            name: inputs.tokens.mean(sample(frame["text"].to_list()))
-            for name, frame in inputs.items.items()
-        }
+        tokens = {name: self._mean_length(inputs, frame) for name, frame in inputs.items.items()}
         return Work(
             runs=1,
             items=inputs.counted(),
@@ -145,63 +169,57 @@ class Classify(Method):
         from raybias.engine.published import PublishedClassifier
 
         classifier = PublishedClassifier(self._spec(context.spec), context.execution)
-        places = self.label_places(classifier.classes, where=context.spec.id)
-        return ClassifyReader(classifier, tuple(places.values()))
+        rule = self.rule(context.spec, context.labels)
+        return ClassifyReader(classifier, rule, truncate=self.truncate)
+
+    def _mean_length(self, inputs: Inputs, frame: pl.DataFrame) -> float:
+        mean = inputs.tokens.mean(sample(frame["text"].to_list()))
+        context = inputs.encoder.context
+        return min(mean, context) if self.truncate and context is not None else mean
 
     def _spec(self, backbone: Backbone) -> Backbone:
         return backbone.model_copy(update={"dtype": self.dtype or backbone.dtype})
 
 
-def _find_problem(named: Sequence[str], classes: Sequence[str]) -> str | None:
-    """Return what is wrong with the classes that `labels` names; None if nothing is."""
-    for name in named:
-        if name not in classes:
-            return f"`labels` names the class {name!r}, which the model lacks"
-        if named.count(name) > 1:
-            return f"`labels` names the class {name!r} twice"
-    for name in classes:
-        if name not in named:
-            return f"`labels` leaves out the class {name!r}"
-    return None
+def _examples(backbone: Backbone, labels: Sequence[str]) -> str:
+    """Write what a model on this machine says of a clear sentence of each label that has one."""
+    from raybias.engine.checkpoint import folder_of
+    from raybias.engine.published import PublishedClassifier, has_trained_head
 
-
-def _example(classes: Sequence[str]) -> str:
-    """Write `labels` in YAML for classes that go from the most negative to the most positive."""
-    half = len(classes) // 2
-    parts = {
-        "negative": [*classes[:half]],
-        "neutral": [*classes[half : len(classes) - half]],
-        "positive": [*classes[len(classes) - half :]],
-    }
-    lists = (
-        f"{label}: {json.dumps(names, ensure_ascii=False)}"
-        for label, names in parts.items()
-        if names
-    )
-    return f"{{{', '.join(lists)}}}"
+    sentences = [_CLEAR[label] for label in labels if label in _CLEAR]
+    if not sentences or folder_of(backbone.id) is None or not has_trained_head(backbone):
+        return ""
+    classifier = PublishedClassifier(backbone)
+    outputs_NC = classifier.outputs(classifier.encoder.encode(sentences))
+    head = classifier.head
+    said = [
+        f"{head.classes[row.argmax()]} ({row.max():.2f}) of {sentence!r}"
+        for row, sentence in zip(outputs_NC, sentences, strict=True)
+    ]
+    return f"; it says {', '.join(said)}"
 
 
 @dataclass(frozen=True)
 class ClassifyReader(Reader):
-    """Label texts with a published classifier; `labels` has the label of each class in LABELS."""
+    """Label texts with a published classifier by a rule; `truncate` cuts those too long."""
 
     classifier: PublishedClassifier
-    labels: tuple[int, ...]
+    rule: LabelRule
+    truncate: bool = False
 
     def check(self, texts: Sequence[str]) -> None:
-        names = [f"text {place}" for place in range(len(texts))]
-        TokenCounts(self.classifier.encoder).check(texts, names)
+        if not self.truncate:
+            names = [f"text {place}" for place in range(len(texts))]
+            TokenCounts(self.classifier.encoder).check(texts, names)
 
     def prepare(self, run: None, items: pa.Table) -> Compute:
-        rows = self.classifier.encoder.encode(items["text"].to_pylist())
-        sums_CL = np.eye(len(LABELS))[list(self.labels)]
+        longest = self.classifier.context if self.truncate else None
+        rows = self.classifier.encoder.encode(items["text"].to_pylist(), longest=longest)
+        are_numbers = self.classifier.head.outputs == "number"
 
         def label() -> Answered:
-            probabilities_NL = self.classifier.probabilities(rows) @ sums_CL
-            # The logarithm of a label that the model never gives is finite too.
-            least = np.finfo(np.float32).tiny
-            scores_NL = np.log(np.maximum(probabilities_NL, least)).astype(np.float32)
-            labels = probabilities_NL.argmax(axis=1).tolist()
+            outputs_NC = self.classifier.outputs(rows)
+            labels, scores_NL = self.rule.read(outputs_NC, are_numbers=are_numbers)
             return Answered(
                 predictions(items, scores=scores_NL, labels=labels), sum(map(len, rows))
             )

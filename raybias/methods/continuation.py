@@ -108,9 +108,9 @@ class Judge(Checkpoint):
             run = _StudyRun(self)
             check_models(run.store, run.record, [run.backbone.name])
         else:
-            from raybias.engine.published import class_names
+            from raybias.engine.published import exclusive_classes
 
-            self.labels(class_names(self.spec()))
+            self.labels(exclusive_classes(self.spec()))
 
     def labels(self, classes: Sequence[str]) -> list[Label]:
         """Return the label of each class; ConfigError: unknown, named twice, or all neutral."""
@@ -133,14 +133,15 @@ class Judge(Checkpoint):
         """Load the judge; ModelError for weights that cannot be loaded."""
         if self.run:
             return _StudyRun(self).loaded(execution)
-        from raybias.engine.published import PublishedClassifier
+        from raybias.engine.published import PublishedClassifier, exclusive_classes
 
+        labels = self.labels(exclusive_classes(self.spec()))
         cure = "give a classifier with one label a text"
         judge = PublishedClassifier(self.spec(), execution, cure=cure)
-        labels, tokens = self.labels(judge.classes), judge.encoder.ids
+        tokens = judge.encoder.ids
 
         def read(_ids: Sequence[str], texts: Sequence[str]) -> list[Verdict]:
-            probability_NC = judge.probabilities(tokens(texts))
+            probability_NC = judge.outputs(tokens(texts))
             return [Verdict(int(labels[p_C.argmax()]), float(p_C.max())) for p_C in probability_NC]
 
         most = judge.context or math.inf

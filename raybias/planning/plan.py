@@ -24,7 +24,7 @@ from raybias.planning.bounds import Forecast, choose_packs
 from raybias.planning.inventory import Inventory, decide_dtypes, size
 from raybias.planning.layout import LayoutPlanner
 from raybias.planning.machine import Layout, Machine, ResourceRequest, halved
-from raybias.planning.prepared import Items, PreparedStudy, conversion_notes, in_style
+from raybias.planning.prepared import Items, PreparedStudy, in_style
 from raybias.planning.stage_plans import Plan, RewritePlan, ScorePlan, Stage, TunePlan, asking_plan
 from raybias.planning.workload import CHUNK_ROWS, REWRITING, chunks_of
 from raybias.providers.base import Provider
@@ -120,8 +120,7 @@ def plan(
     }
     left_out = (f"left out: {error}" for error in errors.values())
     gathering = filter(None, map(_gathering, made.tuning))
-    converted = conversion_notes(study)
-    return replace(made, notes=(*converted, *gathering, *left_out, *endless.values()))
+    return replace(made, notes=(*prepared.notes(), *gathering, *left_out, *endless.values()))
 
 
 def _backbone_shape(backbone: Backbone, prepared: PreparedStudy) -> ModelShape:

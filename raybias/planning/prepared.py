@@ -145,6 +145,13 @@ class PreparedStudy:
             if method.reads == "pairs":
                 method.check(self.inputs(method, backbone, items))
 
+    def notes(self) -> list[str]:
+        """Say which weights will be converted, and what methods say of their inputs."""
+        notes = conversion_notes(self.study)
+        for backbone, method in self.methods:
+            notes += method.notes(self.inputs(method, backbone))
+        return notes
+
     def rows_per_shard(self, backbone: Backbone, method: MethodFields) -> int | None:
         """Return the items of a shard that the study or its OUT names; None where a plan may."""
         kept = self.record.rows_per_shard.get(backbone.name, {})

@@ -141,7 +141,7 @@ def _about_classes(study: Study, cells: pl.DataFrame) -> Iterator[str]:
     neutral = cells.filter(label=Label.NEUTRAL)
     for backbone in study.backbones:
         for method in study.methods_of(backbone):
-            if not isinstance(method, Classify) or method.labels.neutral:
+            if not isinstance(method, Classify) or not method.never_gives("neutral"):
                 continue
             own = neutral.filter(model=backbone.name, method=method.name)
             for (probe,), part in own.group_by("probe", maintain_order=True):

@@ -20,7 +20,6 @@ from raybias.planning.plan import check_libraries, plan
 from raybias.planning.prepared import (
     PreparedStudy,
     check_weights,
-    conversion_notes,
     convert_local_models,
     resolve_models,
 )
@@ -62,7 +61,7 @@ def run_study(
     reporter.say(f"{study.name}: checking data, models and {store.uri}")
     start = _Start(prepare(study, store, command=command), store, reporter, skip_unfit)
     # Before OUT is written: a file with more than weights is refused.
-    for note in conversion_notes(start.prepared.study):
+    for note in start.prepared.notes():
         start.say(note)
     convert_local_models(start.prepared.study)
     alone = address == NO_RAY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,16 @@ from safetensors.torch import load_file, save_file
 from raybias.config import Backbone
 from raybias.engine.backbone import ModelContext
 from raybias.engine.encoder import load_tokenizer
-from raybias.engine.published import PublishedClassifier, class_names, has_trained_head
+from raybias.engine.published import (
+    PublishedClassifier,
+    TrainedHead,
+    has_trained_head,
+    read_head,
+)
 from raybias.errors import BadInput, ConfigError, ModelError
 from raybias.methods import Classify, Inputs
 from raybias.methods.base import text_items
+from raybias.methods.class_labels import LabelRule, label_rule
 from raybias.methods.work import TokenCounts
 from raybias.schema import LABELS
 from raybias.storage import Store
@@ -35,14 +42,18 @@ CLASSES = {2: ("NEG", "POS"), 3: classifiers.SENTIMENT, 5: classifiers.STARS}
 FIELDS: dict[str, dict[str, Any]] = {"t5": {"decoder_start_token_id": 0}}
 
 
-def answers(method: Classify, folder: Path, sentences: list[str]) -> tuple[Any, Any]:
-    """Labels [N] and scores [N, 3] of sentences, by the method's own reader."""
+def answers(
+    method: Classify, folder: Path, sentences: list[str], labels: tuple[str, ...] = LABELS
+) -> tuple[Any, Any]:
+    """Labels [N] and scores [N, L] of sentences, by the method's own reader."""
     backbone = Backbone(id=str(folder))
-    fitted = method.fit(backbone, "strict", LABELS)
-    reader = fitted.reader(ModelContext(backbone), Store(folder))
+    fitted = method.fit(backbone, "strict", labels)
+    reader = fitted.reader(ModelContext(backbone, labels=labels), Store(folder))
     items = text_items([str(n) for n in range(len(sentences))], sentences)
     table, tokens = reader.prepare(reader.load("any"), items)()
-    assert tokens == sum(len(row) for row in reader.classifier.encoder.ids(sentences))
+    longest = reader.classifier.context if method.truncate else None
+    rows = reader.classifier.encoder.ids(sentences, longest=longest)
+    assert tokens == sum(map(len, rows))
     return np.array(table["pred"].to_pylist()), np.array(table["scores"].to_pylist())
 
 
@@ -53,8 +64,8 @@ def test_probabilities_are_the_pipelines(kind: str, count: int, tmp_path: Path) 
     sentences = classifiers.texts(12)
     expected_NC = classifiers.of_pipeline(folder, sentences)
     classifier = PublishedClassifier(Backbone(id=str(folder)))
-    found_NC = classifier.probabilities(classifier.encoder.encode(sentences))
-    assert classifier.classes == [*CLASSES[count]]
+    found_NC = classifier.outputs(classifier.encoder.encode(sentences))
+    assert classifier.head == TrainedHead(CLASSES[count], "softmax")
     assert np.ptp(expected_NC, axis=0).max() > 1e-3
     np.testing.assert_allclose(found_NC, expected_NC, atol=1e-5)
     assert (found_NC.argmax(axis=1) == expected_NC.argmax(axis=1)).all()
@@ -81,7 +92,7 @@ def test_a_decoder_without_a_padding_token_reads_the_last_token(
     tokenizer.save_pretrained(folder)
     sentences = classifiers.texts(12)
     classifier = PublishedClassifier(Backbone(id=str(folder)))
-    found_NC = classifier.probabilities(classifier.encoder.encode(sentences))
+    found_NC = classifier.outputs(classifier.encoder.encode(sentences))
     np.testing.assert_allclose(found_NC, classifiers.of_pipeline(folder, sentences), atol=1e-5)
 
 
@@ -90,22 +101,80 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return classifiers.save("bert", tmp_path_factory.mktemp("bert"), classifiers.SENTIMENT)
 
 
-@given(st.lists(st.sampled_from(range(3)), min_size=2, max_size=8), st.randoms())
-def test_any_partition_of_the_classes_is_a_map(places: list[int], random: Any) -> None:
-    """Probabilities of a label's classes are added; without negative or positive it is refused."""
-    classes = [f"class {n}" for n in range(len(places))]
-    order = list(range(len(places)))
+def softmax(*classes: str) -> TrainedHead:
+    return TrainedHead(classes, "softmax")
+
+
+def rule_of(
+    head: TrainedHead,
+    labels: tuple[str, ...] = LABELS,
+    classes: Mapping[str, Any] | None = None,
+    thresholds: tuple[float, ...] = (),
+) -> LabelRule:
+    return label_rule(head, labels, classes=classes or {}, thresholds=thresholds, where="m")
+
+
+@given(st.integers(2, 6), st.integers(2, 8), st.randoms(), st.data())
+def test_probabilities_of_a_labels_classes_are_added(
+    count: int, size: int, random: Any, data: Any
+) -> None:
+    """Any map of all classes to labels; refused if a label that is needed has none."""
+    labels = tuple(f"label {n}" for n in range(count))
+    places = data.draw(st.lists(st.integers(0, count - 1), min_size=size, max_size=size))
+    classes = [f"class {n}" for n in range(size)]
+    order = list(range(size))
     random.shuffle(order)
-    labels: dict[str, list[str]] = {}
+    named: dict[str, list[str]] = {}
     for n in order:
-        labels.setdefault(LABELS[places[n]], []).append(classes[n])
-    method = Classify(labels=labels)
-    if {0, 2} <= {*places}:
-        assert [*method.label_places(classes, where="m").values()] == places
+        named.setdefault(labels[places[n]], []).append(classes[n])
+    needed = {0, 2} if count == 3 else {*range(count)}
+    if lacking := sorted(needed - {*places}):
+        with pytest.raises(ConfigError, match=f"no class is label {lacking[0]}"):
+            rule_of(softmax(*classes), labels, named)
         return
-    lacking = "negative" if 0 not in places else "positive"
-    with pytest.raises(ConfigError, match=f"no class is {lacking}"):
-        method.label_places(classes, where="m")
+    rule = rule_of(softmax(*classes), labels, named)
+    assert [*rule.places] == places
+    outputs_NC = np.random.default_rng(size).dirichlet(np.ones(size), 7)
+    expected_NL = np.zeros((7, count))
+    for at, place in enumerate(places):
+        expected_NL[:, place] += outputs_NC[:, at]
+    found, scores_NL = rule.read(outputs_NC, are_numbers=False)
+    assert found == expected_NL.argmax(axis=1).tolist()
+    np.testing.assert_allclose(np.exp(scores_NL), expected_NL, atol=1e-6)
+    assert rule.never == sorted({*range(count)} - {*places})
+
+
+@given(
+    st.sampled_from([("harmless", "toxic"), LABELS, ("a", "b", "c", "d")]),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.floats(-3, 3), min_size=3, max_size=3, unique=True),
+    st.lists(st.tuples(st.floats(-4, 4), st.floats(-4, 4)), min_size=1, max_size=9),
+)
+def test_thresholds_part_the_labels_in_order(
+    labels: tuple[str, ...],
+    first: bool,
+    several: bool,
+    both: bool,
+    bounds: list[float],
+    rows: list[tuple[float, float]],
+) -> None:
+    """Of numbers: the highest of the classes that are named, from the label that they mean down."""
+    head = TrainedHead(("x", "y"), "number")
+    named = labels[0] if first else labels[-1]
+    thresholds = tuple(sorted(bounds[: len(labels) - 1 if several else 1]))
+    classes = ("x", "y") if both else ("y",)
+    rule = rule_of(head, labels, {named: classes}, thresholds)
+    outputs_NC = np.array(rows)
+    found, scores_NL = rule.read(outputs_NC, are_numbers=True)
+    ordered = labels if len(thresholds) == len(labels) - 1 else (labels[0], labels[-1])
+    if first:
+        ordered = ordered[::-1]
+    for (x, y), label in zip(rows, found, strict=True):
+        value = max(x, y) if both else y
+        assert labels[label] == ordered[sum(bound <= value for bound in thresholds)]
+    assert np.isfinite(scores_NL).all()
 
 
 @given(st.permutations(["negative", "neutral", "positive"]), st.sampled_from([0, 3]), st.data())
@@ -114,71 +183,173 @@ def test_unmistakable_names_need_no_map(order: list[str], short: int, data: Any)
     cased = [data.draw(st.sampled_from([str.upper, str.lower, str.capitalize]))(n) for n in names]
     two = [name for name in cased if not name.lower().startswith("neu")]
     for classes in (cased, two):
-        places = Classify().label_places(classes, where="m")
-        assert [LABELS[place][:3] for place in places.values()] == [n.lower()[:3] for n in classes]
+        places = rule_of(softmax(*classes)).places
+        assert [LABELS[place][:3] for place in places if place is not None] == [
+            name.lower()[:3] for name in classes
+        ]
+
+
+TOXIC = ("harmless", "toxic")
 
 
 @pytest.mark.parametrize(
-    ("classes", "labels", "message"),
+    ("head", "places", "thresholds"),
     [
-        (["LABEL_0", "LABEL_1"], {},
+        (softmax("neutral", "toxic"), (0, 1), ()),
+        (softmax("Toxic", "non-toxic"), (1, 0), ()),
+        (TrainedHead(("toxic", "insult", "threat"), "sigmoid"), (1, None, None), (0.5,)),
+        (TrainedHead(("TOXIC",), "sigmoid"), (1,), (0.5,)),
+    ],
+)
+def test_toxicity_models_need_no_map(
+    head: TrainedHead, places: tuple[int | None, ...], thresholds: tuple[float, ...]
+) -> None:
+    rule = rule_of(head, TOXIC)
+    assert (rule.places, rule.thresholds) == (places, thresholds)
+
+
+PROBABILITY, NUMBER = TrainedHead(("LABEL_0",), "sigmoid"), TrainedHead(("LABEL_0",), "number")
+
+
+@pytest.mark.parametrize(
+    ("head", "labels", "classes", "message"),
+    [
+        (softmax("LABEL_0", "LABEL_1"), LABELS, {},
          "it is not clear which label each class is; the model's classes are LABEL_0, LABEL_1; say"
          " in the study which label each is, such as {kind: classify, labels: {negative:"
          ' ["LABEL_0"], positive: ["LABEL_1"]}} if that is what they mean'),
-        (["1 star", "2 stars", "3 stars"], {}, 'neutral: ["2 stars"], positive: ["3 stars"]}'),
-        (["negative", "NEG", "positive"], {}, "it is not clear which label each class is"),
-        (["negative", "neutral"], {}, "no class is positive"),
-        (["toxic", "neutral"], {}, "it is not clear"),
-        (["a", "b"], {"negative": ["a"]}, "leaves out the class 'b'"),
-        (["a", "b"], {"negative": ["a"], "positive": ["b", "c"]},
+        (softmax("1 star", "2 stars", "3 stars"), LABELS, {},
+         'neutral: ["2 stars"], positive: ["3 stars"]}'),
+        (softmax("negative", "NEG", "positive"), LABELS, {}, "it is not clear which label each"),
+        (softmax("negative", "neutral"), LABELS, {}, "no class is positive"),
+        (softmax("toxic", "neutral"), LABELS, {}, "it is not clear"),
+        (softmax("LABEL_0", "LABEL_1"), TOXIC, {}, 'harmless: ["LABEL_0"], toxic: ["LABEL_1"]'),
+        (softmax("a", "b"), LABELS, {"negative": ["a"]}, "leaves out the class 'b'"),
+        (softmax("a", "b"), LABELS, {"negative": ["a"], "positive": ["b", "c"]},
          "names the class 'c', which the model lacks; the model's classes are a, b"),
-        (["a", "b"], {"negative": ["a", "b"], "positive": ["b"]}, "names the class 'b' twice"),
-        (["a", "b"], {"negative": ["a", "a"], "positive": ["b"]}, "names the class 'a' twice"),
-        (["a", "b"], {"negative": ["a"], "neutral": ["b"]}, "no class is positive"),
+        (softmax("a", "b"), LABELS, {"negative": ["a", "b"], "positive": ["b"]},
+         "names the class 'b' twice"),
+        (softmax("a", "b"), LABELS, {"negative": ["a", "a"], "positive": ["b"]},
+         "names the class 'a' twice"),
+        (softmax("a", "b"), LABELS, {"negative": ["a"], "neutral": ["b"]}, "no class is positive"),
+        (softmax("a", "b"), TOXIC, {"toxic": ["a"], "positive": ["b"]},
+         "`labels` has 'positive', and the labels of the study are harmless, toxic"),
+        (PROBABILITY, TOXIC, {}, "gives a probability of its own for each class, so that"),
+        (PROBABILITY, LABELS, {"neutral": ["LABEL_0"]}, "have to be named"),
+        (NUMBER, LABELS, {"positive": ["LABEL_0"]}, "gives a number, and `thresholds` are missing"),
     ],
 )  # fmt: skip
-def test_a_wrong_map_is_one_line(classes: list[str], labels: dict[str, Any], message: str) -> None:
+def test_what_does_not_tell_the_labels_is_one_line(
+    head: TrainedHead, labels: tuple[str, ...], classes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
-        Classify(labels=labels).label_places(classes, where="m")
+        rule_of(head, labels, classes)
     line = str(caught.value)
     assert line.startswith("m: method 'classify': ")
     assert message in line
     assert "\n" not in line
     # The option to paste is one that the method takes.
     pasted = yaml.safe_load(line[line.index("{kind") : line.rindex("}") + 1])
-    if len(classes) < 4:
-        assert Classify(**pasted).label_places(classes, where="m")
+    if len(head.classes) < 4:
+        method = Classify(**pasted)
+        assert rule_of(head, labels, dict(method.labels), method.thresholds)
+
+
+@pytest.mark.parametrize("thresholds", [(0.2, 0.1), (0.1, 0.1), (0.1, 0.2, 0.3)])
+def test_thresholds_ascend_and_part_the_labels(thresholds: tuple[float, ...]) -> None:
+    with pytest.raises(ConfigError, match="part 3 labels by one number, or 2, ascending"):
+        rule_of(NUMBER, LABELS, {"positive": ["LABEL_0"]}, thresholds)
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"problem_type": "multi_label_classification"}, "with problem_type multi_label"),
-        ({"problem_type": "regression"}, "with problem_type regression"),
-        ({"id2label": {"0": "score"}, "label2id": {"score": 0}}, "with one output"),
         ({"id2label": {"0": "a", "1": "a", "2": "b"}}, "does not name 3 different classes"),
         ({"id2label": {"1": "a", "2": "b", "3": "c"}}, "does not name 3 different classes"),
         ({"model_type": "clip"}, "transformers has no classification head"),
     ],
 )
-def test_other_heads_are_refused(config: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_checkpoints_without_classes_are_refused(
+    config: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     transformers.BertConfig(
         hidden_size=8, num_hidden_layers=1, num_attention_heads=1,
         id2label=dict(enumerate(classifiers.SENTIMENT)), num_labels=3,
     ).save_pretrained(tmp_path)  # fmt: skip
     classifiers.edit_config(tmp_path, config)
     with pytest.raises(ModelError, match=message) as caught:
-        class_names(Backbone(id=str(tmp_path)))
+        read_head(Backbone(id=str(tmp_path)))
     assert "; give" in str(caught.value) or "; choose" in str(caught.value)
+
+
+def test_classes_without_names_are_asked_for_with_examples(tmp_path: Path) -> None:
+    folder = classifiers.save("bert", tmp_path, ("LABEL_0", "LABEL_1", "LABEL_2"))
+    with pytest.raises(ConfigError) as caught:
+        Classify().fit(Backbone(id=str(folder)), "strict", LABELS)
+    line = str(caught.value)
+    assert line.count(" of 'This is ") == 2
+    assert line.count(" of 'The meeting is on Tuesday.'") == 1
+    assert 'labels: {negative: ["LABEL_0"], neutral: ["LABEL_1"], positive: ["LABEL_2"]}' in line
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "gpt2", "bart"])
+@pytest.mark.parametrize(
+    ("classes", "problem", "thresholds"),
+    [
+        (("toxic", "insult", "threat"), "multi_label_classification", ()),
+        (("toxic",), None, (0.4,)),
+        (("toxic",), "regression", (0.1,)),
+    ],
+)
+def test_probabilities_and_numbers_are_the_pipelines(
+    kind: str,
+    classes: tuple[str, ...],
+    problem: str | None,
+    thresholds: tuple[float, ...],
+    tmp_path: Path,
+) -> None:
+    folder = classifiers.save(kind, tmp_path, classes, problem_type=problem)
+    sentences = classifiers.texts(12)
+    expected_NC = classifiers.of_pipeline(folder, sentences)
+    classifier = PublishedClassifier(Backbone(id=str(folder)))
+    found_NC = classifier.outputs(classifier.encoder.encode(sentences))
+    np.testing.assert_allclose(found_NC, expected_NC, atol=1e-5)
+    method = Classify(labels={"toxic": "toxic"}, thresholds=thresholds)
+    labels, scores = answers(method, folder, sentences, TOXIC)
+    bound = thresholds[0] if thresholds else 0.5
+    assert (labels == (expected_NC[:, 0] >= bound)).all()
+    order = np.argsort(expected_NC[:, 0])
+    assert (np.diff(scores[order, 1] - scores[order, 0]) >= -1e-6).all()
+
+
+def test_long_texts_are_cut_as_the_pipeline_cuts_them(bert: Path) -> None:
+    """And counted, only if the study says so."""
+    long = [" ".join(zoo.WORDS[: zoo.CONTEXT + more]) for more in (-2, -1, 40)]
+    pipeline = transformers.pipeline("text-classification", model=str(bert), device="cpu")
+    pipeline.tokenizer.model_max_length = zoo.CONTEXT
+    expected = [
+        LABELS.index(answer["label"]) for answer in pipeline(long, truncation=True, batch_size=1)
+    ]
+    method = Classify(truncate=True)
+    found, _ = answers(method, bert, long)
+    assert found.tolist() == expected
+    method.check(inputs(bert, long))
+    (note,) = method.notes(inputs(bert, long))
+    assert "2 of the 3 texts of mine are longer than 128 tokens and are cut at their end" in note
+    assert method.notes(inputs(bert, long[:1])) == []
 
 
 def inputs(folder: Path, sentences: list[str]) -> Inputs:
     backbone = Backbone(id=str(folder))
     frame = pl.DataFrame({"item_id": [f"i{n}" for n in range(len(sentences))], "text": sentences})
     return Inputs(
-        backbone=backbone, tokens=TokenCounts(load_tokenizer(backbone)),
-        labels=LABELS, words=LABELS, items={"mine": frame}, sentences={},
-    )  # fmt: skip
+        backbone=backbone,
+        tokens=TokenCounts(load_tokenizer(backbone)),
+        words=LABELS,
+        labels=LABELS,
+        items={"mine": frame},
+        sentences={},
+    )
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert", "gpt2"])
