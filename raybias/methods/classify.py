@@ -35,7 +35,9 @@ def _pairs(data: Any) -> Any:
     """Take a mapping of lists, or of single values, as pairs of tuples, which can be hashed."""
     if not isinstance(data, Mapping):
         return data
-    lists = ((name, [each] if isinstance(each, str) else each) for name, each in data.items())
+    lists = (
+        (name, each if isinstance(each, list | tuple) else [each]) for name, each in data.items()
+    )
     return tuple((name, tuple(each)) for name, each in lists)
 
 

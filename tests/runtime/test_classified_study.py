@@ -67,7 +67,7 @@ def test_a_study_has_the_models_own_labels(kind: str, tmp_path: Path) -> None:
     assert again.study == results.study
     (method,) = again.study.methods
     assert method.dtype == "float32"
-    assert method.labels.negative == ("1 star", "2 stars")
+    assert dict(method.labels)["negative"] == ("1 star", "2 stars")
 
 
 def test_the_page_of_one_run_claims_nothing_of_seeds(tmp_path: Path) -> None:
@@ -101,9 +101,9 @@ def test_the_page_of_one_run_claims_nothing_of_seeds(tmp_path: Path) -> None:
         ({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, {},
          'labels: {negative: ["LABEL_0"], positive: ["LABEL_1"]}} if that is what they mean'),
         ({}, {"labels": {"negative": "NEG"}}, "`labels` leaves out the class 'POS'"),
-        ({}, {"labels": {"bad": "NEG"}}, "unknown key 'bad'"),
-        ({}, {"labels": {"negative": 0}}, "labels.negative"),
-        ({"problem_type": "multi_label_classification"}, {}, "not with one label of several"),
+        ({}, {"labels": {"bad": "NEG"}}, "`labels` has 'bad', and the labels of the study are negative, neutral, positive"),
+        ({}, {"labels": {"negative": 0}}, "labels"),
+        ({"problem_type": "multi_label_classification"}, {}, "labels: {positive: [\"POS\"]}, thresholds: [0.5]}"),
         ({"id2label": {"0": "a", "1": "b", "2": "c"}},
          {"labels": {"negative": "a", "neutral": "b", "positive": "c"}}, "asks for [3]"),
     ],
@@ -206,11 +206,13 @@ def test_an_audit_that_tunes_says_that_the_head_is_replaced(
 def test_a_head_whose_classes_are_unclear_is_refused_before_anything_is_written(
     audited: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    classifiers.edit_config(audited / "model", {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}})
+    unnamed = {str(place): f"LABEL_{place}" for place in range(3)}
+    classifiers.edit_config(audited / "model", {"id2label": unnamed})
     options = ("--data", audited / "data", "--out", audited / "out", "--address", "none")
     assert exit_code("audit", audited / "model", "--probe", "age", *options) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert "it is not clear which label each class is" in line
+    assert "of 'The meeting is on Tuesday.'" in line
     assert not (audited / "out").exists()
     # The study that is written to paste the option into reads no training set.
     file = audited / "mine.yaml"
