@@ -25,6 +25,7 @@ from harness import CLOCK, Comparison, Size, timed
 from ray.util import ActorPool
 
 from raybias.config.parts import Verbalizer
+from raybias.engine import adapter_folder
 from raybias.engine.adapters import base
 from raybias.engine.adapters.base import SoftPromptTrainer
 from raybias.engine.encoder import verbalizer_ids
@@ -56,9 +57,14 @@ def fill(store: Store, texts: Sequence[str], width: int) -> list[Shard]:
     listed = []
     for run in range(RUNS):
         prompt_PD = torch.randn(PROMPT, width, generator=torch.Generator().manual_seed(run)) * 0.02
-        tensors = {base.PROMPT: prompt_PD}
+        tensors = {adapter_folder.PROMPT: prompt_PD}
         base.write_folder(
-            store, f"adapters/r{run}", tensors, file=base.ADAPTER, parts=[], record={}
+            store,
+            f"adapters/r{run}",
+            tensors,
+            file=adapter_folder.ADAPTER_WEIGHTS,
+            parts=[],
+            record={},
         )
         listed.append({"run_id": f"r{run}", "model": "m", "method": "soft_prompt", "dataset": "d"})
     return shards_of(listed, {"probe": count}, ROWS, OutputSpec("predictions", PREDICTIONS))
@@ -67,14 +73,14 @@ def fill(store: Store, texts: Sequence[str], width: int) -> list[Shard]:
 def bare_loop(reading: Reading, labeller: SoftPromptTrainer) -> None:
     """Compute the shards in one process, without files."""
     items = reading.store.read_table("items/probe.parquet")
-    shapes = {base.PROMPT: (PROMPT, labeller.backbone.width)}
+    shapes = {adapter_folder.PROMPT: (PROMPT, labeller.backbone.width)}
     for shard in reading.todo:
         texts = items["text"].slice(shard.first_row, shard.rows).to_pylist()
         tensors = base.read_tensors(
-            reading.store, f"adapters/{shard.run_id}", shapes, file=base.ADAPTER
+            reading.store, f"adapters/{shard.run_id}", shapes, file=adapter_folder.ADAPTER_WEIGHTS
         )
         rows = labeller.encoder.encode(texts)
-        labelling.label_logits(labeller, rows, tensors[base.PROMPT])
+        labelling.label_logits(labeller, rows, tensors[adapter_folder.PROMPT])
 
 
 def plain_actors(reading: Reading, count: int) -> None:

@@ -15,6 +15,7 @@ import torch
 
 from raybias.config import Backbone
 from raybias.engine.checkpoint import (
+    adapter_of,
     dtype_of,
     read_config,
     read_generation,
@@ -105,8 +106,15 @@ def load_pretrained(
     is_new: whether a checkpoint may lack a weight, by its name.
     cure: for a checkpoint that lacks others.
     options: of `from_pretrained`.
+
+    A PEFT adapter is merged into its base; one that is a prompt cannot be.
     """
     from transformers.utils import logging
+
+    adapter = adapter_of(spec)
+    if adapter is not None:
+        check_merges(spec, sharded=execution.sharding is not None)
+        options.setdefault("config", read_config(spec))
 
     # Missing weights are refused below; silence transformers' report of them.
     level = logging.get_verbosity()
@@ -135,6 +143,17 @@ def load_pretrained(
             )
     finally:
         logging.set_verbosity(level)
+    if adapter is not None:
+        from raybias.engine.merging import merge_adapter
+
+        held = set(adapter.weight_names())
+        model = merge_adapter(model, adapter, spec)
+        for kind_of_problem in ("missing_keys", "mismatched_keys"):
+            loading[kind_of_problem] = {
+                each
+                for each in loading[kind_of_problem]
+                if (each if isinstance(each, str) else each[0]) not in held
+            }
     missing = sorted(loading["missing_keys"])
     lacking = [name for name in missing if not is_new(model, name)]
     problem = next(
@@ -153,6 +172,24 @@ def load_pretrained(
         raise ModelError(f"its checkpoint {problem}", where=spec.id, cure=cure)
     model.requires_grad_(False).eval()
     return (model.to(execution.device) if there is None else model), missing
+
+
+def check_merges(spec: Backbone, *, sharded: bool = False) -> None:
+    """Refuse a soft prompt where a model's weights are read, and an adapter of a sharded base."""
+    adapter = adapter_of(spec)
+    if adapter is not None and adapter.is_prompt:
+        raise ModelError(
+            "is a soft prompt (PEFT's PROMPT_TUNING), which no other method than classify reads",
+            where=spec.id,
+            cure="use the method classify on it, or name its base model",
+        )
+    if adapter is not None and sharded:
+        raise ModelError(
+            "is a PEFT adapter, and its base is sharded with ZeRO-3",
+            where=spec.id,
+            cure="merge it into its base (`merge_and_unload`, then `save_pretrained`) and name that"
+            " folder, or set resources.shard to never",
+        )
 
 
 def is_encoder(spec: Backbone) -> bool:
@@ -182,6 +219,7 @@ def empty_model(spec: Backbone, kind: Any = None) -> PreTrainedModel:
     """
     from transformers import AutoModel, AutoModelForCausalLM
 
+    check_merges(spec)
     config = read_config(spec)
     if kind is None:
         kind = AutoModel if is_encoder(spec) else AutoModelForCausalLM

@@ -27,6 +27,7 @@ from platformdirs import user_cache_path
 from pyarrow import fs
 
 from raybias.config import Backbone
+from raybias.engine.adapter_folder import ADAPTER_CONFIG, RAYBIAS, PeftAdapter, adapter_in
 from raybias.errors import ModelError, RaybiasError, of_library
 from raybias.storage import Store
 
@@ -39,11 +40,10 @@ MIRROR: Final = "RAYBIAS_MODELS"
 #: The model that the id `planted` names.
 PLANTED: Final = Path(__file__).parents[1] / "assets" / "planted"
 _WEIGHTS: Final = "*.safetensors"
-_ADAPTER: Final = "adapter_config.json"
 #: Files that decide what a model computes; others in its folder may change.
 DECIDING: Final = (
     *(_WEIGHTS, "*.safetensors.index.json", "config.json", "generation_config.json"),
-    *(_ADAPTER, "processor_config.json", "preprocessor_config.json"),
+    *(ADAPTER_CONFIG, RAYBIAS, "processor_config.json", "preprocessor_config.json"),
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template*"),
     *("additional_chat_templates/*", "vocab*", "merges.txt", "*.model", "*.spm", "*.codes"),
 )
@@ -127,6 +127,58 @@ def folder_of(name: str) -> Path | None:
             f"{endless.name} is a pipe or device, not a file", where=name, cure="copy what it holds"
         )
     return folder
+
+
+def adapter_of(spec: Backbone) -> PeftAdapter | None:
+    """Return the PEFT adapter that a model is, if its folder holds one; errors of `adapter_in`."""
+    folder = folder_of(spec.id)
+    return None if folder is None else adapter_in(folder)
+
+
+def base_of(spec: Backbone) -> Backbone:
+    """Return the base model of a PEFT adapter, and any other model as it is.
+
+    A folder that the adapter names is sought from the working directory, then from the adapter's.
+    Raises ModelError: as `adapter_in`, a folder that is not there, or an engine that reads no
+    adapters.
+    """
+    adapter = adapter_of(spec)
+    if adapter is None:
+        return spec
+    if type(spec) is not Backbone:
+        raise ModelError(
+            f"is a PEFT adapter, which a backbone with `api: {getattr(spec, 'api', '')}` cannot"
+            " load",
+            where=spec.id,
+            cure="leave `api` out, or merge it into its base (`merge_and_unload`, then"
+            " `save_pretrained`) and name that folder",
+        )
+    places = (adapter.base, str(adapter.folder / adapter.base))
+    found = next((place for place in places if folder_of(place) is not None), adapter.base)
+    if folder_of(found) is None and Path(adapter.base).is_absolute():
+        raise ModelError(
+            f"its base model {adapter.base} is not on this machine",
+            where=spec.id,
+            cure=f"write where it is in {ADAPTER_CONFIG} as base_model_name_or_path, as a folder or"
+            " a hub id",
+        )
+    return spec.model_copy(update={"id": found, "revision": adapter.revision})
+
+
+def model_hashes(spec: Backbone) -> dict[str, str]:
+    """Return the sha256 of each deciding file of a local model, and of a local adapter's base.
+
+    Raises ModelError: unreadable.
+    """
+    folder = folder_of(spec.id)
+    hashes = {} if folder is None else file_hashes(folder)
+    base = base_of(spec)
+    if base is spec:
+        return hashes
+    of_base = folder_of(base.id)
+    if of_base is None:
+        return hashes | {"base": locate(base.id, base.revision).commit}
+    return hashes | {f"base/{name}": digest for name, digest in file_hashes(of_base).items()}
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -251,7 +303,10 @@ def source_of(spec: Backbone, *, weights: bool = False) -> str:
 
     weights: bring the weights to this machine too, if they are a mirror's or pickled: these are
         converted once, in this machine's cache.
+
+    Of a PEFT adapter, this is the source of its base.
     """
+    spec = base_of(spec)
     folder = folder_of(spec.id)
     if weights and folder is not None:
         return str(safe_weights(folder, spec.id))
@@ -271,6 +326,7 @@ def safe_weights(folder: Path, where: str) -> Path:
 
 def is_pickled(spec: Backbone) -> bool:
     """Check whether a model has pickled weights only, by its folder or the hub's list of files."""
+    spec = base_of(spec)
     if (folder := folder_of(spec.id)) is not None:
         return not has_safetensors(folder) and bool(pickled_files(folder))
     names = [name for name in _files_of(spec.id, spec.revision) if "/" not in name]
@@ -297,12 +353,14 @@ def _files_of(name: str, revision: str | None) -> tuple[str, ...]:
 
 
 def revision_of(spec: Backbone) -> str | None:
-    """Return the commit of a model of the hub; None for a folder."""
+    """Return the commit of a model of the hub, or of an adapter's base; None for a folder."""
+    spec = base_of(spec)
     return None if folder_of(spec.id) else _located(spec.id, spec.revision).commit
 
 
 def fetched(spec: Backbone) -> str:
     """Bring a hub model's weights to this machine; return their folder. ModelError: none there."""
+    spec = base_of(spec)
     pickled = (PICKLED, PICKLED_PARTS) if is_pickled(spec) else ()
     if (held := mirror()) is not None:
         mirrored = _mirrored(held, spec.id, spec.revision, weights=True, also=pickled).snapshot
@@ -414,16 +472,12 @@ def read_config(spec: Backbone) -> PretrainedConfig:
     """Load a model's config.json; ModelError: missing, an unknown type, or a wrong value."""
     from transformers import AutoConfig, PretrainedConfig
 
+    adapter = adapter_of(spec)
+    if adapter is not None:
+        return _config_of_adapter(spec, adapter)
     place: Any = {"revision": revision_of(spec)}
     folder = folder_of(spec.id)
     with reading_model(spec, CONFIG):
-        if folder is not None and (folder / _ADAPTER).is_file() and not (folder / CONFIG).is_file():
-            raise ModelError(
-                "is a PEFT adapter without its base model",
-                where=spec.id,
-                cure="merge it into its base (`merge_and_unload`, then `save_pretrained`), and name"
-                " that folder",
-            )
         if folder is not None and not (folder / CONFIG).is_file():
             raise ModelError(f"the folder has no {CONFIG}", where=spec.id, cure=MODEL_CURE)
         # Sizes are checked first: transformers would build whatever config.json says.
@@ -431,6 +485,29 @@ def read_config(spec: Backbone) -> PretrainedConfig:
         config: PretrainedConfig = AutoConfig.from_pretrained(
             source_of(spec), trust_remote_code=False, **place
         )
+    return config
+
+
+def _config_of_adapter(spec: Backbone, adapter: PeftAdapter) -> PretrainedConfig:
+    """Load the config of an adapter's base, with as many classes as its own head has.
+
+    Their names are those of a config.json beside the adapter, or of the base if they are as many.
+    """
+    config = read_config(base_of(spec))
+    if not adapter.is_classifier:
+        return config
+    from transformers import PretrainedConfig
+
+    if (adapter.folder / CONFIG).is_file():
+        with reading_model(spec, CONFIG):
+            beside = PretrainedConfig.get_config_dict(adapter.folder)[0]
+        names = {int(place): name for place, name in (beside.get("id2label") or {}).items()}
+        if names:
+            config.id2label, config.label2id = names, {name: n for n, name in names.items()}
+        config.problem_type = beside.get("problem_type")
+    count = adapter.count_classes()
+    if count is not None and count != config.num_labels:
+        config.num_labels = count
     return config
 
 

@@ -13,7 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from raybias.config import Backbone
-from raybias.engine.checkpoint import context_of, read_config, reading_model, revision_of, source_of
+from raybias.engine.checkpoint import (
+    adapter_of,
+    context_of,
+    read_config,
+    reading_model,
+    revision_of,
+    source_of,
+)
 from raybias.errors import ModelError
 from raybias.schema import LABELS
 
@@ -26,6 +33,8 @@ _POLICIES: Final = ("tokenizer", "prepend", "none")
 #: Tokens that separate documents in pretraining, by their usual names.
 _SEPARATORS: Final = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 
+#: Tells that a folder holds a tokenizer.
+_TOKENIZER: Final = "tokenizer_config.json"
 #: Tokenizers without a limit report an absurd one.
 _NO_LIMIT: Final = 10**9
 #: Bytes of a token in English text, as a rule of thumb.
@@ -222,9 +231,14 @@ def load_tokenizer(spec: Backbone) -> TextEncoder:
         written: TextEncoder = spec.text_encoder()
         return written
     config = read_config(spec)
+    source, revision = source_of(spec), revision_of(spec)
+    adapter = adapter_of(spec)
+    if adapter is not None and (adapter.folder / _TOKENIZER).is_file():
+        source, revision = str(adapter.folder), None
     with reading_model(spec, "tokenizer"):
+        # The config says which tokenizer it is; a folder of an adapter has none.
         tokenizer = AutoTokenizer.from_pretrained(
-            source_of(spec), revision=revision_of(spec), trust_remote_code=False
+            source, config=config, revision=revision, trust_remote_code=False
         )
         limits = (context_of(config), tokenizer.model_max_length)
         known = [int(limit) for limit in limits if limit is not None and 0 < limit < _NO_LIMIT]

@@ -20,7 +20,13 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from raybias.config import Backbone
 from raybias.engine.backbone import empty_model, load_pretrained
-from raybias.engine.checkpoint import quantisation, read_config, reading_model, source_of
+from raybias.engine.checkpoint import (
+    adapter_of,
+    quantisation,
+    read_config,
+    reading_model,
+    source_of,
+)
 from raybias.engine.classifier import Classifier, is_of_head
 from raybias.engine.context import ON_CPU, Batcher, Execution
 from raybias.engine.encoder import SpecialTokens, load_tokenizer
@@ -119,6 +125,14 @@ def read_head(spec: Backbone) -> TrainedHead:
             where=spec.id,
             cure="choose a classifier, or another method for this model",
         )
+    adapter = adapter_of(spec)
+    if adapter is not None and not adapter.is_classifier:
+        raise ModelError(
+            f"is a PEFT adapter for the task {adapter.task or 'none'}, without a classification"
+            " head",
+            where=spec.id,
+            cure="use a prompted method on it, such as zero_shot, or give one of task SEQ_CLS",
+        )
     names = [config.id2label.get(place) for place in range(config.num_labels)]
     classes = tuple(map(str, names))
     if None in names or len({*classes}) < len(classes):
@@ -175,8 +189,9 @@ def has_trained_head(spec: Backbone) -> bool:
 
     Weights that are not on this machine, or are pickled, count as complete.
     """
-    config = read_config(spec)
-    if not any(str(name).endswith(_ARCHITECTURE) for name in config.architectures or ()):
+    config, adapter = read_config(spec), adapter_of(spec)
+    named = any(str(name).endswith(_ARCHITECTURE) for name in config.architectures or ())
+    if not (named if adapter is None else adapter.is_classifier):
         return False
     known = type(config) in AutoModelForSequenceClassification._model_mapping
     return known and not _lacking_in_files(spec)
@@ -201,7 +216,8 @@ def _lacking_in_files(spec: Backbone) -> list[str]:
 
     A name may have a prefix there. None is lacking if there are no such files.
     """
-    names: set[str] = set()
+    adapter = adapter_of(spec)
+    names: set[str] = set() if adapter is None else {*adapter.weight_names()}
     for path in sorted(Path(source_of(spec)).glob("*.safetensors")):
         with reading_model(spec, path.name), safe_open(path, framework="numpy") as tensors:
             names.update(tensors.keys())

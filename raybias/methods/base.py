@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybias.config import Backbone, MethodFields, Study
-from raybias.engine.checkpoint import file_hashes, folder_of
+from raybias.engine.checkpoint import folder_of, model_hashes
 from raybias.engine.encoder import TextEncoder
 from raybias.errors import WorkFailed
 from raybias.methods.work import TokenCounts, Work
@@ -283,9 +283,9 @@ def check_models(store: Store, record: Record, names: Sequence[str]) -> None:
 
     for name in names:
         held = record.models.get(name)
-        folder = folder_of(record.study.checkpoints[name].id)
-        if held is not None and folder is not None:
-            found = file_hashes(folder)
+        spec = record.study.checkpoints[name]
+        if held is not None and folder_of(spec.id) is not None:
+            found = model_hashes(spec)
             refuse_other(store, {"models": {name: held}}, {"models": {name: found}})
 
 

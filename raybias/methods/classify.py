@@ -12,8 +12,10 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, field_val
 
 from raybias.config import Backbone
 from raybias.config.section import Profile
+from raybias.errors import ConfigError
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, method, predictions
 from raybias.methods.class_labels import LabelRule, label_rule
+from raybias.methods.tuned_folder import TunedClassifier, tuned_classifier
 from raybias.methods.work import TokenCounts, Work, sample
 from raybias.storage import Store
 
@@ -59,7 +61,10 @@ ClassNames = Annotated[
 
 @method
 class Classify(Method):
-    """A trained classification head, as its checkpoint has it: nothing is tuned or sampled.
+    """A finished classifier, as its checkpoint has it: nothing is tuned or sampled.
+
+    It is a trained classification head, whole or as a PEFT adapter of its base; or an adapter, soft
+    prompt or model that raybias tuned, which reads texts as it did then.
 
     Outputs are those of transformers' text-classification pipeline: probabilities of which class a
     text has, of each class by itself, or a number. A text's label is the one with the highest
@@ -101,6 +106,10 @@ class Classify(Method):
         """
         from raybias.engine.published import saved_dtype
 
+        tuned = tuned_classifier(backbone, profile)
+        if tuned is not None:
+            self._fit_tuned(tuned, labels, where=backbone.id)
+            return self.model_copy(update={"dtype": self.dtype})
         rule = self.rule(backbone, labels)
         named = None if backbone.dtype == "auto" else backbone.dtype
         return self.model_copy(
@@ -110,6 +119,18 @@ class Classify(Method):
                 "dtype": self.dtype or named or saved_dtype(backbone),
             }
         )
+
+    def _fit_tuned(self, tuned: TunedClassifier, labels: Sequence[str], *, where: str) -> None:
+        """Refuse options of a head for a classifier that is read as it was tuned."""
+        options = {"labels": self.labels, "thresholds": self.thresholds, "truncate": self.truncate}
+        for name in (name for name, value in options.items() if value):
+            raise ConfigError(
+                f"method {self.name!r}: `{name}` is of heads that others trained, and this"
+                " classifier is read as raybias tuned it",
+                where=where,
+                cure="take it out",
+            )
+        tuned.check_labels(labels, where=where)
 
     def rule(self, backbone: Backbone, labels: Sequence[str]) -> LabelRule:
         """Decide which of a study's labels a model's outputs mean; errors as of `fit`."""
@@ -132,6 +153,10 @@ class Classify(Method):
     def check(self, inputs: Inputs) -> None:
         from raybias.engine.published import check_head
 
+        tuned = tuned_classifier(inputs.backbone)
+        if tuned is not None:
+            tuned.method.check(tuned.inputs(inputs))
+            return
         check_head(inputs.backbone)
         if self.truncate:
             return
@@ -157,6 +182,9 @@ class Classify(Method):
     def work(self, inputs: Inputs) -> Work:
         from raybias.engine.published import classifier_shape
 
+        tuned = tuned_classifier(inputs.backbone)
+        if tuned is not None:
+            return tuned.work(inputs)
         tokens = {name: self._mean_length(inputs, frame) for name, frame in inputs.items.items()}
         return Work(
             runs=1,
@@ -167,9 +195,12 @@ class Classify(Method):
             shape=classifier_shape(self._spec(inputs.backbone)),
         )
 
-    def reader(self, context: ModelContext, store: Store) -> ClassifyReader:
+    def reader(self, context: ModelContext, store: Store) -> Reader:
         from raybias.engine.published import PublishedClassifier
 
+        tuned = tuned_classifier(context.spec)
+        if tuned is not None:
+            return tuned.reader(context)
         classifier = PublishedClassifier(self._spec(context.spec), context.execution)
         rule = self.rule(context.spec, context.labels)
         return ClassifyReader(classifier, rule, truncate=self.truncate)

@@ -30,6 +30,7 @@ from raybias.methods.base import methods, methods_of
 from raybias.methods.finetuned import Finetuned
 from raybias.methods.label_prompts import ZeroShot
 from raybias.methods.prompted import Prompted, prompted_methods
+from raybias.methods.tuned_folder import tuned_classifier
 from raybias.planning.inventory import duration
 from raybias.planning.prepared import PreparedStudy
 from raybias.probes import sources, training_sentences
@@ -85,7 +86,7 @@ def suited_methods(model: str) -> tuple[str, ...]:
     from raybias.engine.published import has_trained_head
 
     backbone = Backbone(id=model)
-    if has_trained_head(backbone):
+    if tuned_classifier(backbone) is not None or has_trained_head(backbone):
         return ("classify",)
     if is_encoder(backbone):
         return ("full",)

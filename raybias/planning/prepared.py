@@ -19,11 +19,13 @@ from safetensors import SafetensorError, safe_open
 from raybias.config import Backbone, MethodFields, PairProbe, QuestionProbe, Study
 from raybias.config.parts import Ability
 from raybias.engine.checkpoint import (
-    file_hashes,
+    adapter_of,
+    base_of,
     folder_of,
     has_safetensors,
     is_pickled,
     locate,
+    model_hashes,
     refuse_pickled,
     safe_weights,
 )
@@ -103,7 +105,10 @@ class PreparedStudy:
         for backbone, method in self.methods:
             name = backbone.name, method.name
             if name not in held:
-                held[name] = method.work(self.inputs(method, backbone))
+                work = method.work(self.inputs(method, backbone))
+                # ZeRO-3 cuts weights up before an adapter could be added to them.
+                whole = backbone.is_checkpoint and adapter_of(backbone) is not None
+                held[name] = replace(work, can_shard=False) if whole else work
         return held
 
     def with_study(self, study: Study) -> PreparedStudy:
@@ -294,7 +299,7 @@ def resolve_models(study: Study) -> tuple[Study, dict[str, dict[str, str]]]:
             revisions[name] = locate(spec.id, spec.revision).commit
         else:
             revisions[name] = spec.revision
-            models[name] = file_hashes(folder)
+            models[name] = model_hashes(spec)
     installed = tuple(each.as_installed() for each in study.backbones)
     return study.model_copy(update={"backbones": installed}).pinned(revisions), models
 
@@ -319,14 +324,16 @@ def conversion_notes(study: Study) -> list[str]:
 
 def convert_local_models(study: Study) -> None:
     """Convert the pickled weights of folders, in this machine's cache; see `safe_weights`."""
-    for spec in study.checkpoints.values():
+    for spec in map(base_of, study.checkpoints.values()):
         if (folder := folder_of(spec.id)) is not None:
             safe_weights(folder, spec.id)
 
 
 def check_weights(study: Study) -> None:
     """Refuse a local model without weights, or with some that are missing or cut off."""
-    for spec in study.checkpoints.values():
+    specs = [*study.checkpoints.values()]
+    # Those of adapters are checked beside those of their bases.
+    for spec in (*specs, *(base_of(spec) for spec in specs if adapter_of(spec) is not None)):
         folder = folder_of(spec.id)
         if folder is None:
             continue

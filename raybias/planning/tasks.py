@@ -13,7 +13,7 @@ from graphlib import TopologicalSorter
 from typing import Final, Literal
 
 from raybias.config import Backbone
-from raybias.engine.checkpoint import folder_of
+from raybias.engine.checkpoint import base_of, folder_of
 from raybias.engine.memory import total
 from raybias.planning.machine import ResourceRequest
 from raybias.planning.stage_plans import Plan, RewritePlan, ScorePlan, TunePlan
@@ -137,7 +137,7 @@ def fetched_models(plan: Plan) -> dict[str, tuple[Backbone, int]]:
         weights = (term.bytes for term in stage.memory)
         beside += zip(study.styles.rewriting[stage.style].specs, weights, strict=False)
     found |= {_fetching(each[0]): each for each in beside}
-    return {key: each for key, each in found.items() if folder_of(each[0].id) is None}
+    return {key: each for key, each in found.items() if folder_of(base_of(each[0]).id) is None}
 
 
 def _fetching(spec: Backbone) -> str:

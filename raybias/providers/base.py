@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 from raybias.config import Backbone
 from raybias.config.section import Amount, Count, Section
 from raybias.engine.answers import Answers, Key, Writing, Written
-from raybias.engine.checkpoint import file_hashes, folder_of
+from raybias.engine.checkpoint import folder_of, model_hashes
 from raybias.engine.encoder import TextEncoder
 from raybias.registry import Registry
 from raybias.storage import Store
@@ -259,9 +259,8 @@ def _identity(spec: Backbone) -> Any:
     told |= spec.model_dump(mode="json", exclude={"name", *spec.never_change_answers})
     if isinstance(spec, Provider):
         return [told, version("raybias")]
-    folder = folder_of(spec.id)
-    if folder is not None:
-        told |= {"id": file_hashes(folder), "revision": None}
+    if folder_of(spec.id) is not None:
+        told |= {"id": model_hashes(spec), "revision": None}
     return [told, {package: version(package) for package in _PACKAGES}]
 
 

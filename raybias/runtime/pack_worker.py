@@ -20,19 +20,20 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load, save
 
+from raybias.engine.adapter_folder import RAYBIAS, READS
 from raybias.engine.adapters.base import AdapterTrainer
 from raybias.engine.adapters.tuning import PackedTuner, Run, TokenSet, Trial
 from raybias.engine.backbone import ModelContext
 from raybias.errors import RaybiasError
 from raybias.methods import Tuned
 from raybias.methods.tuned import CUT
+from raybias.methods.tuned_folder import saved_reading
 from raybias.runtime.predict.shards import device_name, keep_ways
 from raybias.runtime.progress import Meter, WorkerReport
 from raybias.runtime.ray_internals import leaving_nodes
 from raybias.runtime.worker_group import Zero3, within_memory
 from raybias.storage import Store
 
-RECORD: Final = "raybias.json"
 #: The states of a pack whose ranks share a backbone; a stage has one such pack.
 _JOINED: Final = "pack"
 #: Large states are saved again after so many times the seconds that saving them took.
@@ -75,7 +76,7 @@ def record_of(
 
     None if it is not tuned so far, or was tuned otherwise.
     """
-    name = f"adapters/{run_id}/{RECORD}"
+    name = f"adapters/{run_id}/{RAYBIAS}"
     if not store.exists(name):
         return None
     record: dict[str, Any] = json.loads(store.read_text(name))
@@ -288,9 +289,18 @@ class PackWorker:
             "tokens_per_batch": trainer.batcher.tokens_per_batch,
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
-        record = {"run": row, "fingerprint": self.task.fingerprint, "computed": computed}
+        context = self.task.context
+        reads = saved_reading(
+            self.task.method, context.spec, labels=context.labels, words=context.words
+        )
+        record = {
+            "run": row,
+            "fingerprint": self.task.fingerprint,
+            "computed": computed,
+            READS: reads,
+        }
         if unusable:
-            self.store.write_text(f"{folder}/{RECORD}", json.dumps(record))
+            self.store.write_text(f"{folder}/{RAYBIAS}", json.dumps(record))
         else:
             trainer.save(self.store, folder, result.weights, record)
 

@@ -18,7 +18,8 @@ import torch
 
 from raybias import methods
 from raybias.config import Backbone
-from raybias.engine.adapters.base import ADAPTER, PROMPT, write_folder
+from raybias.engine.adapter_folder import ADAPTER_WEIGHTS, PROMPT
+from raybias.engine.adapters.base import write_folder
 from raybias.engine.backbone import ModelContext
 from raybias.methods import FewShot, ZeroShot
 from raybias.methods.base import Answered, Compute, Method, Run, Shard, shard_of
@@ -107,7 +108,8 @@ def store(tmp_path: Path) -> Store:
     for seed, run_id in enumerate(RUNS):
         prompt_PD = torch.randn(4, 32, generator=torch.Generator().manual_seed(seed))
         tensors = {PROMPT: prompt_PD}
-        write_folder(store, f"adapters/{run_id}", tensors, file=ADAPTER, parts=[], record={})
+        folder = f"adapters/{run_id}"
+        write_folder(store, folder, tensors, file=ADAPTER_WEIGHTS, parts=[], record={})
         recipe = {"run_id": run_id, "seed": seed, "shots": []}
         store.write_text(f"prompts/{run_id}.json", json.dumps(recipe))
     return store

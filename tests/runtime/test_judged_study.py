@@ -185,7 +185,7 @@ def test_a_run_judges_as_it_labels(place: Path, tmp_path: Path) -> None:
         ("own", {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 1, "c": 2}},
          "no class called negative or"),
         ("own", {"problem_type": "multi_label_classification"},
-         "has a classification head with problem_type multi_label_classification, not with one"),
+         "its classification head gives a probability of its own for each of"),
         ("nowhere", {}, "nowhere"),
         ("judge, run: r", {}, "holds no study.yaml"),
         ("judge, run: r, negative: a", {}, "take out the judge's"),

@@ -11,7 +11,8 @@ from transformers import OPTConfig, OPTForCausalLM
 
 from benchmarks import labelling
 from raybias.config import Backbone
-from raybias.engine.adapters.base import ADAPTER, PROMPT, write_folder
+from raybias.engine.adapter_folder import ADAPTER_WEIGHTS, PROMPT
+from raybias.engine.adapters.base import write_folder
 from raybias.engine.backbone import load_backbone
 from raybias.engine.encoder import verbalizer_ids
 from raybias.schema import LABELS
@@ -62,7 +63,8 @@ def save_prompts(store: Store, spec: Backbone, runs: Sequence[str], texts: Seque
     for seed, run_id in enumerate(runs, start=1):
         prompt_PD = torch.randn(4, 32, generator=torch.Generator().manual_seed(seed))
         tensors = {PROMPT: prompt_PD}
-        write_folder(store, f"adapters/{run_id}", tensors, file=ADAPTER, parts=[], record={})
+        folder = f"adapters/{run_id}"
+        write_folder(store, folder, tensors, file=ADAPTER_WEIGHTS, parts=[], record={})
         found[run_id] = np.concatenate(
             [labelling.label_logits(labeller, row, prompt_PD).numpy() for row in rows]
         )

@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from raybias.engine.adapter_folder import ADAPTER_WEIGHTS, PROMPT, RAYBIAS
 from raybias.engine.adapters.options import ClassifierOptions, PromptOptions
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.causal_logits import LabelLogits, make_causal_logits
@@ -40,11 +41,8 @@ from raybias.errors import ModelError
 from raybias.seeding import generator
 from raybias.storage import Store
 
-#: File names of PEFT's adapters and transformers' models.
-ADAPTER: Final = "adapter_model.safetensors"
+#: File name of transformers' models.
 MODEL: Final = "model.safetensors"
-#: PEFT's name of the vectors of a prompt.
-PROMPT: Final = "prompt_embeddings"
 
 
 def write_folder(
@@ -58,8 +56,9 @@ def write_folder(
 ) -> None:
     """Write the folder of an adapter or a model.
 
-    `file`: ADAPTER or MODEL; `parts`: configurations and tokenizers with a `save_pretrained`;
-    `record`: the content of `raybias.json`.
+    file: ADAPTER_WEIGHTS or MODEL.
+    parts: configurations and tokenizers with a `save_pretrained`.
+    record: the content of `raybias.json`.
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     store.write_bytes(f"{folder}/{file}", save(plain, metadata={"format": "pt"}))
@@ -68,7 +67,7 @@ def write_folder(
             part.save_pretrained(place)
         for path in sorted(Path(place).iterdir()):
             store.write_bytes(f"{folder}/{path.name}", path.read_bytes())
-    store.write_text(f"{folder}/raybias.json", json.dumps(dict(record), indent=2))
+    store.write_text(f"{folder}/{RAYBIAS}", json.dumps(dict(record), indent=2))
 
 
 def read_tensors(
@@ -380,11 +379,11 @@ class SoftPromptTrainer(AdapterTrainer):
             num_transformer_submodules=1,
         )
         tensors = {PROMPT: prompt_PD}
-        write_folder(store, folder, tensors, file=ADAPTER, parts=[config], record=record)
+        write_folder(store, folder, tensors, file=ADAPTER_WEIGHTS, parts=[config], record=record)
 
     def load(self, store: Store, folder: str) -> dict[str, Tensor]:
         shapes = {PROMPT: (self.prompt_length, self.backbone.width)}
-        prompt_PD = read_tensors(store, folder, shapes, file=ADAPTER)[PROMPT]
+        prompt_PD = read_tensors(store, folder, shapes, file=ADAPTER_WEIGHTS)[PROMPT]
         return {"delta": prompt_PD.to(self.device) - self._start_D}
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raybias.engine.adapter_folder import ADAPTER_WEIGHTS
 from raybias.engine.adapters import base as files
 from raybias.engine.adapters.base import (
     ClassifierTrainer,
@@ -247,14 +248,14 @@ class PackedLayerTrainer(ClassifierTrainer):
         )
         tensors = {self._peft_name(name): tensor.float() for name, tensor in weights.items()}
         files.write_folder(
-            store, folder, tensors, file=files.ADAPTER, parts=[config], record=record
+            store, folder, tensors, file=ADAPTER_WEIGHTS, parts=[config], record=record
         )
 
     def load(self, store: Store, folder: str) -> dict[str, Tensor]:
         shapes = self.shapes_in(store, folder) | self.classifier.head
         names = {name: self._peft_name(name) for name in shapes}
         wanted = {names[name]: shape for name, shape in shapes.items()}
-        tensors = files.read_tensors(store, folder, wanted, file=files.ADAPTER)
+        tensors = files.read_tensors(store, folder, wanted, file=ADAPTER_WEIGHTS)
         return {name: tensors[stored].to(self.device) for name, stored in names.items()}
 
     def shapes_in(self, store: Store, folder: str) -> dict[str, tuple[int, ...]]:
