@@ -122,7 +122,7 @@ def test_an_encoder_decoder_and_an_adapter_alone_are_refused_with_what_works(
         suited_methods(str(tmp_path / "t5"))
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
-    with pytest.raises(ModelError, match="is a PEFT adapter without its base model; merge it"):
+    with pytest.raises(ModelError, match="does not name the base model; write its hub id"):
         suited_methods(str(tmp_path / "adapter"))
 
 
