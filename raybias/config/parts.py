@@ -33,8 +33,8 @@ from raybias.schema import LABELS, OutputSpec
 
 #: Abilities of a backbone: hand out its weights; write after the messages of a chat or after plain
 #: text; tell the likeliest first tokens of an answer; tell how likely a given text follows another.
-Ability = Literal["weights", "chat", "text", "first_tokens", "likelihoods"]
-EVERYTHING: Final = frozenset(get_args(Ability))
+Ability = Literal["weights", "chat", "text", "first_tokens", "likelihoods", "predict"]
+EVERYTHING: Final = frozenset(get_args(Ability)) - {"predict"}
 #: The record that `raybias data convert` writes beside the weights.
 CONVERTED: Final = "converted.json"
 #: The api of a backbone whose weights are loaded.
@@ -127,13 +127,22 @@ def converted_from(folder: str | Path) -> str:
     return ""
 
 
+def _api_of(data: Any) -> str:
+    """Return the api of a backbone that names none, by its other keys."""
+    if not isinstance(data, dict):
+        return WEIGHTS
+    if "predict" in data:
+        return "predict"
+    return DEFAULT_API if "endpoint" in data else WEIGHTS
+
+
 #: Any backbone that a study can name.
 AnyBackbone = Annotated[
     Backbone,
     Choices(
         "api",
         "api",
-        lambda data: DEFAULT_API if isinstance(data, dict) and "endpoint" in data else WEIGHTS,
+        _api_of,
         "unknown api of an endpoint; known: %s",
         {WEIGHTS: Backbone},
     ),

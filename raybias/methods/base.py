@@ -214,7 +214,7 @@ def text_items(ids: Sequence[str], texts: Sequence[str]) -> pa.Table:
 def predictions(
     items: pa.Table,
     *,
-    scores: npt.NDArray[np.float32],
+    scores: npt.NDArray[np.float32] | Sequence[None],
     labels: Sequence[int | None],
     parsed: Sequence[bool] | None = None,
     unread: Sequence[str | None] | None = None,
@@ -222,7 +222,8 @@ def predictions(
 ) -> pa.Table:
     """Make the columns of schema.PREDICTIONS that are of items and their labels, a row an item.
 
-    scores: label logits, or log-probabilities of the label words [items, labels].
+    scores: label logits, or log-probabilities of the label words [items, labels]; None of each for
+        a classifier that tells its labels alone.
     labels: None where no label could be read, for the reason `unread`.
     parsed: whether an answer names a label; all by default.
     answers: generated texts, if any.

@@ -212,15 +212,19 @@ def _by_name(classes: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
 
     Of two classes and two labels, one such name tells the other too.
     """
-    known = {label.casefold(): label for label in labels}
-    known |= {short: label for short, label in _SHORT.items() if label in labels}
-    words = {name: name.strip().casefold() for name in classes}
-    found = {name: known[word] for name, word in words.items() if word in known}
+    found = {name: label for name in classes if (label := label_called(name, labels))}
     if len(classes) == len(labels) == 2 and len(found) == 1:
         ((name, label),) = found.items()
         other = next(each for each in classes if each != name)
         found[other] = next(each for each in labels if each != label)
     return found
+
+
+def label_called(word: str, labels: Sequence[str]) -> str:
+    """Return the label that a word is, in any case, or short for; empty if it is none."""
+    known = {label.casefold(): label for label in labels}
+    known |= {short: label for short, label in _SHORT.items() if label in labels}
+    return known.get(word.strip().casefold(), "")
 
 
 def _find_problem(

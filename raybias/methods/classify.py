@@ -11,12 +11,15 @@ import pyarrow as pa
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, field_validator
 
 from raybias.config import Backbone
+from raybias.config.parts import Ability
 from raybias.config.section import Profile
 from raybias.errors import ConfigError
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, method, predictions
 from raybias.methods.class_labels import LabelRule, label_rule
+from raybias.methods.predicted import PredictReader
 from raybias.methods.tuned_folder import TunedClassifier, tuned_classifier
 from raybias.methods.work import TokenCounts, Work, sample
+from raybias.providers.predict import Predict
 from raybias.storage import Store
 
 if TYPE_CHECKING:
@@ -64,7 +67,8 @@ class Classify(Method):
     """A finished classifier, as its checkpoint has it: nothing is tuned or sampled.
 
     It is a trained classification head, whole or as a PEFT adapter of its base; or an adapter, soft
-    prompt or model that raybias tuned, which reads texts as it did then.
+    prompt or model that raybias tuned, which reads texts as it did then; or a function of Python
+    (`predict` of a backbone).
 
     Outputs are those of transformers' text-classification pipeline: probabilities of which class a
     text has, of each class by itself, or a number. A text's label is the one with the highest
@@ -99,6 +103,9 @@ class Classify(Method):
             raise ValueError(f"the label {repeated[0]!r} is there twice")
         return pairs
 
+    def needs(self, offered: frozenset[Ability]) -> Mapping[Ability, str]:
+        return {"predict": ""} if "predict" in offered else {"weights": ""}
+
     def fit(self, backbone: Backbone, profile: Profile, labels: Sequence[str]) -> Self:
         """Return the method with a backbone's classes, thresholds and precision.
 
@@ -106,6 +113,8 @@ class Classify(Method):
         """
         from raybias.engine.published import saved_dtype
 
+        if isinstance(backbone, Predict):
+            return self._fit_function(backbone, labels)
         tuned = tuned_classifier(backbone, profile)
         if tuned is not None:
             self._fit_tuned(tuned, labels, where=backbone.id)
@@ -119,6 +128,21 @@ class Classify(Method):
                 "dtype": self.dtype or named or saved_dtype(backbone),
             }
         )
+
+    def _fit_function(self, backbone: Predict, labels: Sequence[str]) -> Self:
+        """Refuse a function that is not there, and options that it has no use of."""
+        backbone.function()
+        problem = ""
+        for label, _ in self.labels:
+            if label not in labels:
+                problem = f"`labels` has {label!r}, which is none of {', '.join(labels)}"
+        if self.truncate or self.dtype is not None:
+            problem = "`truncate` and `dtype` are of a model's weights, and this is a function"
+        if problem:
+            raise ConfigError(
+                f"method {self.name!r}: {problem}", where=backbone.name, cure="correct it"
+            )
+        return self
 
     def _fit_tuned(self, tuned: TunedClassifier, labels: Sequence[str], *, where: str) -> None:
         """Refuse options of a head for a classifier that is read as it was tuned."""
@@ -153,6 +177,8 @@ class Classify(Method):
     def check(self, inputs: Inputs) -> None:
         from raybias.engine.published import check_head
 
+        if isinstance(inputs.backbone, Predict):
+            return
         tuned = tuned_classifier(inputs.backbone)
         if tuned is not None:
             tuned.method.check(tuned.inputs(inputs))
@@ -182,6 +208,8 @@ class Classify(Method):
     def work(self, inputs: Inputs) -> Work:
         from raybias.engine.published import classifier_shape
 
+        if isinstance(inputs.backbone, Predict):
+            return Work(runs=1, items=inputs.counted(), holds_backbone=False, can_shard=False)
         tuned = tuned_classifier(inputs.backbone)
         if tuned is not None:
             return tuned.work(inputs)
@@ -198,6 +226,10 @@ class Classify(Method):
     def reader(self, context: ModelContext, store: Store) -> Reader:
         from raybias.engine.published import PublishedClassifier
 
+        if isinstance(context.spec, Predict):
+            spec, function = context.spec, context.spec.function()
+            classes = dict(self.labels)
+            return PredictReader(spec, function, context.labels, classes, self.thresholds)
         tuned = tuned_classifier(context.spec)
         if tuned is not None:
             return tuned.reader(context)

@@ -23,6 +23,7 @@ from raybias.planning.inventory import size
 from raybias.planning.stage_plans import (
     LATENCY_S,
     AskPlan,
+    FunctionPlan,
     Plan,
     RewritePlan,
     ScorePlan,
@@ -242,7 +243,8 @@ def describe(plan: Plan, costs: Costs) -> str:
         if cost := costs.get((stage.backbone, stage.method, training)):
             lines += ["  costs at most", *_arithmetic(cost.lines)]
         parts.append("\n".join(lines))
-    computed = [scored.speed for scored in plan.scoring if not isinstance(scored, AskPlan)]
+    others = AskPlan | FunctionPlan
+    computed = [scored.speed for scored in plan.scoring if not isinstance(scored, others)]
     parts += dict.fromkeys(f"speed of {speed}" for speed in computed)
     parts += [f"note: {note}" for note in plan.notes]
     hours = sum(cost.hours for cost in costs.values())

@@ -25,9 +25,18 @@ from raybias.planning.inventory import Inventory, decide_dtypes, size
 from raybias.planning.layout import LayoutPlanner
 from raybias.planning.machine import Layout, Machine, ResourceRequest, halved
 from raybias.planning.prepared import Items, PreparedStudy, in_style
-from raybias.planning.stage_plans import Plan, RewritePlan, ScorePlan, Stage, TunePlan, asking_plan
+from raybias.planning.stage_plans import (
+    Plan,
+    RewritePlan,
+    ScorePlan,
+    Stage,
+    TunePlan,
+    asking_plan,
+    function_plan,
+)
 from raybias.planning.workload import CHUNK_ROWS, REWRITING, chunks_of
 from raybias.providers.base import Provider
+from raybias.providers.predict import Predict
 from raybias.storage import Store
 from raybias.study_record import recorded_dtypes
 
@@ -78,6 +87,9 @@ def plan(
         work = works[backbone.name, method.name]
         if isinstance(backbone, Provider):
             scoring.append(asking_plan(prepared, inventory, backbone, method, work))
+            continue
+        if isinstance(backbone, Predict):
+            scoring.append(function_plan(prepared, inventory, backbone, method, work))
             continue
         planner = LayoutPlanner(
             study.resources,
@@ -147,7 +159,7 @@ def serving_plan(
     so many `gpus` are asked for, Serve waits for a node that has them.
     """
     asked = study.resources
-    if gpus is not None or isinstance(backbone, Provider):
+    if gpus is not None or isinstance(backbone, Provider | Predict):
         need = ResourceRequest(cpus=asked.cpus_per_worker, gpus=gpus or 0)
         layout = Layout(asked.tokens_per_batch, max(1, need.gpus))
         return Stage(

@@ -48,6 +48,7 @@ _WORDS: Final[dict[Ability, str]] = {
     "text": "completions of plain text",
     "first_tokens": "the log-probabilities of an answer's first tokens",
     "likelihoods": "the log-probabilities of a prompt's tokens",
+    "predict": "a function that labels texts",
 }
 
 

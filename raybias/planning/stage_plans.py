@@ -20,6 +20,7 @@ from raybias.planning.machine import CPU, Layout, ResourceRequest, Speed
 from raybias.planning.prepared import PreparedStudy
 from raybias.planning.workload import ReadingWork, TuningWork, rows_in
 from raybias.providers.base import Provider
+from raybias.providers.predict import Predict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +165,50 @@ class AskPlan(ScorePlan):
     def seconds(self) -> float:
         """Seconds that it takes if requests take `LATENCY_S`."""
         return self.asks.requests * LATENCY_S / self.at_once
+
+
+#: Seconds of a text, for the schedule of a user's function; nobody knows them before.
+_TEXT_S: Final = 0.001
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionPlan(ScorePlan):
+    """Reading the probes with a user's function, in as many processes as there are CPUs."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of one process, if a text takes a thousandth of one."""
+        return self.runs * sum(self.items.values()) * _TEXT_S
+
+
+def function_plan(
+    prepared: PreparedStudy,
+    inventory: Inventory,
+    backbone: Predict,
+    method: MethodFields,
+    work: Work,
+) -> FunctionPlan:
+    """Plan one method on a user's function."""
+    resources = prepared.study.resources
+    cpus = resources.cpus_per_worker
+    room = max(1, int(inventory.cpus) // cpus)
+    most = min(room, int(resources.replicas_max or room))
+    return FunctionPlan(
+        backbone=backbone.name,
+        method=method.name,
+        need=ResourceRequest(cpus=cpus, gpus=0),
+        layout=Layout(resources.tokens_per_batch),
+        memory=(process("cpu"),),
+        device_memory=max(node.memory for node in inventory.nodes),
+        replicas_min=min(int(resources.replicas_min), most),
+        replicas_max=most,
+        replica_cpus=cpus,
+        data_cpus=max(0, inventory.cpus - most * cpus),
+        rows_per_shard=prepared.rows_per_shard(backbone, method) or rows_in(_SHARD_S, _TEXT_S),
+        items=work.items,
+        runs=work.runs,
+        reason=f"calls {backbone.predict}, at a thousandth of a second for a text if it is quick",
+    )
 
 
 def asking_plan(

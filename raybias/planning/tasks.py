@@ -16,7 +16,7 @@ from raybias.config import Backbone
 from raybias.engine.checkpoint import base_of, folder_of
 from raybias.engine.memory import total
 from raybias.planning.machine import ResourceRequest
-from raybias.planning.stage_plans import Plan, RewritePlan, ScorePlan, TunePlan
+from raybias.planning.stage_plans import FunctionPlan, Plan, RewritePlan, ScorePlan, TunePlan
 from raybias.planning.workload import CHUNK_ROWS
 
 #: Bytes/s at which a node takes weights from the hub.
@@ -209,6 +209,8 @@ def _reading(stage: ScorePlan, training: str, parts: int) -> Task:
         training=training,
         seconds=stage.seconds / parts,
     )
+    if isinstance(stage, FunctionPlan):
+        return replace(task, need=stage.need, most=min(stage.replicas_max, stage.shards))
     if (work := stage.work) is None:
         return task
     least = stage.replicas_max if stage.sharded else 1

@@ -37,7 +37,7 @@ _PRICED: Final = 1e6
 
 #: `asking` is no entry: it imports openai, which only a study of an endpoint needs.
 providers: Final[Registry[type[Backbone]]] = Registry(
-    "api", "raybias.providers.openai", "raybias.providers.vllm"
+    "api", "raybias.providers.openai", "raybias.providers.predict", "raybias.providers.vllm"
 )
 _AnyProvider = TypeVar("_AnyProvider", bound=Backbone)
 

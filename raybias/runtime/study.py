@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from raybias.config import Study
-from raybias.errors import ModelError, PlanError
+from raybias.errors import ConfigError, ModelError, PlanError
 from raybias.planning.inventory import Inventory, with_autoscaled_nodes
 from raybias.planning.plan import check_libraries, plan
 from raybias.planning.prepared import (
@@ -24,6 +24,7 @@ from raybias.planning.prepared import (
     resolve_models,
 )
 from raybias.planning.stage_plans import Plan
+from raybias.providers.predict import of_process
 from raybias.runtime import ray_internals
 from raybias.runtime.ending import undoing
 from raybias.runtime.graph import Stopped
@@ -64,7 +65,13 @@ def run_study(
     for note in start.prepared.notes():
         start.say(note)
     convert_local_models(start.prepared.study)
-    alone = address == NO_RAY
+    alone = address == NO_RAY or any(map(of_process, study.backbones))
+    if alone and not (address == NO_RAY or names_no_cluster(address)):
+        raise ConfigError(
+            "Ray's workers cannot call a function of this process",
+            where=f"{study.name}, on {address}",
+            cure="write the function into a file and name it file.py:function, or give no address",
+        )
     if (alone or names_no_cluster(address)) and start.in_this_process(whatever_it_takes=alone):
         return
     own = address == "local" or names_no_cluster(address)
