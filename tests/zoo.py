@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import pickle
+import re
 import sys
 import tempfile
 import warnings
@@ -21,16 +22,21 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 PAGE = ROOT / "docs" / "models.md"
-BEGIN, END = "<!-- zoo: begin -->", "<!-- zoo: end -->"
 DTYPES = ("float32", "bfloat16")
+CLASSIFIERS = "classifier"
+FAMILIES = ("causal", "masked", CLASSIFIERS)
 TIMEOUT_S = 120
-WAYS = {
-    "masked scores": "masked scores",
-    "likelihoods": "likelihoods",
-    "written text": "prompted",
-    "soft prompt": "soft prompt",
-    "LoRA, label words": "LoRA, label words",
-    "LoRA, classifier": "LoRA, classifier",
+#: The table of each family: its title and ways of using a model.
+TABLES = {
+    "causal": (
+        "Causal models",
+        ("likelihoods", "prompted", "soft prompt", "LoRA, label words", "LoRA, classifier"),
+    ),
+    "masked": ("Masked models", ("masked scores", "LoRA, classifier")),
+    CLASSIFIERS: (
+        "Finished classifiers",
+        ("2 classes", "3 classes", "5 classes", "sigmoid", "number", "PEFT adapter"),
+    ),
 }
 
 
@@ -38,33 +44,36 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*", help="model types; all by default")
     parser.add_argument("--dtype", choices=DTYPES, action="append", help="float32 and bfloat16")
+    parser.add_argument("--family", choices=FAMILIES, action="append", help="all by default")
     parser.add_argument("--write", action="store_true", help="write docs/models.md")
     options = parser.parse_args()
 
     results: dict[tuple[str, str], dict[str, Any]] = {}
-    for name, masked, kind in architectures():
+    for name, kind in architectures():
+        if options.family and name not in options.family:
+            continue
         if options.kinds and kind not in options.kinds:
             continue
-        by_dtype = {
-            dtype: in_a_process(try_architecture, kind, masked, dtype)
-            for dtype in options.dtype or DTYPES
-        }
+        # The pipeline that classifiers are held to computes in float32.
+        dtypes = DTYPES[:1] if name == CLASSIFIERS else options.dtype or DTYPES
+        by_dtype = {dtype: in_a_process(try_architecture, name, kind, dtype) for dtype in dtypes}
         results[name, kind] = by_dtype
         print_faults(f"{name} {kind}", by_dtype)
 
     counts = count_verdicts(results)
     print("\n".join(f"{dtype}: {describe(count)}" for dtype, count in counts.items()))
     if options.write:
-        write_page(results, counts)
+        write_page(results)
     return int(any(count["wrong"] or count["crash"] for count in counts.values()))
 
 
-def architectures() -> Iterator[tuple[str, bool, str]]:
-    """Every model type: its name of a model, whether it is a masked one, and its type."""
+def architectures() -> Iterator[tuple[str, str]]:
+    """Every family of models with every model type that it has."""
     from support import zoo
 
-    yield from (("causal", False, kind) for kind in zoo.causal_kinds())
-    yield from (("masked", True, kind) for kind in zoo.masked_kinds())
+    yield from (("causal", kind) for kind in zoo.causal_kinds())
+    yield from (("masked", kind) for kind in zoo.masked_kinds())
+    yield from ((CLASSIFIERS, kind) for kind in zoo.classifier_kinds())
 
 
 def in_a_process(work: Callable[..., Any], *args: Any) -> Any:
@@ -90,21 +99,31 @@ def in_a_process(work: Callable[..., Any], *args: Any) -> Any:
         process.join()
 
 
-def try_architecture(kind: str, masked: bool, dtype: str) -> Any:
+def try_architecture(family: str, kind: str, dtype: str) -> Any:
     """The outcome of each way of using a small random checkpoint; a line if there is none."""
     import torch
 
-    from support import zoo
+    from support import classifiers, zoo
+    from support.classifier_checks import HEADS, check_classifiers
     from support.zoo_checks import check_architecture
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, kind)
         try:
-            zoo.save(kind, folder, masked=masked, dtype=getattr(torch, dtype))
+            if family == CLASSIFIERS:
+                # The base of the others; an architecture that cannot be built fails here.
+                classifiers.save(kind, folder / "2-classes", HEADS["2 classes"][0])
+                classifiers.of_pipeline(folder / "2-classes", classifiers.texts(2))
+            else:
+                zoo.save(kind, folder, masked=family == "masked", dtype=getattr(torch, dtype))
         except Exception as error:
             return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
-        outcomes = check_architecture(kind, folder, masked=masked, dtype=dtype)
+        if family == CLASSIFIERS:
+            outcomes = check_classifiers(kind, folder)
+        else:
+            masked = family == "masked"
+            outcomes = check_architecture(kind, folder, masked=masked, dtype=dtype)
         return {
             name: (outcome.verdict, outcome.detail.replace(f"{folder}: ", ""))
             for name, outcome in outcomes.items()
@@ -145,55 +164,61 @@ def describe(count: Counter[str]) -> str:
     )
 
 
-def write_page(
-    results: dict[tuple[str, str], dict[str, Any]], counts: dict[str, Counter[str]]
-) -> None:
-    """Write the tables between the marks of docs/models.md."""
+def write_page(results: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """Write the table of each family that was tried between its marks of docs/models.md."""
+    page = PAGE.read_text("utf-8")
+    for family in dict.fromkeys(family for family, _ in results):
+        own = {key: by_dtype for key, by_dtype in results.items() if key[0] == family}
+        begin, end = (f"<!-- zoo {family}: {mark} -->" for mark in ("begin", "end"))
+        before, _, rest = page.partition(begin)
+        after = rest.partition(end)[2]
+        page = f"{before}{begin}\n" + "\n".join(table_of(family, own)) + f"\n{end}{after}"
+    PAGE.write_text(page, "utf-8")
+
+
+def table_of(family: str, results: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
+    """The lines about one family: counts, a row for each model type, and refusals."""
+    title, ways = TABLES[family]
     reasons: dict[str, int] = {}
-    lines = [f"- {dtype}: {describe(count)}." for dtype, count in counts.items()]
-    for name in ("causal", "masked"):
-        ways = [way for way in WAYS if (way == "masked scores") == (name == "masked")]
-        ways = [*dict.fromkeys([*ways, "LoRA, classifier"])]
-        ways = [way for way in ways if name == "causal" or "words" not in way]
-        lines += ["", f"### {name.capitalize()} models", ""]
-        lines += ["| model type | " + " | ".join(WAYS[way] for way in ways) + " |"]
-        lines += ["| --- |" + " --- |" * len(ways)]
-        for (family, kind), by_dtype in sorted(results.items()):
-            built = [outcomes for outcomes in by_dtype.values() if not isinstance(outcomes, str)]
-            if family == name and built:
-                cells = [cell(way, built, reasons) for way in ways]
-                lines.append(f"| {kind} | " + " | ".join(cells) + " |")
-    lines += ["", "Refusals:", ""]
-    lines += [f"{number}. {reason}" for reason, number in reasons.items()]
+    counts = count_verdicts(results)
+    lines = [f"### {title}", ""]
+    lines += [f"- {dtype}: {describe(count)}." for dtype, count in counts.items()]
+    lines += ["", "| model type | " + " | ".join(ways) + " |", "| --- |" + " --- |" * len(ways)]
+    for (_, kind), by_dtype in sorted(results.items()):
+        built = [outcomes for outcomes in by_dtype.values() if not isinstance(outcomes, str)]
+        if built:
+            cells = [cell(way, kind, built, reasons) for way in ways]
+            lines.append(f"| {kind} | " + " | ".join(cells) + " |")
+    if reasons:
+        lines += ["", "Refusals:", ""]
+        lines += [f"{number}. {reason}" for reason, number in reasons.items()]
     unbuilt = {
-        f"{kind} ({name}): {outcomes}"
-        for (name, kind), by_dtype in results.items()
+        f"{kind}: {outcomes}"
+        for (_, kind), by_dtype in results.items()
         for outcomes in by_dtype.values()
         if isinstance(outcomes, str)
     }
-    lines += ["", "Not built small, so not tried:", ""]
-    lines += [f"- {line}" for line in sorted(unbuilt)]
-    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{after}", "utf-8")
+    if unbuilt:
+        lines += ["", "Not built small, so not tried:", ""]
+        lines += [f"- {line}" for line in sorted(unbuilt)]
+    return lines
 
 
-def cell(way: str, built: list[dict[str, Any]], reasons: dict[str, int]) -> str:
+def cell(way: str, kind: str, built: list[dict[str, Any]], reasons: dict[str, int]) -> str:
     """One table cell: right, or the number of the refusal."""
     verdicts = {outcomes[way] for outcomes in built if way in outcomes}
     words = []
     for verdict, detail in sorted(verdicts):
         if verdict == "refused":
-            words.append(f"[{reasons.setdefault(plain_reason(detail), len(reasons) + 1)}]")
+            words.append(f"[{reasons.setdefault(plain_reason(detail, kind), len(reasons) + 1)}]")
         else:
             words.append(verdict)
     return ", ".join(dict.fromkeys(words)) or "-"
 
 
-def plain_reason(detail: str) -> str:
-    """A refusal without the names that differ by model."""
-    words = detail.split("; ")
-    return "; ".join(words)
+def plain_reason(detail: str, kind: str) -> str:
+    """A refusal with the model type, which differs, left out."""
+    return re.sub(rf"(?<![\w-]){re.escape(kind)}(?![\w-])", "...", detail)
 
 
 if __name__ == "__main__":

@@ -87,9 +87,7 @@ def test_a_prompt_that_peft_saved_is_read_by_the_studys_words(tuned: Path, tmp_p
     expected = predictions(tuned / "out").filter(method="soft_prompt")
     found = classify(tmp_path / "prompt", tuned, bos="prepend")
     assert found["pred"].to_list() == expected["pred"].to_list()
-    with pytest.raises(
-        ModelError, match=r"is a soft prompt .* no other method"
-    ):
+    with pytest.raises(ModelError, match=r"is a soft prompt .* no other method"):
         load_pretrained(
             transformers.AutoModelForCausalLM, Backbone(id=str(tmp_path / "prompt")), ON_CPU
         )

@@ -37,8 +37,15 @@ def save(kind: str, folder: Path, classes: Sequence[str], **fields: Any) -> Path
     config = zoo.small_config(kind)
     names = dict(enumerate(classes))
     config.id2label, config.label2id = names, {name: place for place, name in names.items()}
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = 0
     for name, value in fields.items():
         setattr(config, name, value)
+    with torch.device("meta"):
+        empty = transformers.AutoModelForSequenceClassification.from_config(config)
+    weights = sum(weight.numel() for weight in empty.parameters())
+    if weights > zoo.MAX_WEIGHTS:
+        raise ValueError(f"its smallest build has {weights:,} weights")
     torch.manual_seed(0)
     model = transformers.AutoModelForSequenceClassification.from_config(config).eval()
     for weight in model.parameters():

@@ -19,6 +19,7 @@ from transformers import CONFIG_MAPPING, PretrainedConfig
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
 )
 
 from support.words import word_tokenizer
@@ -174,6 +175,11 @@ def causal_kinds() -> list[str]:
 def masked_kinds() -> list[str]:
     """Every model type that transformers has a masked language model for."""
     return list(MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+
+
+def classifier_kinds() -> list[str]:
+    """Every model type that transformers has a classification head for."""
+    return list(MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES)
 
 
 def build(kind: str, *, masked: bool, dtype: torch.dtype = torch.float32, **fields: Any) -> Any:

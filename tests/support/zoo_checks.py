@@ -85,13 +85,13 @@ def check_architecture(kind: str, folder: Path, *, masked: bool, dtype: str) -> 
         checks["masked scores"] = lambda: compare_masked_scores(spec)
     else:
         checks["likelihoods"] = lambda: compare_likelihoods(spec)
-        checks["written text"] = lambda: compare_written_text(spec)
+        checks["prompted"] = lambda: compare_written_text(spec)
         checks["soft prompt"] = lambda: compare_soft_prompt(spec)
         checks["LoRA, label words"] = lambda: compare_lora(spec, "label_tokens")
     checks["LoRA, classifier"] = lambda: compare_lora(spec, "classification")
     rounding = measured_rounding(spec, masked=masked)
     return {
-        name: _outcome(
+        name: outcome_of(
             check,
             max((ADAPTER_TOLERANCE if "LoRA" in name else TOLERANCE)[dtype], ROUNDINGS * rounding),
         )
@@ -114,7 +114,8 @@ def measured_rounding(spec: Backbone, *, masked: bool) -> float:
     return 0.0
 
 
-def _outcome(check: Callable[[], float], tolerance: float) -> Outcome:
+def outcome_of(check: Callable[[], float], tolerance: float) -> Outcome:
+    """What a check gives: its difference beside the tolerance, or how it ended."""
     try:
         gap = check()
     except RaybiasError as error:
