@@ -137,7 +137,7 @@ def main(
         shots: Any = ()
         if kind == "few_shot":
             drawn_for = FewShot(shot_order="shuffled")
-            shots = tuple(drawn_for.draw_shots({"": {"train": train}}, "", 7))
+            shots = tuple(drawn_for.draw_shots({"": {"train": train}}, "", 7, LABELS))
         last, before = (
             [plain.prompt(kind, form, text, shots) for text in those]
             for those in (texts, calibration)

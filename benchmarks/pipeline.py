@@ -24,7 +24,6 @@ import workload
 from harness import CLOCK, Comparison, Size, timed
 from ray.util import ActorPool
 
-from raybias.config.parts import Verbalizer
 from raybias.engine import adapter_folder
 from raybias.engine.adapters import base
 from raybias.engine.adapters.base import SoftPromptTrainer
@@ -127,9 +126,7 @@ def rounds_of(size: Size, texts: Sequence[str]) -> Iterator[tuple[float, ...]]:
     )  # fmt: skip
     reading = Reading(
         name="bench",
-        context=replace(
-            plan.context(workload.spec_of(folder, "float32")), words=Verbalizer().words()
-        ),
+        context=replace(plan.context(workload.spec_of(folder, "float32")), words=LABELS),
         methods=(SoftPrompt(prompt_length=PROMPT),),
         plan=plan,
         store=store,

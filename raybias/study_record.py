@@ -206,6 +206,9 @@ def _identity(record: Record) -> dict[str, Any]:
     for content, backbone in zip(study["backbones"], record.study.backbones, strict=True):
         for name in backbone.never_change_answers:
             del content[name]
+    if not record.study.is_sentiment:
+        # Their order too: a mapping with its keys sorted loses it.
+        study["labels"] = [*record.study.labels]
     models = {name: dict(files) for name, files in record.models.items()}
     return {**study, "data": dict(record.data), "models": models}
 

@@ -342,5 +342,6 @@ def judge_labels(study: str | Path, sheet: str | Path) -> Results:
     """
     from raybias.report.judges import add_labels
 
-    add_labels(Store(study), str(sheet))
+    store = Store(study)
+    add_labels(store, str(sheet), read_record(store).study.labels)
     return write_report(study)

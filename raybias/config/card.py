@@ -14,6 +14,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from raybias.config.labels import check_labels
 from raybias.config.reading import parse_section, yaml_mapping
 from raybias.config.section import Section
 from raybias.schema import CONDITIONS, CONTEXTS, DIRECTIONS, POLARITIES
@@ -31,7 +32,7 @@ class Column:
         for no value.
     among: the only values; any where empty.
     unique: whether a value may be there once only; rows of a table without it are numbered.
-    labels: whether it holds negative, neutral or positive.
+    labels: whether it has the labels of the study.
     several: whether a row holds a list of texts.
     cure: of a value that is not among those.
     """
@@ -186,6 +187,9 @@ class Card(Section):
     """What would be drawn anew in another probe of the kind: templates, target terms, decisions."""
     facets: tuple[str, ...] = ()
     """What else varies between rows and is not meant to matter: wordings, names, orders."""
+    labels: tuple[str, ...] = ()
+    """For labels: the labels of the column `label`, in order, if they are not negative, neutral and
+    positive: `[harmless, toxic]`. A study whose first probe has this card takes them over."""
     gold: str = Field("", max_length=2000)
     """What the gold label, or the right option, means."""
     harm: str = Field(min_length=1)
@@ -217,10 +221,22 @@ class Card(Section):
                 self.groups and self.kind not in ("label", "decision")
             ),
             f"reference names {unknown!r}, which is not in `people`": unknown is not None,
+            "`labels` are of the kind label; take them out": self.labels and self.kind != "label",
         }
         for fault, found in faults.items():
             if found:
                 raise ValueError(fault)
+        return self
+
+    @model_validator(mode="after")
+    def _labels_differ(self) -> Self:
+        if self.labels:
+            check_labels(self.labels)
+        for value, label in self.codes.get("label", {}).items():
+            if self.labels and label not in self.labels:
+                raise ValueError(
+                    f"codes.label maps {value!r} to {label!r}, which is not in `labels`"
+                )
         return self
 
     @model_validator(mode="after")

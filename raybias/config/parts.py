@@ -29,7 +29,7 @@ from raybias.config.section import (
     name_of,
 )
 from raybias.registry import registry_of
-from raybias.schema import LABELS, OutputSpec
+from raybias.schema import OutputSpec
 
 #: Abilities of a backbone: hand out its weights; write after the messages of a chat or after plain
 #: text; tell the likeliest first tokens of an answer; tell how likely a given text follows another.
@@ -208,9 +208,8 @@ class MethodFields(Section):
         """Runs that read the probes, for each training set where it needs one."""
         return 1
 
-    @property
-    def shots(self) -> int:
-        """Demonstrations in a prompt."""
+    def count_shots(self, labels: int) -> int:
+        """Count the demonstrations in a prompt, given the number of labels."""
         return 0
 
     @property
@@ -268,8 +267,9 @@ class TrainingSet(_Sourced):
     that demonstrations are drawn from), or a hub id."""
     revision: str | None = None
     """Revision of a hub data set."""
-    labels: dict[str, Literal["negative", "neutral", "positive"]] | None = None
-    """For `file` and `hub`: how the label column's values map; 0, 1, 2 or the names by default."""
+    labels: dict[str, str] | None = None
+    """For `file` and `hub`: how the label column's values map to the study's labels; by default the
+    labels themselves, or their numbers from 0."""
     text_column: str = "text"
     """For `file` and `hub`: the column of sentences."""
     label_column: str = "label"
@@ -280,7 +280,8 @@ class Probe(_Sourced):
     """Labelled sentences about protected groups."""
 
     source: Annotated[str, Registered("probe")]
-    """Which probe, or `file` for your own CSV or Parquet (text, label, attribute, group)."""
+    """Which probe, or `file` for your own CSV or Parquet (text, label, attribute, group), whose
+    labels are the study's or their numbers from 0."""
     attributes: tuple[str, ...] | None = Field(None, min_length=1)
     """Which protected attributes; all by default."""
     reference_groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -307,21 +308,6 @@ class QuestionProbe(_Sourced):
 
     source: Annotated[str, Registered("question probe")]
     """Which probe, or your own: `options`, `triples` or `decisions`."""
-
-
-class Verbalizer(Section):
-    """Label -> word whose first token's LM-head row gives that label's logit."""
-
-    negative: str = "negative"
-    """Word for label 0."""
-    neutral: str = "neutral"
-    """Word for label 1."""
-    positive: str = "positive"
-    """Word for label 2."""
-
-    def words(self) -> tuple[str, ...]:
-        """Return the words in label order."""
-        return tuple(getattr(self, label) for label in LABELS)
 
 
 class StyleOptions(Section):

@@ -8,10 +8,18 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from raybias.config.labels import LabelWords
 from raybias.config.parts import (
     DEFAULT_API,
     DEFAULT_KIND,
@@ -25,7 +33,6 @@ from raybias.config.parts import (
     QuestionProbe,
     Styles,
     TrainingSet,
-    Verbalizer,
     default_methods,
 )
 from raybias.config.reading import override, parse_section, read_mapping, to_yaml
@@ -84,7 +91,18 @@ class Statistics(Section):
     metrics: tuple[str, ...] = Field(("negative_fpr", "positive_fpr"), min_length=1)
     """What gaps are taken of: `negative_fpr`, `positive_fpr`, `accuracy`, or another metric of
     counts (`raybias measure --list`); those that are one number for all groups stand beside
-    them."""
+    them. By default, of two other labels `fpr`, `tpr`, `selection_rate` and `accuracy`, and of more
+    `accuracy`, with `tpr` and `fpr` if `positive` names a label."""
+
+    positive: str | None = None
+    """The label that metrics of one class, such as `tpr` and `fpr`, are about; by default
+    `positive`, or the last of a study's two labels."""
+
+    @model_serializer(mode="wrap")
+    def _without_unset_positive(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `positive` if it is None: a study of sentiment names none."""
+        fields: dict[str, Any] = handler(self)
+        return {n: value for n, value in fields.items() if n != "positive" or value is not None}
 
     @model_validator(mode="after")
     def _drawable(self) -> Self:
@@ -184,8 +202,10 @@ class Study(Section):
     """What option_likelihood, triple_likelihood and decision_likelihood are run on."""
     styles: Styles = Field(default_factory=Styles)
     """The styles of the pairs."""
-    verbalizer: Verbalizer = Verbalizer()
-    """The label words."""
+    verbalizer: LabelWords = Field(default_factory=lambda: dict(zip(LABELS, LABELS, strict=True)))
+    """The labels of its sentences, in order, each with the word that a model says for it, such as
+    `{harmless: fine, toxic: toxic}`; or a list of words that are the labels too. By default the
+    labels that the first probe declares."""
     statistics: Statistics = Field(default_factory=Statistics)
     """How gaps are judged."""
     resources: Resources = Resources()
@@ -278,12 +298,27 @@ class Study(Section):
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels of its sentences, in order: a label's number is its index here."""
-        return LABELS
+        return tuple(self.verbalizer)
 
     @property
     def label_words(self) -> tuple[str, ...]:
         """The word that a model says for each label, in label order."""
-        return self.verbalizer.words()
+        return tuple(self.verbalizer.values())
+
+    @property
+    def is_sentiment(self) -> bool:
+        """Whether the labels are negative, neutral and positive."""
+        return self.labels == LABELS
+
+    @property
+    def positive(self) -> int | None:
+        """Number of the label that metrics of one class are about; None if there is none.
+
+        It is `statistics.positive`, or else `positive` of sentiment and the last of two labels.
+        """
+        if self.statistics.positive is not None:
+            return self.labels.index(self.statistics.positive)
+        return len(self.labels) - 1 if self.is_sentiment or len(self.labels) == 2 else None
 
     def _repr_html_(self) -> str:
         chosen = self.model_dump(mode="json", exclude_unset=True)

@@ -27,8 +27,7 @@ from raybias.engine.encoder import SpecialTokens, TextEncoder, load_tokenizer, v
 from raybias.engine.output_head import OutputHead, read_output_head
 from raybias.engine.packing import BLOCK, Batch, Placed, single_row, stack
 from raybias.engine.self_check import agrees, first_matching, measure_rounding, sample_tokens
-from raybias.errors import ModelError
-from raybias.schema import LABELS
+from raybias.errors import ConfigError, ModelError
 from raybias.seeding import generator
 
 #: Standard deviation of a new head where a model's config names none.
@@ -87,6 +86,11 @@ class Classifier(torch.nn.Module):
             part = self.output_head is not None
             execution.note("classifier", packs=False, part=part, fastest=part)
         self.pads_left = self._must_pad_left()
+
+    @property
+    def label_count(self) -> int:
+        """How many labels there are."""
+        return len(self.label_ids) or int(self.model.config.num_labels)
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Pad a batch of single rows; return the tokens, masks and last places of `forward`."""
@@ -209,7 +213,7 @@ def load_classifier(
 ) -> Classifier:
     """Load a classifier in eval mode, without gradients; transformers draws a new head.
 
-    `words`: the study's label words, where the method has none of its own.
+    words: the study's label words, one for each label; a method may have others of its own.
     Raises ModelError: as `load_pretrained` says, or a head that the model cannot have.
     """
     encoder = load_tokenizer(spec)
@@ -226,8 +230,8 @@ def load_classifier(
             execution,
             dtype=options.loads_as,
             is_new=is_of_head,
-            cure="give a whole checkpoint without a head, or with one of three labels",
-            num_labels=len(LABELS),
+            cure=f"give a whole checkpoint without a head, or with one of {len(words)} labels",
+            num_labels=len(words),
         )
         head = {
             name: tuple(getattr(tensor, "ds_shape", tensor.shape))
@@ -251,8 +255,16 @@ def check_classifier(
     """Refuse what `load_classifier` would, as far as it shows without weights.
 
     Raises ModelError: no classifier of the backbone's kind, no token to pad with, label tokens on
-    an encoder, or label words that begin alike.
+    an encoder, or label words that begin alike. ConfigError: another number of label words than
+    of labels.
     """
+    if options.label_words is not None and len(options.label_words) != len(words):
+        raise ConfigError(
+            f"method {options.name} has {len(options.label_words)} label words, and the study"
+            f" {len(words)} labels",
+            where="label_words",
+            cure="give one word for each label, in label order",
+        )
     _pad_token(encoder)
     if options.head == "classification":
         config = empty_model(encoder.spec, AutoModelForSequenceClassification).config

@@ -38,7 +38,6 @@ from raybias.engine.packing import (
     stack,
 )
 from raybias.errors import WorkFailed
-from raybias.schema import LABELS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -307,12 +306,14 @@ class Batcher:
         self,
         read: Callable[[Batch], Tensor],
         sequences: Sequence[Sequence[PackedSequence]],
+        *,
+        label_count: int,
         prompt_length: int = 0,
     ) -> list[Tensor]:
         """Compute label logits [N, L] float32 on the CPU, per adapter in row order, by `read`."""
         counts = [sum(len(each.members) for each in rows) for rows in sequences]
         starts = list(accumulate(counts, initial=0))
-        logits_ML = torch.zeros(starts[-1], len(LABELS), device=self.device)
+        logits_ML = torch.zeros(starts[-1], label_count, device=self.device)
         placed = [Placed(s, each) for s, rows in enumerate(sequences) for each in rows]
 
         def work(batch: Batch) -> Tensor:

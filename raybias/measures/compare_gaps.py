@@ -147,7 +147,11 @@ def _withheld(arms: Matched, rules: Rules) -> Iterator[tuple[tuple[str, ...], st
     for name, arm in (("base", arms.base), ("candidate", arms.candidate)):
         unread = answers(arm.group_by(RUN_KEYS).agg(**runs))
         for *_, reason in of_predictions(
-            count_cells(arm), unread, level=rules.level, judged=rules.judged
+            count_cells(arm),
+            unread,
+            level=rules.level,
+            judged=rules.judged,
+            labels=rules.names_of_classes,
         ).iter_rows():
             yield arms.keys, f"{name}: {reason}"
 

@@ -61,7 +61,9 @@ def check_placeholders(
 def about(template: str, text: str, words: Sequence[str], **values: str) -> str:
     """Fill a template with a text, `values`, and as choices `negative, neutral, or positive`."""
     *others, last = (word.strip() for word in words)
-    return filled(template, text=text, choices=f"{', '.join(others)}, or {last}", **values)
+    comma = "," if len(others) > 1 else ""
+    choices = f"{', '.join(others)}{comma} or {last}"
+    return filled(template, text=text, choices=choices, **values)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from raybias.methods.label_prompts import PromptedReader, Reply
 from raybias.methods.prompted import Prompted
 from raybias.methods.work import Beside, Work
 from raybias.providers.base import answers_of
-from raybias.schema import Label
+from raybias.schema import LABELS, Label
 from raybias.storage import Store
 
 if TYPE_CHECKING:
@@ -102,18 +102,48 @@ class Judge(Checkpoint):
             )
         return self.model_copy(update={"revision": found})
 
-    def check(self) -> None:
-        """Refuse what cannot judge (ModelError, ConfigError, OutputError); loads no weights."""
+    def check(self, labels: Sequence[str]) -> None:
+        """Refuse what cannot judge by these labels (ModelError, ConfigError, OutputError).
+
+        No weights are loaded.
+        """
         if self.run:
             run = _StudyRun(self)
+            if run.record.study.labels != tuple(labels):
+                raise ConfigError(
+                    f"the run {self.run} of {self.model} has the labels"
+                    f" {', '.join(run.record.study.labels)}, and this study {', '.join(labels)}",
+                    where="judge",
+                    cure="give a run of a study with the same labels",
+                )
             check_models(run.store, run.record, [run.backbone.name])
         else:
             from raybias.engine.published import exclusive_classes
 
-            self.labels(exclusive_classes(self.spec()))
+            self.label_numbers(exclusive_classes(self.spec()), labels)
 
-    def labels(self, classes: Sequence[str]) -> list[Label]:
-        """Return the label of each class; ConfigError: unknown, named twice, or all neutral."""
+    def label_numbers(self, classes: Sequence[str], labels: Sequence[str]) -> list[int]:
+        """Return the number of each class's label.
+
+        Classes of other labels than sentiment's are called like them, in any case. Raises
+        ConfigError: a class that is unknown or named twice, or none that is not neutral.
+        """
+        if tuple(labels) == LABELS:
+            return self._sentiment_numbers(classes)
+        numbers = {label.lower(): number for number, label in enumerate(labels)}
+        found = [numbers.get(name.strip().lower()) for name in classes]
+        known = [number for number in found if number is not None]
+        if self.negative or self.positive or len({*known}) < len(classes):
+            raise ConfigError(
+                f"the classes of the judge {self.model} are {', '.join(classes)}, and the labels"
+                f" of the study {', '.join(labels)}",
+                where="judge",
+                cure="give a judge whose classes are called like labels, without `negative` and"
+                " `positive`, or a run of a study with these labels",
+            )
+        return known
+
+    def _sentiment_numbers(self, classes: Sequence[str]) -> list[int]:
         places = {name.lower(): n for n, name in enumerate(classes)}
         by_number = {str(n): n for n in range(len(classes))} | places
         found: dict[int, Label] = {}
@@ -127,22 +157,22 @@ class Judge(Checkpoint):
                 found[place] = label
         if not found:
             raise self._wrong("has no class called negative or positive", classes)
-        return [found.get(n, Label.NEUTRAL) for n in range(len(classes))]
+        return [int(found.get(n, Label.NEUTRAL)) for n in range(len(classes))]
 
-    def loaded(self, execution: Execution) -> Judging:
-        """Load the judge; ModelError for weights that cannot be loaded."""
+    def loaded(self, execution: Execution, labels: Sequence[str]) -> Judging:
+        """Load the judge of a study with these labels; ModelError: it cannot be loaded."""
         if self.run:
             return _StudyRun(self).loaded(execution)
         from raybias.engine.published import PublishedClassifier, exclusive_classes
 
-        labels = self.labels(exclusive_classes(self.spec()))
+        numbers = self.label_numbers(exclusive_classes(self.spec()), labels)
         cure = "give a classifier with one label a text"
         judge = PublishedClassifier(self.spec(), execution, cure=cure)
         tokens = judge.encoder.ids
 
         def read(_ids: Sequence[str], texts: Sequence[str]) -> list[Verdict]:
             probability_NC = judge.outputs(tokens(texts))
-            return [Verdict(int(labels[p_C.argmax()]), float(p_C.max())) for p_C in probability_NC]
+            return [Verdict(numbers[p_C.argmax()], float(p_C.max())) for p_C in probability_NC]
 
         most = judge.context or math.inf
         return _judging(read, fits=lambda text: 0 < len(tokens([text])[0]) <= most)
@@ -282,7 +312,7 @@ class Continuation(Prompted):
 
     def check(self, inputs: Inputs) -> None:
         super().check(inputs)
-        self.judge.check()
+        self.judge.check(inputs.labels)
 
     def work(self, inputs: Inputs) -> Work:
         beside = Beside("the judge", *sized(self.judge))
@@ -293,7 +323,7 @@ class Continuation(Prompted):
 
         # An endpoint has no budget of tokens.
         execution = context.execution if context.execution.tokens_per_batch else ON_CPU
-        judge = self.judge.loaded(execution)
+        judge = self.judge.loaded(execution, context.labels)
         answers = answers_of(context, store)
         return ContinuationReader(self, answers, context.words, store, judge=judge)
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from raybias.config.section import Amount, Count, Rate, by_profile
+from raybias.config import Backbone
+from raybias.config.section import Amount, Count, Profile, Rate, by_profile
 from raybias.engine.adapters.options import (
     ClassifierOptions,
     EarlyStop,
@@ -21,10 +22,11 @@ from raybias.engine.adapters.options import (
 from raybias.engine.checkpoint import quantisation
 from raybias.engine.encoder import verbalizer_ids
 from raybias.engine.memory import TRAINING_COPIES, MemoryTerm, of_bytes, term
-from raybias.errors import ModelError
+from raybias.errors import ConfigError, ModelError
 from raybias.methods.base import Inputs, method
 from raybias.methods.tuned import Tuned
 from raybias.methods.work import Widths, Work
+from raybias.schema import LABELS
 
 if TYPE_CHECKING:
     from raybias.engine.adapters.base import AdapterTrainer, ClassifierTrainer
@@ -286,6 +288,17 @@ class Lora(LoraOptions, LayerAdapter):
         if isinstance(data, dict) and data.get("preset") == "vectorlm":
             data = {**_VECTORLM, **data}
         return data
+
+    def fit(self, backbone: Backbone, profile: Profile, labels: Sequence[str]) -> Self:
+        """Return the method; ConfigError: the template of `vectorlm` on labels not sentiment's."""
+        if self.template == _VECTORLM["template"] and tuple(labels) != LABELS:
+            raise ConfigError(
+                f"method {self.name!r}: the preset vectorlm asks for {', '.join(LABELS)}, and the"
+                f" study has the labels {', '.join(labels)}",
+                where="preset",
+                cure="leave out the preset, or give a template and label_words too",
+            )
+        return super().fit(backbone, profile, labels)
 
     @model_validator(mode="after")
     def _swept_once(self) -> Self:

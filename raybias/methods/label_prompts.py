@@ -20,9 +20,17 @@ from raybias.errors import DataError, WorkFailed
 from raybias.methods.answer_labels import after_reasoning, is_withheld, read_reply
 from raybias.methods.asking import Message, about, check_placeholders
 from raybias.methods.base import Answered, Compute, Reader, Run, method, predictions
-from raybias.methods.prompted import CLOSED_QUESTION, OPEN_QUESTION, Asking, Prompted, Shot, cue_of
+from raybias.methods.prompted import (
+    CLOSED_LABELS,
+    CLOSED_QUESTION,
+    OPEN_LABELS,
+    OPEN_QUESTION,
+    Asking,
+    Prompted,
+    Shot,
+    cue_of,
+)
 from raybias.probes.templates import capital
-from raybias.schema import LABELS
 from raybias.seeding import generator
 from raybias.storage import Store
 
@@ -39,6 +47,11 @@ class ZeroShot(Prompted):
     """The question, with `{text}` and, if it lists the label words, `{choices}`."""
     cue: str = cue_of(CLOSED_QUESTION, "Answer: The sentiment is")
     """What the answer begins with."""
+
+    asked_of_labels: ClassVar[Mapping[str, str]] = {
+        "template": CLOSED_LABELS,
+        "cue": "Answer: The label is",
+    }
 
 
 @method
@@ -59,6 +72,11 @@ class FewShot(Prompted):
     """By their row in the training set (pool), or shuffled in each run."""
 
     needs_training_set: ClassVar[bool] = True
+    asked_of_labels: ClassVar[Mapping[str, str]] = {
+        "template": OPEN_LABELS,
+        "cue": "Answer:",
+        "demonstration": OPEN_LABELS + "Answer: {Label}.\n\n",
+    }
 
     @model_validator(mode="after")
     def _shows_texts_and_labels(self) -> Self:
@@ -72,9 +90,8 @@ class FewShot(Prompted):
     def draws(self) -> bool:
         return True
 
-    @property
-    def shots(self) -> int:
-        return len(LABELS) * self.shots_per_label
+    def count_shots(self, labels: int) -> int:
+        return labels * self.shots_per_label
 
     @property
     def shown_first(self) -> str:
@@ -104,11 +121,15 @@ class FewShot(Prompted):
         return [capital(word) for word in words]
 
     def draw_shots(
-        self, sentences: Mapping[str, Mapping[str, pl.DataFrame]], training: str, seed: int
+        self,
+        sentences: Mapping[str, Mapping[str, pl.DataFrame]],
+        training: str,
+        seed: int,
+        labels: Sequence[str],
     ) -> list[Shot]:
         """Draw the same number per label, without replacement, by the seed, label and set alone."""
         pool, drawn = sentences[training]["train"], list[int]()
-        for label, name in enumerate(LABELS):
+        for label, name in enumerate(labels):
             rows = (pool["label"] == label).arg_true().to_numpy()
             if len(rows) < self.shots_per_label:
                 raise DataError(
@@ -143,6 +164,11 @@ class ChainOfThought(Prompted):
     reasoning_tokens: Count | None = Field(None, ge=1)
     """Most tokens of the reasoning: 256 in a chat, 64 after plain text by default."""
 
+    asked_of_labels: ClassVar[Mapping[str, str]] = {
+        "template": CLOSED_LABELS,
+        "cue": "Reasoning: Let's think step by step",
+        "conclusion": "{reasoning}\nAnswer: Therefore, from {choices}, the label is",
+    }
     most_tokens: ClassVar[Mapping[str, tuple[int, int]]] = {
         **Prompted.most_tokens,
         "reasoning_tokens": (64, 256),

@@ -32,6 +32,9 @@ from raybias.storage import Store
 if TYPE_CHECKING:
     from raybias.engine.backbone import ModelContext
 
+#: Questions about labels that are not those of sentiment.
+CLOSED_LABELS: Final = "Text: {text}\nQuestion: Which label fits the text, {choices}?\n"
+OPEN_LABELS: Final = "Text: {text}\nQuestion: Which label fits the text?\n"
 CLOSED_QUESTION: Final = "Text: {text}\nQuestion: Is the sentiment of the text {choices}?\n"
 OPEN_QUESTION: Final = "Text: {text}\nQuestion: What is the sentiment of the text?\n"
 #: A demonstration: its text and label.
@@ -82,6 +85,8 @@ class Prompted(AskingMethod):
     likelihood, or none. How many there are is reported in any case, and
     where most are, nothing is called significant."""
 
+    asked_of_labels: ClassVar[Mapping[str, str]] = {}
+    """Defaults of prompts for labels that are not those of sentiment."""
     most_tokens: ClassVar[Mapping[str, tuple[int, int]]] = {"answer_tokens": (3, 16)}
     """Of options that are not set: after plain text as Kohankhaki2024 has it, and in a chat."""
 
@@ -118,7 +123,11 @@ class Prompted(AskingMethod):
         return self.system
 
     def draw_shots(
-        self, sentences: Mapping[str, Mapping[str, pl.DataFrame]], training: str, seed: int
+        self,
+        sentences: Mapping[str, Mapping[str, pl.DataFrame]],
+        training: str,
+        seed: int,
+        labels: Sequence[str],
     ) -> list[Shot]:
         """Draw the demonstrations of one run, none by default; DataError for too few of a label."""
         return []
@@ -144,8 +153,17 @@ class Prompted(AskingMethod):
         return len(self.run_seeds)
 
     def fit(self, backbone: Backbone, profile: Profile, labels: Sequence[str]) -> Self:
+        """Return the method with its prompts' form, and its questions if labels are not sentiment.
+
+        Raises ConfigError: chats without a template.
+        """
         fitted = super().fit(backbone, profile, labels)
-        return fitted.model_copy(update={name: fitted.room(name) for name in self.most_tokens})
+        update: dict[str, Any] = {name: fitted.room(name) for name in self.most_tokens}
+        # A question of the user's own stays, with the cue that belongs to it.
+        if tuple(labels) != LABELS and "template" not in self.model_fields_set:
+            asked = self.asked_of_labels.items()
+            update |= {name: text for name, text in asked if name not in self.model_fields_set}
+        return fitted.model_copy(update=update)
 
     def room(self, option: str) -> int:
         """Return the most tokens that an option allows."""
@@ -179,7 +197,7 @@ class Prompted(AskingMethod):
 
     def _drawn(self, inputs: Inputs) -> list[tuple[str, int, list[Shot]]]:
         return [
-            (dataset, seed, self.draw_shots(inputs.sentences, dataset, seed))
+            (dataset, seed, self.draw_shots(inputs.sentences, dataset, seed, inputs.labels))
             for dataset in (inputs.sentences if self.needs_training_set else ("none",))
             for seed in self.run_seeds
         ]
@@ -212,7 +230,7 @@ class Prompted(AskingMethod):
         drawn = self._drawn(inputs)
         form, words = self.form(inputs.encoder), inputs.words
         if self.answer_words(words):
-            check_answer_words(words)
+            check_answer_words(inputs.labels, words)
             form.label_ids(words)
         # Demonstrations are counted once for all texts, and the longest of all draws.
         counts = [
@@ -237,7 +255,7 @@ class Prompted(AskingMethod):
         dataset = next(iter(inputs.sentences), "none")
         opening, held, shots = 0.0, 1.0, list[Shot]()
         if self.needs_training_set and inputs.sentences:
-            shots = self.draw_shots(inputs.sentences, dataset, self.seeds[0])
+            shots = self.draw_shots(inputs.sentences, dataset, self.seeds[0], inputs.labels)
             # A replica reads it once for all rows of a run, and copies it to each.
             shown, bare = (counts.mean([form.last("", words, each)]) for each in (shots, ()))
             opening = shown - bare
@@ -390,10 +408,10 @@ def draw_texts(pool: pl.DataFrame, count: int, *, seed: int, by: tuple[str, ...]
     return [str(text) for text in texts]
 
 
-def check_answer_words(words: Sequence[str]) -> None:
-    """Refuse label words that are empty, equal, or part of another one, by a ConfigError."""
+def check_answer_words(labels: Sequence[str], words: Sequence[str]) -> None:
+    """Refuse words of labels that are empty, equal, or part of another one, by a ConfigError."""
     plain = [word.strip().lower() for word in words]
-    for label, word in zip(LABELS, plain, strict=True):
+    for label, word in zip(labels, plain, strict=True):
         whole = next((other for other in plain if word != other and word in other), "")
         if not word:
             problem, cure = f"the word for {label} is empty", "give a word"

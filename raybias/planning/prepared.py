@@ -33,6 +33,7 @@ from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, ModelError
 from raybias.methods.base import Inputs, Method, methods, methods_of
 from raybias.methods.work import TokenCounts, Work
+from raybias.planning.labels import resolve_labels
 from raybias.probes import base_pairs, in_styles, probe_items, question_items, training_sentences
 from raybias.probes.registries import Source, pair_probes, question_probes
 from raybias.probes.sampling import sample_items, sample_pairs
@@ -67,7 +68,10 @@ class StudyData:
     @cached_property
     def sentences(self) -> dict[str, dict[str, pl.DataFrame]]:
         """By training set, its splits."""
-        return {each.name: training_sentences(each) for each in self.study.training}
+        return {
+            each.name: training_sentences(each, labels=self.study.labels)
+            for each in self.study.training
+        }
 
     @cached_property
     def tokens(self) -> dict[str, TokenCounts]:
@@ -84,8 +88,8 @@ class PreparedStudy:
 
     @classmethod
     def of(cls, study: Study) -> PreparedStudy:
-        """Fit the methods of a study; its data is read when it is asked for, and not checked."""
-        study = fit_methods(study)
+        """Find a study's labels, and fit its methods; its data is read when it is asked for."""
+        study = fit_methods(resolve_labels(study))
         return cls(make_record(study, {}, command=""), StudyData(study))
 
     @property
@@ -196,7 +200,7 @@ def read_items(study: Study) -> dict[str, pl.DataFrame]:
             )
     found = {}
     for each in study.probes:
-        items = probe_items(each)
+        items = probe_items(each, labels=study.labels)
         if study.limit is not None:
             items = sample_items(items, study.limit, source=each.source)
         found[each.name] = items

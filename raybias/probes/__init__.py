@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
@@ -12,6 +12,7 @@ from raybias import schema
 from raybias.config import PairProbe, Probe, QuestionProbe, StyleOptions, TrainingSet
 from raybias.errors import ConfigError
 from raybias.probes.checks import as_table, attribute_name, choose
+from raybias.probes.own import is_card, read_card
 from raybias.probes.published.winobias import with_others
 from raybias.probes.registries import (
     Source,
@@ -43,12 +44,31 @@ _UNITS: Final[tuple[tuple[pa.Schema, tuple[str, ...], str], ...]] = (
 )
 
 
-def probe_items(probe: Probe) -> pl.DataFrame:
-    """Read the items of a probe (schema.ITEMS), in their published order."""
+def declared_labels(part: Probe | TrainingSet) -> tuple[str, ...] | None:
+    """Return the labels that a probe's or training set's source or card declares, in order.
+
+    None if they are the study's.
+    """
+    if isinstance(part, TrainingSet):
+        return training_sets[part.source].labels
+    labels = probes[part.source].labels
+    if labels is None and part.data is not None and is_card(part.data):
+        return read_card(part.data).labels or None
+    return labels
+
+
+def probe_items(probe: Probe, *, labels: Sequence[str] | None = None) -> pl.DataFrame:
+    """Read the items of a probe (schema.ITEMS), in their published order.
+
+    labels: of the study, in order, for a probe that declares none; None for those of sentiment.
+    """
     source, wanted, where = probes[probe.source], probe.attributes, f"probe {probe.name}"
     if wanted is not None and source.kinds:
         wanted = tuple(choose(map(attribute_name, wanted), source.kinds, where=where))
-    items = _of_kinds(_read(source, probe, wanted), "attribute", wanted, probe)
+    more: dict[str, Any] = {}
+    if source.labels is None:
+        more["labels"] = tuple(labels or declared_labels(probe) or schema.LABELS)
+    items = _of_kinds(_read(source, probe, wanted, **more), "attribute", wanted, probe)
     if not probe.unmarked:
         return items
     if source.templates is None:
@@ -135,17 +155,24 @@ def question_items(probe: QuestionProbe, *, limit: int | None = None) -> pl.Data
     return sample_units(items, limit, within=within, unit=unit, source=probe.source)
 
 
-def training_sentences(training: TrainingSet) -> Splits:
-    """Read the splits (schema.SENTENCES): of one own file `train` alone, as a pool of examples."""
-    splits = training_sets[training.source](training)
+def training_sentences(training: TrainingSet, *, labels: Sequence[str] = schema.LABELS) -> Splits:
+    """Read the splits (schema.SENTENCES): of one own file `train` alone, as a pool of examples.
+
+    labels: of the study, in order, for a training set that declares none.
+    """
+    source = training_sets[training.source]
+    more = {"labels": tuple(labels)} if source.labels is None else {}
+    splits = source.splits(training, **more)
     where = f"training set {training.name}"
     return {
         split: as_table(frame, schema.SENTENCES, where=where) for split, frame in splits.items()
     }
 
 
-def _read(source: Source, probe: AnyProbe, *wanted: Sequence[str] | None) -> pl.DataFrame:
-    items = source.items(_place(source, probe), *wanted)
+def _read(
+    source: Source, probe: AnyProbe, *wanted: Sequence[str] | None, **more: Sequence[str]
+) -> pl.DataFrame:
+    items = source.items(_place(source, probe), *wanted, **more)
     lacking = _MAY_LACK & {*source.schema.names} - {*items.columns}
     items = items.with_columns(pl.lit(None, pl.String).alias(name) for name in lacking)
     table = as_table(items, source.schema, where=f"probe {probe.name}")

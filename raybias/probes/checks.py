@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import polars as pl
@@ -11,15 +12,16 @@ import pyarrow as pa
 
 from raybias.config.card import Column
 from raybias.errors import DataError
-from raybias.schema import LABELS, Label
+from raybias.schema import LABELS, SENTENCES
 from raybias.storage import Store
 from raybias.table_files import match_columns, read_frame, refuse
 
-#: How labels are written where a user does not map them: names or the papers' numbers.
-DEFAULT_LABELS: Final = {
-    **{name: name for name in LABELS},
-    **{str(label.value): label.name.lower() for label in Label},
-}
+#: Labels that a message lists.
+_SHOWN: Final = 12
+_LABEL_CURE: Final = (
+    "fix it, map it with `labels` of a training set or `codes` of a card, or set the study's"
+    " `verbalizer` to the labels of the file"
+)
 
 
 def column(frame: pl.DataFrame, name: str, *, where: str) -> pl.Series:
@@ -49,19 +51,40 @@ def filled(values: pl.Series, *, where: str) -> pl.Series:
     return text
 
 
+def label_spellings(labels: Sequence[str]) -> dict[str, str]:
+    """Map how a file may write each label to the label: its name, or its number from 0.
+
+    If a label is a number itself, only names count.
+    """
+    spellings = {label: label for label in labels}
+    if not any(label.isdecimal() for label in labels):
+        spellings |= {str(number): label for number, label in enumerate(labels)}
+    return spellings
+
+
 def label_numbers(
-    values: pl.Series, *, where: str, labels: Mapping[str, str] | None = None
+    values: pl.Series,
+    *,
+    where: str,
+    labels: Sequence[str] = LABELS,
+    codes: Mapping[str, str] | None = None,
 ) -> pl.Series:
-    """Map names, 0 to 2, or keys of `labels` to 0 negative, 1 neutral, 2 positive (int8)."""
-    names = {key.strip().lower(): name for key, name in (labels or DEFAULT_LABELS).items()}
+    """Return the number of each label (its index in `labels`), in the type of schema.SENTENCES.
+
+    labels: of the study, in order.
+    codes: the label of each value of the file; by default as `label_spellings`.
+    Raises DataError: a value that is no label.
+    """
+    spellings = codes or label_spellings(labels)
+    known = {text.strip().lower(): label for text, label in spellings.items()}
     written = filled(values, where=where).str.strip_chars()
     numbers = written.str.to_lowercase().replace_strict(
-        {key: LABELS.index(name) for key, name in names.items()},
+        {text: labels.index(label) for text, label in known.items()},
         default=None,
-        return_dtype=pl.Int8,
+        return_dtype=pl.Schema(SENTENCES)["label"],
     )
-    cure = "mend it, or map it with `labels` if this is a training set"
-    refuse(numbers.is_null(), written, f"is none of {', '.join(names)}", where, cure)
+    shown = ", ".join([*known][:_SHOWN]) + ", ..." * (len(known) > _SHOWN)
+    refuse(numbers.is_null(), written, f"is none of {shown}", where, _LABEL_CURE)
     return numbers
 
 
@@ -96,22 +119,24 @@ def checked(
     columns: Iterable[Column],
     *,
     where: str,
-    labels: Mapping[str, str] | None = None,
+    labels: Sequence[str] = LABELS,
+    codes: Mapping[str, str] | None = None,
 ) -> pl.DataFrame:
     """Check a user's own table; return its known columns, and those with a default or number.
 
     Columns are known whatever their capitals and the blanks around them. `DataError` names the row:
-    no rows, a missing column, or a wrong value. `labels` is as for `label_numbers`.
+    no rows, a missing column, or a wrong value. `labels` and `codes` are as for `label_numbers`.
     """
     if frame.is_empty():
         raise DataError("holds no rows", where=where)
     columns = list(columns)
+    read_labels = partial(label_numbers, where=where, labels=labels, codes=codes)
     known = [each.name for each in columns]
     frame = frame.rename(match_columns(frame.columns, known, where))
     found, stem = [], where.partition("?")[0].rpartition("/")[2].partition(".")[0]
     for each in columns:
         if each.needed or each.name in frame.columns:
-            found.append(_checked(column(frame, each.name, where=where), each, where, labels))
+            found.append(_checked(column(frame, each.name, where=where), each, where, read_labels))
         elif each.unique:
             numbers = [f"{stem}/{row:05d}" for row in range(len(frame))]
             found.append(pl.Series(each.name, numbers, pl.String))
@@ -121,7 +146,7 @@ def checked(
 
 
 def _checked(
-    values: pl.Series, known: Column, where: str, labels: Mapping[str, str] | None
+    values: pl.Series, known: Column, where: str, read_labels: Callable[[pl.Series], pl.Series]
 ) -> pl.Series:
     if known.several:
         if not isinstance(values.dtype, pl.List):
@@ -132,7 +157,7 @@ def _checked(
             )
         return values.cast(pl.List(pl.String))
     if known.labels:
-        return label_numbers(values, where=where, labels=labels)
+        return read_labels(values)
     if not known.filled:
         text = as_text(values, where=where)
         return text if known.default is None else text.fill_null(known.default)

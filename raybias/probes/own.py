@@ -18,13 +18,22 @@ from pydantic import TypeAdapter
 from raybias.config import Study, parse_yaml, to_yaml
 from raybias.config.card import OWN, SEVERAL, Card, CardKind, Column, Validity, names_of, parse_card
 from raybias.errors import ConfigError, DataError
-from raybias.probes.checks import among, as_text, checked, column
+from raybias.probes.checks import among, as_text, checked, column, filled, label_spellings
 from raybias.probes.published.crows_pairs import ORIGINAL, pair_table
 from raybias.probes.published.questions import person_of, written
 from raybias.probes.published.training import load_splits
 from raybias.probes.registries import probe
 from raybias.probes.tables import check_columns, read_table
-from raybias.schema import CONDITIONS, COREFERENCES, DECISIONS, ITEMS, OPTION_ITEMS, PAIRS, TRIPLES
+from raybias.schema import (
+    CONDITIONS,
+    COREFERENCES,
+    DECISIONS,
+    ITEMS,
+    LABELS,
+    OPTION_ITEMS,
+    PAIRS,
+    TRIPLES,
+)
 from raybias.storage import split_uri
 from raybias.table_files import conformed, match_columns, refuse
 
@@ -39,20 +48,26 @@ SOURCES: Final[dict[CardKind, str]] = {
 }
 _LIST: Final = TypeAdapter(list[str], config={"strict": True})
 _WIDTH: Final = 96
+#: Most labels of a file that writes them as numbers from 0.
+_MOST_NUMBERED: Final = 1000
 #: Written, though they are empty, so that they are filled in.
 _ASKED: Final = ("facets",)
-#: Not of a file that lies beside the card.
-_OF_HUB: Final = ("hub", "revision", "subset", "split")
+#: Shown as a comment only: keys of data sets of the hub, and labels other than sentiment.
+_OPTIONAL: Final = ("hub", "revision", "subset", "split", "labels")
 
 
-@probe("file", about="your own sentences: text, label, attribute, group", data=_DATA)
-def own_items(uri: str, attributes: Sequence[str] | None = None) -> pl.DataFrame:
+@probe("file", about="your own sentences: text, label, attribute, group", data=_DATA, labels=None)
+def own_items(
+    uri: str, attributes: Sequence[str] | None = None, *, labels: Sequence[str] = LABELS
+) -> pl.DataFrame:
     """Read the items of one file (schema.ITEMS), in its order.
 
     Items without item_id are numbered after the file's name; without template_id, every item is a
     cluster of its own.
+
+    labels: of the study, in order.
     """
-    items = checked(own_table(uri, "label"), OWN["label"], where=uri)
+    items = checked(own_table(uri, "label"), OWN["label"], where=uri, labels=labels)
     items = conformed(items, pl.Schema(ITEMS))
     return items.with_columns(pl.col("template_id").fill_null(pl.col("item_id")))
 
@@ -369,6 +384,26 @@ def _as_list(values: pl.Series, name: str, where: str) -> pl.Series:
         ) from error
 
 
+def held_labels(uri: str) -> tuple[str, ...]:
+    """Return the labels of a user's own sentences: a card's, those of sentiment, or its words.
+
+    Words are in order of their first row. Numbers above 2 are named `label 0`, `label 1`, and so
+    on, since a file does not say what they mean.
+    """
+    if is_card(uri) and (declared := read_card(uri).labels):
+        return declared
+    values = filled(column(own_table(uri, "label"), "label", where=uri), where=uri)
+    words = values.str.strip_chars().unique(maintain_order=True).to_list()
+    if {word.lower() for word in words} <= {*label_spellings(LABELS)}:
+        return LABELS
+    if all(word.isdecimal() and word.isascii() for word in words):
+        most = max(map(int, words))
+        if most < _MOST_NUMBERED:
+            return tuple(f"label {number}" for number in range(most + 1))
+    by_word = {word.lower(): word for word in reversed(words)}
+    return tuple(by_word[word] for word in dict.fromkeys(map(str.lower, words)))
+
+
 def commented_card(kind: str) -> str:
     """Write an example of a card, each key with a comment; `ConfigError` for an unknown kind."""
     examples = parse_yaml(
@@ -389,7 +424,7 @@ def commented_card(kind: str) -> str:
         elif name in example or name in _ASKED:
             given = to_yaml({name: example.get(name, [])}, width=_WIDTH)
             parts.append(_comment(about) + given)
-        elif name in _OF_HUB:
+        elif name in _OPTIONAL and (kind == "label" or name != "labels"):
             parts.append(_comment(f"{about} ({name}: ..)"))
     return "\n".join(parts)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from raybias.registry import Registry
-from raybias.schema import COREFERENCES, ITEMS, PAIRS
+from raybias.schema import COREFERENCES, ITEMS, LABELS, PAIRS
 from raybias.seeding import generator
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from raybias.config.parts import StyleOptions, TrainingSet
+    from raybias.config.parts import StyleOptions
     from raybias.probes.templates import Template
 
 
@@ -73,6 +73,7 @@ class Source:
     schema: pa.Schema
     kinds: tuple[str, ...]
     templates: ReadTemplates | None
+    labels: tuple[str, ...] | None = LABELS
 
     @property
     def kind(self) -> str:
@@ -101,6 +102,7 @@ def probe(
     schema: pa.Schema = ITEMS,
     kinds: tuple[str, ...] = (),
     templates: ReadTemplates | None = None,
+    labels: tuple[str, ...] | None = LABELS,
 ) -> Callable[[ReadTable], ReadTable]:
     """Register a function that reads the items of a probe; `ConfigError` for a name twice.
 
@@ -117,27 +119,49 @@ def probe(
         names under `pairs`; OPTION_ITEMS, TRIPLES, DECISIONS or SENTENCE_ITEMS, under `questions`.
     kinds: its attributes, bias types or types of pairs; none where only the data says.
     templates: reads the templates by attribute, with their slots; needed for `unmarked`.
+    labels: of sentences, in order, such as `("harmless", "toxic")`: the column `label` has their
+        index. None if they are the study's, which the function then takes as `labels`.
     """
     pairs = schema in (PAIRS, COREFERENCES)
     registry = probes if schema == ITEMS else pair_probes if pairs else question_probes
     return registry.register(
         name,
         lambda items: Source(
-            items=items, about=about, data=data, schema=schema, kinds=kinds, templates=templates
+            items=items,
+            about=about,
+            data=data,
+            schema=schema,
+            kinds=kinds,
+            templates=templates,
+            labels=labels,
         ),
     )
 
 
 Splits = dict[str, "pl.DataFrame"]
-ReadSplits = Callable[["TrainingSet"], Splits]
-
-training_sets: Final[Registry[ReadSplits]] = Registry("training set", *_SOURCES)
+ReadSplits = TypeVar("ReadSplits", bound=Callable[..., "Splits"])
 
 
-def training_set(name: str) -> Callable[[ReadSplits], ReadSplits]:
+@dataclass(frozen=True, kw_only=True)
+class TrainingSource:
+    """One source of labelled sentences; see `training_set`."""
+
+    splits: Callable[..., Splits]
+    labels: tuple[str, ...] | None
+
+
+training_sets: Final[Registry[TrainingSource]] = Registry("training set", *_SOURCES)
+
+
+def training_set(
+    name: str, *, labels: tuple[str, ...] | None = LABELS
+) -> Callable[[ReadSplits], ReadSplits]:
     """Register a function that reads the splits of a training set (schema.SENTENCES).
 
-    It returns `train`, `validation` (not for a pool of demonstrations) and optionally `test`, or
-    raises `DataError` for missing or malformed data. `ConfigError` for a name twice.
+    It takes the study's `TrainingSet` and returns `train`, `validation` (not for a pool of
+    demonstrations) and optionally `test`, or raises `DataError` for missing or malformed data.
+    `ConfigError` for a name twice.
+
+    labels: as of `probe`.
     """
-    return training_sets.register(name, lambda read: read)
+    return training_sets.register(name, lambda splits: TrainingSource(splits=splits, labels=labels))

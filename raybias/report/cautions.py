@@ -138,6 +138,8 @@ def _about_labels(study: Study, answers: pl.DataFrame) -> Iterator[str]:
 
 def _about_classes(study: Study, cells: pl.DataFrame) -> Iterator[str]:
     """Caution that a model of two labels errs on every neutral sentence; cells: schema.CELLS."""
+    if not study.is_sentiment:
+        return
     neutral = cells.filter(label=Label.NEUTRAL)
     for backbone in study.backbones:
         for method in study.methods_of(backbone):

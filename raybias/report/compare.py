@@ -348,7 +348,8 @@ def _read_alike(record: Record, probes: Sequence[str]) -> dict[str, object]:
     study = record.study
     return {
         "the profile": study.profile,
-        "the choice of label words": study.verbalizer.model_dump(),
+        "the labels": study.labels,
+        "the choice of label words": study.verbalizer,
         **{
             f"the content of probe {probe}": record.data[f"probe {probe}"]
             for probe in sorted(probes)

@@ -24,7 +24,6 @@ from raybias.providers.base import Provider
 from raybias.providers.openai import read_asked
 from raybias.report import wording
 from raybias.report.rendering import Cell, TextTable, count, same, table, worded
-from raybias.schema import LABELS
 from raybias.seal import digest
 from raybias.stats.counts import without_extras
 from raybias.stats.scopes import SCOPES
@@ -293,7 +292,7 @@ def _unanswered(counts: pl.DataFrame) -> TextTable:
 def accuracies(estimates: pl.DataFrame, composition: pl.DataFrame) -> TextTable:
     """Compare accuracy with always guessing the commonest label in `stats.composition`."""
     groups = without_extras(composition)
-    place, labels = ["probe", "attribute"], [f"items_{label}" for label in LABELS]
+    place, labels = ["probe", "attribute"], [*_label_columns(composition)]
     counts = pl.concat([groups.with_columns(attribute=pl.lit(schema.ALL)), groups])
     sums = counts.group_by(place).agg(pl.col(labels).sum())
     chance = sums.select(*place, chance=pl.max_horizontal(labels) / pl.sum_horizontal(labels))
@@ -314,6 +313,16 @@ def accuracies(estimates: pl.DataFrame, composition: pl.DataFrame) -> TextTable:
     )
 
 
+def _label_columns(composition: pl.DataFrame) -> dict[str, str]:
+    """Return the label that each column of `stats.composition` counts the items of."""
+    beginning = "items_"
+    return {
+        name: name.removeprefix(beginning)
+        for name in composition.columns
+        if name.startswith(beginning)
+    }
+
+
 def probe_sizes(composition: pl.DataFrame, estimates: pl.DataFrame) -> list[TextTable]:
     """Count each group's sentences by label, and say who is in the mean."""
     place = ["probe", "attribute", "group"]
@@ -323,7 +332,7 @@ def probe_sizes(composition: pl.DataFrame, estimates: pl.DataFrame) -> list[Text
     inside = {**wording.YES_NO, None: "extra"}
     columns: dict[str, Cell] = {
         "group": worded(wording.spaced, "group"),
-        **{label: count(f"items_{label}") for label in LABELS},
+        **{label: count(name) for name, label in _label_columns(composition).items()},
         "all": count("items"),
         "share": worded(wording.percent, "fraction"),
         "in the mean": lambda row: inside[row["in_mean"]],

@@ -6,7 +6,7 @@ templates do it, is told beside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
@@ -32,21 +32,23 @@ _FEWEST: Final = 5
 _MOST: Final = 25
 #: Most sentences on a page of OUT/evidence; of more, those labelled wrong most often.
 _WHOLE: Final = 4000
-_ITEM: Final = ("probe", "attribute", "group", "template_id", "term", "item_id", "label")
+_ITEM: Final = ("probe", "attribute", "group", "template_id", "term", "item_id", "label", "right")
 _CLASSIFIER: Final = ("model", "method", "dataset", "style")
 #: Columns that show a sentence, its word and its right label.
 _SENTENCE: Final[Mapping[str, Cell]] = {
     "sentence": "text",
     "word": lambda row: row["term"] or "",
-    "right label": lambda row: schema.LABELS[row["label"]],
+    "right label": "right",
 }
 
 
-def read_sentences(store: Store) -> pl.DataFrame:
+def read_sentences(store: Store, labels: Sequence[str]) -> pl.DataFrame:
     """Count how many runs of an OUT gave each sentence each label.
 
     Gives the keys of a classifier, `_ITEM`, `pred`, `n`, `answer` (one that was given) and `text`,
-    from OUT/items or else from template and word.
+    from OUT/items or else from template and word. `right` is the right label in words.
+
+    labels: of the study, in order.
     """
     counts = item_counts(prediction_files(store))
     texts = read_items(store, counts["probe"].unique().to_list(), "item_id", "text")
@@ -57,7 +59,11 @@ def read_sentences(store: Store) -> pl.DataFrame:
     filled = pl.when(pl.col("term").is_not_null()).then(
         pl.col("template_id").str.replace_all("{term}", word, literal=True)
     )
-    return joined.with_columns(text=pl.coalesce("text", filled, "item_id"))
+    names = dict(enumerate(labels))
+    return joined.with_columns(
+        text=pl.coalesce("text", filled, "item_id"),
+        right=pl.col("label").replace_strict(names, return_dtype=pl.String),
+    )
 
 
 def evidence(
@@ -89,20 +95,24 @@ def page_name(probe: str, attribute: str, group: str) -> str:
     return f"evidence/{slug(probe or 'probe', attribute, group)}.html"
 
 
-def write_evidence(store: Store, sentences: pl.DataFrame) -> None:
-    """Write a page for each group: its sentences (of `read_sentences`) by classifier."""
+def write_evidence(store: Store, sentences: pl.DataFrame, labels: Sequence[str]) -> None:
+    """Write a page for each group: its sentences (of `read_sentences`) by classifier.
+
+    labels: of the study, in order.
+    """
     keys = wording.shortest_keys(sentences)
     for names, part in sentences.group_by("probe", "attribute", "group", maintain_order=True):
         probe, attribute, group = map(str, names)
-        labels = part.group_by([*keys, *_ITEM, "text"], maintain_order=True).agg(
-            *(pl.col("n").filter(pl.col("pred") == label).sum().alias(name)
-              for label, name in enumerate(schema.LABELS)),
+        numbers = range(len(labels))
+        counts = part.group_by([*keys, *_ITEM, "text"], maintain_order=True).agg(
+            *(pl.col("n").filter(pl.col("pred") == number).sum().alias(str(number))
+              for number in numbers),
             wrong=pl.col("n").filter(pl.col("pred").ne_missing(pl.col("label"))).sum(),
             runs=pl.col("n").sum(),
         )  # fmt: skip
-        called = labels.with_columns(
+        called = counts.with_columns(
             pl.concat_str(keys, separator=", ").alias("by"),
-            said=pl.concat_str(schema.LABELS, separator=" "),
+            said=pl.concat_str(map(str, numbers), separator=" "),
         )
         wide = called.pivot("by", index=["text", *_ITEM], values="said")
         wrong = called.group_by("item_id").agg(share=pl.col("wrong").sum() / pl.col("runs").sum())
@@ -114,7 +124,10 @@ def write_evidence(store: Store, sentences: pl.DataFrame) -> None:
             columns[name] = worded(lambda text: text or "", name)
         title = f"Sentences about {group} ({attribute})" + (f", probe {probe}" if probe else "")
         shown = table(title, rows.head(_WHOLE), columns)
-        page = rendered("evidence.html.j2", {"title": title, "shown": shown})
+        *others, last = labels
+        called_as = f"{', '.join(others)} and {last}"
+        context = {"title": title, "shown": shown, "labels": called_as}
+        page = rendered("evidence.html.j2", context)
         store.write_text(page_name(probe, attribute, group), page)
 
 
@@ -122,7 +135,7 @@ def _behind(mine: pl.DataFrame, rate: str, most: int) -> TextTable:
     """Show the sentences that count in a rate, those that the most runs counted first."""
     known = shares([rate, "accuracy"])
     share = known.get(rate, known["accuracy"])
-    by = ["item_id", "text", "term", "label"]
+    by = ["item_id", "text", "term", "label", "right"]
     rows = mine.group_by(by, maintain_order=True).agg(
         *counted(share),
         answer=pl.col("answer").filter(share.among & share.holds).drop_nulls().first(),

@@ -56,7 +56,7 @@ def write_results(store: Store, study: Study, record: Record, estimates: pl.Data
             samples[task] = {"original": row["n"], "effective": row["n"]}
         if is_refused(row["reason"]):
             configs[task]["no_verdict"] = row["reason"]
-    shots = {method.name: method.shots for method in study.methods}
+    shots = {method.name: method.count_shots(len(study.labels)) for method in study.methods}
     shots |= {f"{name}{LIKELIHOOD}": n for name, n in shots.items()}
     content = {
         "results": results,

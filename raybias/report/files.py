@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -28,12 +29,13 @@ from raybias.report.outs import prediction_files, read_items, restated
 from raybias.report.rendering import write_frame
 from raybias.stats.breakdown import by_template
 from raybias.stats.checks import StatisticsWarning, UnevenRuns
-from raybias.stats.counts import composition, count_files, read_counts
+from raybias.stats.counts import Counts, composition, count_files, read_counts
 from raybias.stats.design import TARGET, design
 from raybias.stats.gaps import gap_analysis
 from raybias.stats.intervals import Rules
 from raybias.stats.judged import corrected_gaps
 from raybias.stats.metric import check_metrics
+from raybias.stats.metric_files import as_class
 from raybias.storage import Store
 from raybias.study_record import Record, read_record, read_runs
 
@@ -88,7 +90,7 @@ def _common(found: Mapping[str, Rules]) -> Rules:
     (first, rules), *others = found.items()
     references = {name: dict(groups) for name, groups in rules.references.items()}
     for out, other in others:
-        for name in (*Statistics.model_fields, "strict"):
+        for name in (*Statistics.model_fields, "strict", "labels"):
             one, two = getattr(rules, name), getattr(other, name)
             if one != two:
                 raise ConfigError(
@@ -128,7 +130,7 @@ def design_of_files(
     paths = [str(file) for file in files]
     rules = rules_of_files(paths, profile=profile, options={"scope": scope})
     counts = read_counts(paths, metrics=rules.metrics)
-    analysis = gap_analysis(counts, rules)
+    analysis = gap_analysis(counts_of_class(counts, rules.number_of_class), rules)
     items = int(composition(counts.cells)["items"].sum())
     costs = relative_costs(items)
     outs = {*map(out_of, files)}
@@ -175,10 +177,32 @@ def rules_of(study: Study, sizes: Mapping[str, float] = MappingProxyType({})) ->
         **dict(study.statistics),
         strict=study.profile == "strict",
         references={probe.name: dict(probe.reference_groups) for probe in study.probes},
-        judged=frozenset(judged_methods(study)),
+        judged=frozenset(_not_withheld(study)),
         letters=frozenset(letters),
         engines=study.engines,
         sizes=dict(sizes),
+        labels=study.labels,
+    )
+
+
+def _not_withheld(study: Study) -> list[str]:
+    """List the methods that have verdicts whatever their accuracy is.
+
+    No label of a judge is right. Of two labels that are not sentiment's, a rare one is rightly
+    predicted less well than by always naming the other.
+    """
+    if study.is_sentiment or len(study.labels) > 2:
+        return [*judged_methods(study)]
+    return [method.name for method in study.methods]
+
+
+def counts_of_class(counts: Counts, positive: int | None) -> Counts:
+    """Write the class that metrics are about as schema.Label.POSITIVE; see `as_class`."""
+    return replace(
+        counts,
+        cells=as_class(counts.cells, positive),
+        terms=as_class(counts.terms, positive),
+        words=as_class(counts.words, positive),
     )
 
 
@@ -215,14 +239,14 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         counts = count_files(files, where=store.uri, metrics=rules.metrics, unfinished="count")
-        found = gap_analysis(counts, rules)
+        found = gap_analysis(counts_of_class(counts, study.positive), rules)
         estimates = estimates_of(found)
         if judged_methods(study):
-            tables["judged"] = corrected_gaps(found, read_labels(store))
+            tables["judged"] = corrected_gaps(found, read_labels(store, study.positive))
     said = {str(each.message): issubclass(each.category, UnevenRuns) for each in caught}
     notes = sorted(said.items(), key=lambda note: not note[1])
     cells = counts.cells.cast({pl.Categorical: pl.String})
-    sizes = composition(counts.cells)
+    sizes = composition(counts.cells, study.labels)
     asked = {
         probe: read_items(store, [probe], "item_id").height
         for probe in counts.coverage["probe"].unique()
@@ -236,7 +260,7 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
         "answers": counts.answers,
         "markedness": found.marked,
         "by_term": found.of_terms,
-        "by_template": by_template(cells, found.inside, rules.metrics),
+        "by_template": by_template(as_class(cells, study.positive), found.inside, rules.metrics),
         "notes": pl.DataFrame(notes, {"note": pl.String, "urgent": pl.Boolean}, orient="row"),
         "design": design(
             found.components, found.gaps, costs, target=rules.margin or TARGET,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
@@ -16,6 +16,7 @@ from raybias.report.outs import prediction_files, read_items
 from raybias.report.rendering import Row, TextTable, same, table, worded
 from raybias.seeding import generator
 from raybias.stats.counts import without_extras
+from raybias.stats.metric_files import as_class
 from raybias.stats.predictions import pieces
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store, split_uri
@@ -73,8 +74,11 @@ def draw_sheet(store: Store, study: Study, sheet: str, *, of_group: int, seed: i
     return shown
 
 
-def add_labels(store: Store, sheet: str) -> pl.DataFrame:
-    """Read a filled-in sheet into OUT (schema.LABELLED); see `raybias.judge_labels`."""
+def add_labels(store: Store, sheet: str, labels: Sequence[str]) -> pl.DataFrame:
+    """Read a filled-in sheet into OUT (schema.LABELLED); see `raybias.judge_labels`.
+
+    labels: of the study, in order.
+    """
     if not store.exists(LABELS):
         raise OutputError(
             "has no sheet to be labelled",
@@ -84,22 +88,28 @@ def add_labels(store: Store, sheet: str) -> pl.DataFrame:
     drawn = pl.DataFrame(store.read_table(LABELS, schema=schema.LABELLED))
     given = read_frame(*split_uri(sheet))
     rows = filled(column(given, "row", where=sheet), where=sheet)
-    labels = label_numbers(column(given, "label", where=sheet), where=sheet)
+    column_of_labels = column(given, "label", where=sheet)
+    numbers = label_numbers(column_of_labels, where=sheet, labels=labels)
     cure = "label every row of the sheet drawn of this OUT, so that they are a random sample"
     whole(rows, drawn["row"], where=sheet, cure=cure)
-    human = pl.DataFrame({"row": rows, "human": labels})
+    human = pl.DataFrame({"row": rows, "human": numbers})
     labelled = drawn.drop("human").join(human, on="row", maintain_order="left")
     labelled = labelled.select(_TYPES.names()).cast(_TYPES)
     store.write_table(LABELS, labelled.to_arrow())
     return labelled
 
 
-def read_labels(store: Store) -> pl.DataFrame:
-    """Read the texts of OUT that people labelled (schema.LABELLED)."""
+def read_labels(store: Store, positive: int | None = None) -> pl.DataFrame:
+    """Read the texts of OUT that people labelled (schema.LABELLED).
+
+    positive: number of the class that metrics are about, to be written as in `as_class`.
+    """
     if not store.exists(LABELS):
         return pl.DataFrame(schema=_TYPES)
     labelled = pl.DataFrame(store.read_table(LABELS, schema=schema.LABELLED))
-    return labelled.filter(pl.col("human").is_not_null())
+    labelled = labelled.filter(pl.col("human").is_not_null())
+    people = as_class(labelled.select("pred", label="human"), positive)["label"]
+    return as_class(labelled, positive).with_columns(human=people)
 
 
 UNMEASURED: Final = (

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from raybias import schema
 from raybias.config import Profile, Statistics, Study
+from raybias.config.labels import refuse_paper
 from raybias.stats.predictions import Source
 from raybias.storage import Store
 
@@ -18,6 +19,7 @@ def restated(study: Study, profile: Profile | None) -> Study:
     """Give a study the statistics of a profile, if any; how runs were tuned stays as it was."""
     if profile is None:
         return study
+    refuse_paper(profile, study.labels)
     statistics = study.statistics.restated(profile)
     return study.model_copy(update={"profile": profile, "statistics": statistics})
 

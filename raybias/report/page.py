@@ -39,6 +39,7 @@ from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, w
 from raybias.stats.design import TARGET
 from raybias.stats.intervals import NO_ROWS
 from raybias.stats.metric import metrics
+from raybias.stats.metric_files import as_class
 from raybias.stats.scopes import SCOPES, have_seeds, redrawn_by
 from raybias.storage import Draft, Store
 from raybias.study_record import Record, read_record, read_runs
@@ -230,8 +231,9 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
     marks = marked_parts(tables["markedness"], estimates, level=level)
     write_figures(store, [*drawn, *(one for part in marks for one in part["figures"])], "figures/")
     rates = gaps["score"].unique().sort()
-    texts = read_sentences(store)
-    write_evidence(store, texts)
+    texts = read_sentences(store, study.labels)
+    write_evidence(store, texts, study.labels)
+    texts = as_class(texts, study.positive)
     made = tables["cells"].filter(~pl.col("method").str.ends_with(schema.LIKELIHOOD))
     judged = gaps.filter(pl.col("survives").is_not_null())
     engines = tables.get("engines")

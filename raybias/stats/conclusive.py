@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import Final
@@ -122,6 +122,7 @@ def of_predictions(
     level: float,
     judged: Collection[str] = (),
     unanswered: pl.DataFrame | None = None,
+    labels: Sequence[str] = schema.LABELS,
 ) -> pl.DataFrame:
     """Find the classifiers of whose predictions on a probe nothing is concluded: KEYS and `reason`.
 
@@ -140,7 +141,7 @@ def of_predictions(
         shown = Showing(unread.get(keys, 0.0))
         # Of a comparison, `one -> other`.
         if not {*keys[1].split(" -> ")} & {*judged}:
-            shown = _of_labels(part, shown.unread, level)
+            shown = _of_labels(part, shown.unread, level, labels)
         cut, filtered = missing.get(keys, (0.0, 0.0))
         rows.append((*keys, why_not(replace(shown, cut=cut, filtered=filtered))))
     types = dict.fromkeys((*schema.KEYS, "reason"), pl.String)
@@ -160,7 +161,7 @@ def _unanswered_shares(
     }
 
 
-def _of_labels(cells: pl.DataFrame, unread: float, level: float) -> Showing:
+def _of_labels(cells: pl.DataFrame, unread: float, level: float, labels: Sequence[str]) -> Showing:
     gold, named = (
         cells.filter(pl.col(name).is_not_null())
         .group_by(name)
@@ -171,7 +172,7 @@ def _of_labels(cells: pl.DataFrame, unread: float, level: float) -> Showing:
     if named.is_empty():
         return Showing(unread)
     constant, label = (
-        (frame["n"][0] / frame["n"].sum(), schema.LABELS[frame[name][0]])
+        (frame["n"][0] / frame["n"].sum(), labels[frame[name][0]])
         for frame, name in ((gold, "label"), (named, "pred"))
     )
     if gold.height == 1:

@@ -78,8 +78,7 @@ def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
     which has one score, has none.
     """
     answered = predictions.filter(
-        pl.col("answer").is_not_null()
-        & pl.col("scores").list.len().fill_null(0).ge(len(schema.LABELS))
+        pl.col("answer").is_not_null() & pl.col("scores").list.len().fill_null(0).ge(2)
     )
     second = answered.with_columns(
         method=(pl.col("method").cast(pl.String) + LIKELIHOOD).cast(predictions["method"].dtype),
@@ -106,12 +105,12 @@ def answers(counted: pl.DataFrame) -> pl.DataFrame:
     return conformed(shared.sort(*schema.KEYS, last, "run_id"), pl.Schema(schema.ANSWERS))
 
 
-def composition(cells: pl.DataFrame) -> pl.DataFrame:
+def composition(cells: pl.DataFrame, labels: Sequence[str] = schema.LABELS) -> pl.DataFrame:
     """Count the sentences of each group, by right label (Kohankhaki2024, Table 5).
 
     Gives probe, attribute, group; `items` of one run by label and together (the most, where runs
     differ); `predictions` of one classifier's runs likewise; and `fraction`, the group's share of
-    the attribute's items (null for the extra groups).
+    the attribute's items (null for the extra groups). `labels` are the names of labels, in order.
     """
     place = ["probe", "attribute", "group", "label"]
     per_run = cells.group_by(*RUN_KEYS, *place[1:]).agg(pl.col("n").sum())
@@ -124,7 +123,7 @@ def composition(cells: pl.DataFrame) -> pl.DataFrame:
         pl.col(kind).filter(pl.lit(value=True) if label is None else pl.col("label") == label)
         .sum().alias(f"{kind}{end}")
         for kind in kinds
-        for label, end in (*enumerate(f"_{name}" for name in schema.LABELS), (None, ""))
+        for label, end in (*enumerate(f"_{name}" for name in labels), (None, ""))
     ]  # fmt: skip
     wide = counts.group_by(place[:3]).agg(sums).cast({pl.Categorical: pl.String})
     own = pl.when(~pl.col("group").is_in(schema.EXTRA_GROUPS)).then("items")

@@ -23,6 +23,7 @@ from scipy import special, stats
 
 from raybias import schema
 from raybias.config import Statistics
+from raybias.schema import LABELS, Label
 from raybias.stats.components import ROUNDING, Doubles, MeanEstimate, satterthwaite
 from raybias.table_files import conformed
 
@@ -63,6 +64,22 @@ class Rules(Statistics):
     """Models that are other engines of a model, each with that model."""
     sizes: dict[str, float] = Field(default_factory=dict)
     """Numbers of parameters, by model, where the model's name does not tell."""
+
+    labels: tuple[str, ...] = LABELS
+    """Labels of the study, in order."""
+
+    @property
+    def number_of_class(self) -> int | None:
+        """Number of the label that `positive` names; None if it names none."""
+        return None if self.positive is None else self.labels.index(self.positive)
+
+    @property
+    def names_of_classes(self) -> list[str]:
+        """The labels in the order of numbers that `stats.metric_files.as_class` leaves."""
+        names, last = [*self.labels], int(Label.POSITIVE)
+        if self.number_of_class is not None and len(names) > last:
+            names[self.number_of_class], names[last] = names[last], names[self.number_of_class]
+        return names
 
     def groups_of(self, probe: str, attribute: str) -> tuple[str, ...] | None:
         """Return the reference groups that were chosen; None where the papers' list decides."""

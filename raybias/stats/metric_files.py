@@ -93,10 +93,13 @@ def metric_rows(measured: Sequence[Measured]) -> pl.DataFrame:
     return from_rows([row for each in measured for row in each.rows])
 
 
-def as_class(table: pl.DataFrame, positive: int) -> pl.DataFrame:
-    """Let one class change places with schema.Label.POSITIVE, which metrics of one class read."""
+def as_class(table: pl.DataFrame, positive: int | None) -> pl.DataFrame:
+    """Let one class change places with schema.Label.POSITIVE, which metrics of one class read.
+
+    positive: number of the class; None if no metric is about one class.
+    """
     last = int(Label.POSITIVE)
-    if positive == last:
+    if positive in (None, last):
         return table
     places = {positive: last, last: positive}
     return table.with_columns(pl.col("label", "pred").replace(places))

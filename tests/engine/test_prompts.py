@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raybias.config.parts import Verbalizer
 from raybias.engine.answers import FinishReason, Written
 from raybias.errors import ConfigError, DataError
 from raybias.methods import ChainOfThought, FewShot, ZeroShot
 from raybias.methods.answer_labels import read_answer, read_reply
 from raybias.methods.prompted import check_answer_words, draw_texts
-from raybias.schema import SENTENCES
+from raybias.schema import LABELS, SENTENCES
 from support.prompting import plain
 
-WORDS = Verbalizer().words()
+WORDS = LABELS
 OTHERS = ("bad", "okay", "good")
 
 
@@ -96,16 +95,16 @@ def test_shots_are_whole_distinct_and_ordered(labels: list[int], seed: int, coun
     sets = {"x": {"train": pool}}
     if min(map(labels.count, range(3))) < count:
         with pytest.raises(DataError, match=r"training set x: has \d+ \w+ sentences, not the"):
-            in_order.draw_shots(sets, "x", seed)
+            in_order.draw_shots(sets, "x", seed, LABELS)
         return
-    shots = in_order.draw_shots(sets, "x", seed)
+    shots = in_order.draw_shots(sets, "x", seed, LABELS)
     rows = [int(text.split()[1]) for text, _ in shots]
     assert rows == sorted(set(rows))
     assert sorted(label for _, label in shots) == sorted([0, 1, 2] * count)
     assert [label for _, label in shots] == [labels[row] for row in rows]
-    shuffled = shuffling.draw_shots(sets, "x", seed)
+    shuffled = shuffling.draw_shots(sets, "x", seed, LABELS)
     assert sorted(shuffled) == sorted(shots)
-    assert shuffling.draw_shots(sets, "x", seed) == shuffled
+    assert shuffling.draw_shots(sets, "x", seed, LABELS) == shuffled
 
 
 @pytest.mark.parametrize(
@@ -162,7 +161,7 @@ def test_calibration_texts_are_drawn_evenly_from_groups() -> None:
 )
 def test_words_that_cannot_be_told_apart_are_refused(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_answer_words(words)
+        check_answer_words(LABELS, words)
 
 
 @pytest.mark.parametrize(

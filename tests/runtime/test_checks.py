@@ -65,7 +65,10 @@ def referring(groups: dict[str, list[str]]) -> dict[str, Any]:
     [
         ({"probes": [{"source": "file", "name": "mine", "data": "nowhere.csv"}]}, "nowhere.csv"),
         ({"backbones": ["./nowhere"]}, "neither a folder here nor an id of the hub"),
-        ({"verbalizer": {"neutral": "negative"}}, "both begin with token"),
+        (
+            {"verbalizer": {"negative": "negative", "neutral": "negative", "positive": "positive"}},
+            "both begin with token",
+        ),
         ({"methods": [{**LORA, "target": ["nowhere"]}]}, "'nowhere' matches no linear layer"),
         ({"methods": [{**LORA, "select": "test"}]}, "has no test split"),
         ({"methods": [{**LORA, "template": "so " * 600 + "{text}"}]}, "longer than the 512 tokens"),

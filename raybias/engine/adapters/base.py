@@ -125,6 +125,7 @@ class AdapterTrainer(ABC):
 
     max_packed: runs that can share a step; None for any number.
     label_ids: the label words' tokens, if any.
+    label_count: how many labels there are.
     prompt_length, prompt_token_id: vectors before each row, and the token that they start from.
     encoder, device: tokenizer and device of the backbone.
     batcher: cuts the rows of all runs into forward passes.
@@ -132,6 +133,7 @@ class AdapterTrainer(ABC):
 
     max_packed: ClassVar[int | None] = None
     label_ids: tuple[int, ...] = ()
+    label_count: int
     prompt_length: int = 0
     prompt_token_id: int | None = None
     encoder: TextEncoder
@@ -229,7 +231,9 @@ class AdapterTrainer(ABC):
         """Compute per run the label logits [N, L] of its sequences' rows, float32 on the CPU."""
         stacked = stack_weights(weights)
         read = partial(self.forward, stacked=stacked)
-        return self.batcher.logits(read, sequences, self.prompt_length)
+        return self.batcher.logits(
+            read, sequences, label_count=self.label_count, prompt_length=self.prompt_length
+        )
 
 
 class ClassifierTrainer(AdapterTrainer):
@@ -239,6 +243,7 @@ class ClassifierTrainer(AdapterTrainer):
 
     def __init__(self, classifier: Classifier, options: ClassifierOptions) -> None:
         self.classifier, self.label_ids = classifier, classifier.label_ids
+        self.label_count = classifier.label_count
         self.encoder, self.device = classifier.encoder, classifier.device
         self.batcher = Batcher(
             classifier.execution,
@@ -273,7 +278,9 @@ class FullTrainer(ClassifierTrainer):
     ) -> list[Tensor]:
         # Run by run: stacking would copy whole models.
         return [
-            self.batcher.logits(partial(self.forward, stacked=each), [rows])[0]
+            self.batcher.logits(
+                partial(self.forward, stacked=each), [rows], label_count=self.label_count
+            )[0]
             for each, rows in zip(weights, sequences, strict=True)
         ]
 
@@ -339,6 +346,7 @@ class SoftPromptTrainer(AdapterTrainer):
         self, backbone: LoadedBackbone, label_ids: Sequence[int], options: PromptOptions
     ) -> None:
         self.backbone, self.options, self.label_ids = backbone, options, tuple(label_ids)
+        self.label_count = len(self.label_ids)
         self.encoder, self.device = backbone.encoder, backbone.device
         self.batcher = backbone.batcher()
         logits = make_causal_logits(backbone, "labels", prompts=True)

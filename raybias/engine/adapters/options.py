@@ -63,10 +63,11 @@ class ClassifierOptions(MethodFields):
     """A classifier made of a backbone."""
 
     head: Literal["classification", "label_tokens"] = "classification"
-    """A new head with three outputs, or the label words' rows of a causal model's LM head."""
+    """A new head with an output for each label, or the label words' rows of a causal model's LM
+    head."""
     template: str = "{text}"
     """What the model reads; `{text}` stands for the sentence."""
-    label_words: tuple[str, str, str] | None = None
+    label_words: tuple[str, ...] | None = None
     """For label_tokens: the words in label order, instead of the study's verbalizer."""
 
     loads_as: ClassVar[str | None] = None

@@ -1,4 +1,4 @@
-"""Read training sets with the papers' three labels: SST-5, SemEval-2018, own files, the hub."""
+"""Read training sets: SST-5 and SemEval-2018 of sentiment, own files and the hub of any labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raybias.errors import DataError
 from raybias.probes.checks import checked, needed, read_lines
 from raybias.probes.registries import Splits, training_set
 from raybias.probes.sources import place_of
-from raybias.schema import SENTENCES, Label
+from raybias.schema import LABELS, SENTENCES, Label
 from raybias.storage import Store, split_uri
 from raybias.table_files import read_frame
 
@@ -133,13 +133,14 @@ def parse_sentences(store: Store, path: str, parse: Parse, *, header: int = 0) -
     return pl.DataFrame(rows, schema=pl.Schema(SENTENCES), orient="row")
 
 
-@training_set("file")
-def _own_files(training: TrainingSet) -> Splits:
+@training_set("file", labels=None)
+def _own_files(training: TrainingSet, *, labels: Sequence[str] = LABELS) -> Splits:
     """Read train, validation and perhaps test of a folder; of one file, `train` alone."""
     data = needed(training.data, where=f"training set {training.name}")
     if data.endswith(_TABLES):
         store, name = split_uri(data)
-        return {"train": own_sentences(training, read_frame(store, name), where=data)}
+        frame = read_frame(store, name)
+        return {"train": own_sentences(training, frame, labels, where=data)}
     store = Store(data)
     splits: Splits = {}
     for split in ("train", "validation", "test"):
@@ -148,7 +149,8 @@ def _own_files(training: TrainingSet) -> Splits:
             raise DataError(f"holds {' and '.join(found)}", where=store.uri, cure="keep one")
         if found:
             frame = read_frame(store, found[0])
-            splits[split] = own_sentences(training, frame, where=store.uri_of(found[0]))
+            where = store.uri_of(found[0])
+            splits[split] = own_sentences(training, frame, labels, where=where)
         elif split != "test":
             raise DataError(
                 f"no {split}.csv or {split}.parquet",
@@ -159,23 +161,25 @@ def _own_files(training: TrainingSet) -> Splits:
     return splits
 
 
-def own_sentences(training: TrainingSet, frame: pl.DataFrame, *, where: str) -> pl.DataFrame:
-    """Take the text and label columns of a table (schema.SENTENCES)."""
+def own_sentences(
+    training: TrainingSet, frame: pl.DataFrame, labels: Sequence[str], *, where: str
+) -> pl.DataFrame:
+    """Take the text and label columns of a table (schema.SENTENCES), with the study's labels."""
     columns = (Column(training.text_column), Column(training.label_column, labels=True))
-    sentences = checked(frame, columns, where=where, labels=training.labels)
+    sentences = checked(frame, columns, where=where, labels=labels, codes=training.labels)
     sentences.columns = SENTENCES.names
     return sentences
 
 
-@training_set("hub")
-def _hub(training: TrainingSet) -> Splits:
+@training_set("hub", labels=None)
+def _hub(training: TrainingSet, *, labels: Sequence[str] = LABELS) -> Splits:
     """Read what `datasets.load_dataset` finds; code in its repository is never run."""
     data = needed(training.data, where=f"training set {training.name}")
     loaded = load_splits(data, ("train", "validation"), revision=training.revision)
     where = f"data set {data}"
     return {
         split: own_sentences(
-            training, _hub_frame(training, loaded[split]), where=f"{where} ({split})"
+            training, _hub_frame(training, loaded[split]), labels, where=f"{where} ({split})"
         )
         for split in ("train", "validation", "test")
         if split in loaded

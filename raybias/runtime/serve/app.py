@@ -53,7 +53,6 @@ from raybias.runtime.progress import Meter
 from raybias.runtime.ray_internals import app_name, asks_for_token, delete_left
 from raybias.runtime.ray_session import connected, is_loopback, root_error
 from raybias.runtime.serve.http import RETRY_AFTER_S, Limits, Overloaded, token_digest, web
-from raybias.schema import LABELS
 from raybias.storage import Store
 from raybias.study_record import read_record, read_runs
 
@@ -209,9 +208,9 @@ class Ingress:
             # Where a replica is lost with its request, another has the same answer.
             for _ in range(min(2, self.running(name))):
                 try:
-                    return _results(
-                        await self._asked(name, handle.label.remote(method, run, list(texts)))
-                    )
+                    response = handle.label.remote(method, run, list(texts))
+                    answers = await self._asked(name, response)
+                    return _results(answers, self.offer.study.labels)
                 except RayActorError as error:
                     lost = error
         finally:
@@ -255,15 +254,15 @@ class DeployedIngress(Ingress):
         self.watch(dict.fromkeys(self.deployments, application), threading.Event())
 
 
-def _results(answers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _results(answers: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[dict[str, Any]]:
     logits_NL = np.asarray([each["scores"] for each in answers], np.float64)
     if not np.isfinite(logits_NL).all():
         raise WorkFailed("logits that are not finite", cure="serve a study in bfloat16 or float32")
     shares_NL = softmax(logits_NL, axis=1)
     return [
         {
-            "label": None if each["pred"] is None else LABELS[each["pred"]],
-            "probabilities": dict(zip(LABELS, shares.tolist(), strict=True)),
+            "label": None if each["pred"] is None else labels[each["pred"]],
+            "probabilities": dict(zip(labels, shares.tolist(), strict=True)),
             "answer": each["answer"],
         }
         for each, shares in zip(answers, shares_NL, strict=True)
