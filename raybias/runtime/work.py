@@ -31,6 +31,7 @@ from raybias.runtime.predict.shards import (
     ShardFiles,
     StyleRewriting,
     delete_empty_parts,
+    stored_output,
 )
 from raybias.runtime.progress import Done, Meter, Reporter
 from raybias.runtime.ray_session import translating_errors
@@ -260,7 +261,7 @@ class StudyRun:
         method = self.methods[task.backbone, task.method]
         planned = self.plan.score(task.backbone, method.name)
         kept = self.table.kept(task.backbone, method.name, task.training)
-        stored = method.output()
+        stored = stored_output(method, self.study.labels)
         shards = shards_of(kept, planned.items, planned.rows_per_shard, stored)
         return ShardFiles(self.store, shards, stored)
 

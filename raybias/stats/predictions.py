@@ -17,7 +17,13 @@ import pyarrow.parquet as pq
 from raybias import schema
 from raybias.errors import DataError
 from raybias.stats.checks import warn
-from raybias.stats.classes import Classes, Positive, common_classes, own_classes
+from raybias.stats.classes import (
+    Classes,
+    Positive,
+    common_classes,
+    labels_of_metadata,
+    own_classes,
+)
 from raybias.stats.foreign import (
     EXTRA,
     PAPER_LABELS,
@@ -278,6 +284,7 @@ def _frames(source: Source, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         with source.store.fs.open_input_file(path) as stream:
             metadata = pq.read_metadata(stream)
             layout = _layout(metadata, source.uri)
+            labels = labels_of_metadata(metadata.metadata, source.uri) or schema.LABELS
             # As dictionaries, texts that repeat are read several times as fast.
             kinds = {field.name: field.type for field in layout if field.name in _REPEATED}
             texts = [name for name, kind in kinds.items()
@@ -292,7 +299,7 @@ def _frames(source: Source, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
                 table = pa.table(batch.replace_schema_metadata(None))
                 table.validate(full=True)
                 frame = _selected(pl.DataFrame(table), wanted)
-                _check(frame, source.uri, row)
+                _check(frame, source.uri, row, len(labels))
                 frame = rename_reserved(frame, POOLED, source.uri, warn)
                 yield frame.cast({name: _TYPES[name] for name in _NUMBERS})
                 row += frame.height
@@ -335,17 +342,18 @@ def _column(name: str, layout: pl.Schema) -> pl.Expr:
 #: What makes a row bad; `pred` may be null (no label could be read), nothing else.
 _BAD: Final = {
     **{(name, "is missing"): pl.col(name).is_null() for name in _REQUIRED if name != "pred"},
-    **{
-        (name, "is not 0, 1 or 2"): ~pl.col(name).is_between(min(schema.Label), max(schema.Label))
-        for name in _NUMBERS
-    },
     **{(name, "is empty"): pl.col(name) == "" for name in ("attribute", "group")},
 }
 
 
-def _check(rows: pl.DataFrame, where: str, offset: int) -> None:
-    """Refuse the first bad row."""
-    if rows.select(pl.any_horizontal(*_BAD.values()).any()).item():
-        for (name, problem), wrong in _BAD.items():
+def _check(rows: pl.DataFrame, where: str, offset: int, labels: int) -> None:
+    """Refuse the first bad row; `labels` is the number of labels."""
+    last = labels - 1
+    outside = f"is no number from 0 to {last}"
+    if last <= max(schema.Label):
+        outside = f"is not {', '.join(map(str, range(last)))} or {last}"
+    checks = _BAD | {(name, outside): ~pl.col(name).is_between(0, last) for name in _NUMBERS}
+    if rows.select(pl.any_horizontal(*checks.values()).any()).item():
+        for (name, problem), wrong in checks.items():
             bad = rows.select(wrong.fill_null(False)).to_series()
             refuse(bad, rows[name], problem, where, "mend the row or leave it out", offset=offset)

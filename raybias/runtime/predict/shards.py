@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Lock
 from typing import Any, ClassVar, Final
@@ -36,7 +36,8 @@ from raybias.probes.styles.rewriting import Rewrite, rewritten_pairs
 from raybias.runtime.progress import Done, Meter, Reporter
 from raybias.runtime.ray_session import translating_errors
 from raybias.runtime.worker_group import ShardedInference, within_memory
-from raybias.schema import OutputSpec
+from raybias.schema import LABELS, OutputSpec
+from raybias.stats.classes import labels_metadata
 from raybias.storage import Store
 
 #: Files that are read at a time.
@@ -208,7 +209,7 @@ class ShardWorker:
 
     def prepare(self, run: Any, shard: Shard, items: pa.Table) -> Compute:
         """Do the host's part of a shard; return the call that computes its rows."""
-        schema = self.methods[shard.method].output().schema
+        schema = stored_output(self.methods[shard.method], self.context.labels).schema
         return shard_of(self.reader(shard.method), run, shard, items, schema)
 
     def commit(self, shard: Shard, table: pa.Table) -> None:
@@ -271,6 +272,17 @@ class _PairRewriter(Reader):
 Served = Method | StyleRewriting
 
 
+def stored_output(method: Served, labels: Sequence[str]) -> OutputSpec:
+    """Return where a method's rows are stored, with the names of their labels in the metadata.
+
+    Files without such names have the labels of sentiment.
+    """
+    output = method.output()
+    if output.items is not None or tuple(labels) == LABELS:
+        return output
+    return replace(output, schema=output.schema.with_metadata(labels_metadata(labels)))
+
+
 def read_on_rank(config: Mapping[str, Any]) -> None:
     """Compute this rank's share of the missing shards; all ranks of a Train group call it.
 
@@ -284,7 +296,8 @@ def read_on_rank(config: Mapping[str, Any]) -> None:
     sharing = ShardedInference(reading.context.spec.dtype, device)
     with within_memory(reading.context, reading.store, config["folder"]) as context:
         # Loading waits for all ranks, so they all look before any of them writes.
-        waiting = ShardFiles(reading.store, reading.todo, method.output()).todo
+        output = stored_output(method, reading.context.labels)
+        waiting = ShardFiles(reading.store, reading.todo, output).todo
         worker = ShardWorker(context.here(device, sharing), [method], reading.store)
         items, error = reading.rows(), None
         sharing.begin_alone()
