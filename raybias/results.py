@@ -176,6 +176,7 @@ class Results:
         from raybias.measures.prediction_rows import KIND, gap_rows
         from raybias.report.estimates import parts_of
         from raybias.report.sentences import by_scope, verdict
+        from raybias.report.wording import describing
         from raybias.stats.scopes import redrawn_by
 
         lines = [self.study.name]
@@ -185,7 +186,8 @@ class Results:
                 components = self.table("components").collect()
                 redrawn = redrawn_by(self.runs.collect())
                 scopes = by_scope(gap_rows(found), components, redrawn)
-                lines += [verdict(self.gaps.collect()), scopes]
+                with describing(self.study):
+                    lines += [verdict(self.gaps.collect()), scopes]
             for part in parts_of(found.filter(pl.col("kind") != KIND)):
                 lines += [*part["unable"], *part["said"]]
         tables = ", ".join(self.tables) or "none yet; run its study"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from raybias import schema
-from raybias.schema import ALL, TABLE
+from raybias.schema import ALL, LABELS, TABLE
 from raybias.stats.bootstrap import Resampled
 from raybias.stats.breakdown import leave_one_out
 from raybias.stats.components import Doubles, MeanEstimate, satterthwaite
@@ -112,7 +112,9 @@ def _ratios(found: GapAnalysis) -> pl.DataFrame:
     for table in found.rate_tables:
         rates_G = table.values_GRT.mean(axis=(1, 2))
         effect = metrics[table.score].above
-        if len(table.groups) < 2 or not effect:
+        # Whether being called a label of other tasks is good or bad for a group is not known.
+        unclear = metrics[table.score].of == "class" and found.rules.labels != LABELS
+        if len(table.groups) < 2 or not effect or unclear:
             continue
         best = int(rates_G.argmax() if effect == "benefit" else rates_G.argmin())
         named = replace(table, condition=f"{BY}{table.groups[best]}")

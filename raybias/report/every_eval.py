@@ -14,6 +14,7 @@ from raybias.measures.kind import kinds
 from raybias.measures.prediction_rows import KIND
 from raybias.probes import sources
 from raybias.providers.base import Provider
+from raybias.report import wording
 from raybias.report.described import portable, without_folder
 from raybias.report.export import file_name, one_scope_each
 from raybias.stats.metric import metrics
@@ -115,7 +116,7 @@ def _metric(name: str, row: dict[str, Any]) -> dict[str, Any]:
     score, gap = row["score"], row["statistic"] in ("gap", "difference")
     about, bounds, benefit = "", None, False
     if row["kind"] == KIND and score in metrics:
-        metric = metrics[score]
+        metric = wording.metric(score)
         about, benefit = metric.formula or metric.about, metric.above == "benefit"
         if metric.share is not None:
             bounds = (-1.0, 1.0) if gap else (0.0, 1.0)

@@ -241,7 +241,7 @@ def _row(
 def _words(key: str, value: object) -> str:
     text = str(value)
     if key == "score" and text in metrics:
-        return metrics[text].words
+        return wording.metric(text).words
     return wording.spaced(wording.bias_type(text))
 
 

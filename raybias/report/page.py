@@ -52,7 +52,8 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
     if changed:
         warnings.warn(in_words(changed), ChangedWarning, stacklevel=2)
     draft = Draft(store.uri)
-    found = _write_report(draft, study, [in_words(changed)] if changed else [])
+    with wording.describing(study):
+        found = _write_report(draft, study, [in_words(changed)] if changed else [])
     if sealed:
         kept = {name: sha for name, sha in sealed.items() if not name.startswith("tables/")}
         tables = (n for n in draft.held if n.startswith("tables/") and n.endswith(".parquet"))
@@ -241,7 +242,8 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
     kind = kinds[KIND]
     has_seeds, redrawn = have_seeds(tables["runs"]), redrawn_by(tables["runs"])
     return {
-        "metrics": [metrics[rate] for rate in rates if rate in metrics],
+        "task": wording.task(),
+        "metrics": [wording.metric(rate) for rate in rates if rate in metrics],
         "parts": _parts(estimates, gaps, evidence(gaps, texts), drawn, scope),
         "further": [*tables_of(kind, estimates, scope, folded=False)][1:],
         "further_folded": [*tables_of(kind, estimates, scope, folded=True)],

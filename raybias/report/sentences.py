@@ -301,10 +301,11 @@ def measured(gaps: pl.DataFrame, composition: pl.DataFrame, runs: str, *, has_se
     attributes = wording.listed(gaps["attribute"].unique().sort().to_list())
     read = wording.counted(int(composition["items"].sum()), "sentence")
     times, were = "once" if runs == "1" else f"{runs} times", "was" if n == 1 else "were"
+    kind = f"{made} of {wording.task()}"
     done = (
-        f"Of {named}, {made} of sentiment {were} made, {'each ' * (n > 1)}{times}, and"
+        f"Of {named}, {kind} {were} made, {'each ' * (n > 1)}{times}, and"
         if has_seeds
-        else f"{made[0].upper()}{made[1:]} of sentiment, {named}, {were} taken as published, and"
+        else f"{kind[0].upper()}{kind[1:]}, {named}, {were} taken as published, and"
     )
     said = f"{done} asked about {read} that differ in the group they name ({attributes})."
     if more := len(classifiers) - n:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, Final
 
 import polars as pl
 
+from raybias.config import Study
+from raybias.schema import LABELS
 from raybias.stats.metric import Metric, metrics
 from raybias.stats.scopes import ADDED, Scope
 
@@ -49,10 +54,48 @@ def spaced(name: str) -> str:
     return name.replace("_", " ")
 
 
+#: The labels of the study that is described, and the one that rates of a class are about.
+_labels: Final[ContextVar[tuple[str, ...]]] = ContextVar("labels", default=LABELS)
+_class: Final[ContextVar[str]] = ContextVar("class", default="")
+#: Labels that are listed in a sentence.
+_LISTED: Final = 5
+
+
+@contextmanager
+def describing(study: Study) -> Iterator[None]:
+    """Name the labels of a study in the body, and the one that its rates of a class are about.
+
+    Whether it is good or bad for a group to be called a label that is not one of sentiment is not
+    known, so neither is claimed.
+    """
+    named = "" if study.is_sentiment or study.positive is None else study.labels[study.positive]
+    tokens = _labels.set(study.labels), _class.set(named)
+    try:
+        yield
+    finally:
+        _labels.reset(tokens[0])
+        _class.reset(tokens[1])
+
+
+def task() -> str:
+    """Name what classifiers of the study tell apart: `sentiment`, or the labels."""
+    labels = _labels.get()
+    if labels == LABELS:
+        return "sentiment"
+    return listed(labels) if len(labels) <= _LISTED else f"{len(labels)} labels"
+
+
 def metric(rate: str) -> Metric:
     """Return a metric; of one that is not registered here, its name without a reading."""
     unknown = Metric(name=rate, of="predictions", title=rate, about="", words=rate)
-    return metrics.get(rate, unknown)
+    known = metrics.get(rate, unknown)
+    label = _class.get()
+    if not label or known.of != "class":
+        return known
+    title, about, words = (
+        text.replace("the class", label) for text in (known.title, known.about, known.words)
+    )
+    return replace(known, title=title, about=about, words=words, above="", below="")
 
 
 def heading(rate: str, gap: float) -> str:
@@ -60,14 +103,14 @@ def heading(rate: str, gap: float) -> str:
     if rate not in metrics:
         return f"{rate} {'above' if gap > 0 else 'below'} the mean"
     often = "too often" if gap > 0 else "less often than the mean"
-    effect = metrics[rate].effect(gap)
-    return f"{metrics[rate].words.capitalize()} {often}{f' ({effect})' if effect else ''}"
+    effect = metric(rate).effect(gap)
+    return f"{metric(rate).words.capitalize()} {often}{f' ({effect})' if effect else ''}"
 
 
 def verdict(rate: str, gap: float) -> str:
     """Return the verdict on a significant gap: `harm: called negative more often`."""
-    effect = metrics[rate].effect(gap)
-    said = f"{metrics[rate].words} {'more' if gap > 0 else 'less'} often"
+    effect = metric(rate).effect(gap)
+    said = f"{metric(rate).words} {'more' if gap > 0 else 'less'} often"
     return f"{effect}: {said}" if effect else said
 
 
