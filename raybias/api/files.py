@@ -16,6 +16,7 @@ from raybias.config.policy import load_policy
 from raybias.config.study import Interval
 from raybias.errors import ConfigError
 from raybias.results import Results
+from raybias.schema import LABELS
 from raybias.seal import changes, in_words
 from raybias.storage import Draft, Store
 from raybias.study_record import read_record
@@ -192,10 +193,13 @@ def _measure_predictions(
         rules=rules,
         metrics=metrics,
         background=background,
-        positive=classes.positive,
-        sentiment=classes.is_sentiment or bool(outs) or published,
+        positive=rules.number_of_class if classes.positive is None else classes.positive,
+        sentiment=classes.is_sentiment or published or (bool(outs) and rules.labels == LABELS),
     )
-    return measure_predictions(files, wanted), classes.sentence
+    sentence = classes.sentence
+    if not sentence and rules.positive is not None:
+        sentence = f"Rates of one class are those of the label {rules.positive}."
+    return measure_predictions(files, wanted), sentence
 
 
 def _texts(texts: str | Sequence[str]) -> tuple[str, ...]:

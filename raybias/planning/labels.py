@@ -56,10 +56,11 @@ def _refuse_other_labels(labels: Sequence[str], part: Probe | TrainingSet) -> No
     if {*declared} == {*labels} and by_word:
         return
     listed = ", ".join(declared)
+    cure = f"set `verbalizer: [{listed}]`, or take the probe into a study of its own"
+    if isinstance(part, TrainingSet):
+        cure = "give sentences with the labels of the study, such as a `file` of your own"
     raise ConfigError(
-        f"has the labels {listed}, and the study has {', '.join(labels)}",
-        where=where,
-        cure=f"set `verbalizer: [{listed}]`, or take the {what} into a study of its own",
+        f"has the labels {listed}, and the study has {', '.join(labels)}", where=where, cure=cure
     )
 
 

@@ -6,8 +6,9 @@ fine-tuned models (Kohankhaki2024's predictions); else of items that are indepen
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,9 +21,9 @@ from raybias.config.card import CardKind
 from raybias.formats.openings import look_alike
 from raybias.formats.questions import BLANK
 from raybias.probes import base_pairs, probe_items, question_items
-from raybias.probes.own import SOURCES, is_card, read_card
+from raybias.probes.own import SOURCES, held_labels, is_card, read_card
 from raybias.probes.tables import kind_of_table, read_table
-from raybias.schema import CONTEXTS
+from raybias.schema import CONTEXTS, LABELS
 
 #: Variances of a group's gap: of runs, of templates, of both together (Regard).
 _RUN, _TEMPLATE, _CELL = 0.0007, 0.0062, 0.0131
@@ -52,7 +53,8 @@ class ProbeDesign:
     def __str__(self) -> str:
         table = tabulate(self.parts.rows(), headers=self.parts.columns, disable_numparse=True)
         limits = [f"- {text}" for text in self.cannot] or ["- nothing that counting would find"]
-        study = f"A study reads it with `{self.study}`"
+        lines = [f"`{line}`" for line in self.study.split("\n")]
+        study = f"A study reads it with {' and '.join(lines)}"
         return "\n".join([self.about, "", table, "", "What it cannot show:", *limits, "", study])
 
 
@@ -76,14 +78,15 @@ def check_probe(card: str | Path) -> ProbeDesign:
     else:
         kind = kind_of_table(read_table(uri), uri)
         about = f"{uri}: a table of kind {kind}, without a card"
-    source = SOURCES[kind]
+    source, labels = SOURCES[kind], LABELS
     if kind == "label":
-        section, items = "probes", probe_items(Probe(source=source, data=uri))
+        labels = held_labels(uri)
+        section, items = "probes", probe_items(Probe(source=source, data=uri), labels=labels)
     elif kind == "pair":
         section, items = "pairs", base_pairs(PairProbe(source=source, data=uri))
     else:
         section, items = "questions", question_items(QuestionProbe(source=source, data=uri))
-    parts, cannot = _LOOKS[kind](items)
+    parts, cannot = _labels(items, labels) if kind == "label" else _LOOKS[kind](items)
     missing = [name for name, text in (validity or {}).items() if not text]
     if missing:
         cannot.append(f"the card does not say, under validity: {', '.join(missing)}")
@@ -93,6 +96,10 @@ def check_probe(card: str | Path) -> ProbeDesign:
             " CARD.yaml`)"
         )
     study = f"{section}: [{{source: {source}, data: {uri}}}]"
+    if labels != LABELS:
+        listed = json.dumps([*labels], ensure_ascii=False)
+        about += f"; its labels are {', '.join(labels)}"
+        study += f"\nverbalizer: {listed}"
     return ProbeDesign(about, study, parts, tuple(cannot))
 
 
@@ -115,7 +122,7 @@ def gap_widths(
 Look = Callable[[pl.DataFrame], tuple[pl.DataFrame, list[str]]]
 
 
-def _labels(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+def _labels(items: pl.DataFrame, labels: Sequence[str]) -> tuple[pl.DataFrame, list[str]]:
     rows: list[tuple[object, ...]] = []
     cannot: list[str] = []
     for (attribute, group), part in items.group_by("attribute", "group", maintain_order=True):
@@ -126,8 +133,9 @@ def _labels(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
         if words == 1:
             cannot.append(f"{group} has one word: the group and that word cannot be told apart")
         cannot += _few(templates, f"templates of {group}")
-        if missing := 3 - part["label"].n_unique():
-            cannot.append(f"{group} lacks {missing} of 3 labels: some of its rates are not defined")
+        if missing := len(labels) - part["label"].n_unique():
+            lacking = f"{missing} of {len(labels)} labels"
+            cannot.append(f"{group} lacks {lacking}: some of its rates are not defined")
     for (attribute,), part in items.group_by("attribute", maintain_order=True):
         cannot += _uneven(part, ["group", "label"], f"{attribute}, by group and label")
         per = part.group_by("template_id").agg(pl.col("group").n_unique())["group"]
@@ -211,7 +219,6 @@ def _decisions(items: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
 
 
 _LOOKS: Final[dict[CardKind, Look]] = {
-    "label": _labels,
     "pair": _pairs,
     "triple": _triples,
     "options": _options,

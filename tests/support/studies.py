@@ -25,7 +25,8 @@ TUNED = {"learning_rates": [1e-3], "max_steps": 6, "eval_every": 3, "seeds": [1,
 def write(folder: Path, name: str, **content: Any) -> Path:
     """The file of a study, whose backbone is `TINY` by default."""
     path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump({"name": name, "backbones": [TINY], **content}))
+    whole = {"name": name, "backbones": [TINY], **content}
+    path.write_text(yaml.safe_dump(whole, sort_keys=False))
     return path
 
 
