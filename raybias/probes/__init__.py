@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 import pyarrow as pa
@@ -65,10 +65,10 @@ def probe_items(probe: Probe, *, labels: Sequence[str] | None = None) -> pl.Data
     source, wanted, where = probes[probe.source], probe.attributes, f"probe {probe.name}"
     if wanted is not None and source.kinds:
         wanted = tuple(choose(map(attribute_name, wanted), source.kinds, where=where))
-    more: dict[str, Any] = {}
-    if source.labels is None:
-        more["labels"] = tuple(labels or declared_labels(probe) or schema.LABELS)
+    known = source.labels or tuple(labels or declared_labels(probe) or schema.LABELS)
+    more = {"labels": known} if source.labels is None else {}
     items = _of_kinds(_read(source, probe, wanted, **more), "attribute", wanted, probe)
+    _refuse_numbers(items, known, where)
     if not probe.unmarked:
         return items
     if source.templates is None:
@@ -161,12 +161,24 @@ def training_sentences(training: TrainingSet, *, labels: Sequence[str] = schema.
     labels: of the study, in order, for a training set that declares none.
     """
     source = training_sets[training.source]
-    more = {"labels": tuple(labels)} if source.labels is None else {}
-    splits = source.splits(training, **more)
+    known = source.labels or tuple(labels)
+    more = {"labels": known} if source.labels is None else {}
     where = f"training set {training.name}"
-    return {
-        split: as_table(frame, schema.SENTENCES, where=where) for split, frame in splits.items()
+    splits = {
+        split: as_table(frame, schema.SENTENCES, where=where)
+        for split, frame in source.splits(training, **more).items()
     }
+    for sentences in splits.values():
+        _refuse_numbers(sentences, known, where)
+    return splits
+
+
+def _refuse_numbers(rows: pl.DataFrame, labels: Sequence[str], where: str) -> None:
+    """Refuse a number in the column `label` that is the index of no label, by a DataError."""
+    numbers = rows["label"]
+    outside = ~numbers.is_between(0, len(labels) - 1).fill_null(False)
+    problem = f"is no number of the labels {', '.join(labels)}"
+    refuse(outside, numbers, problem, where, "have its source declare its labels")
 
 
 def _read(
