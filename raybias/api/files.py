@@ -303,12 +303,10 @@ def export(study: str | Path, form: Form, out: str | Path) -> list[str]:
     """
     from raybias.report.every_eval import write_evaluations
     from raybias.report.export import write_latex, write_samples
-    from raybias.report.wording import describing
 
     write = {"eee": write_evaluations, "lm-eval": write_samples, "latex": write_latex}[form]
-    store = Store(study)
-    with Draft(out) as target, describing(read_record(store).study):
-        return write(store, target)
+    with Draft(out) as target:
+        return write(Store(study), target)
 
 
 def judge_sheet(

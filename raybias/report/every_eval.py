@@ -38,11 +38,12 @@ def write_evaluations(out: Store, target: Store) -> list[str]:
     pages = {name: each.parts[0].page for name, each in published.items()}
     source_of = {each.name: each.source for each in (*study.probes, *study.pairs, *study.questions)}
     estimates = read_frame(out, "tables/estimates.parquet")
-    for task, name, row in one_scope_each(estimates, study):
-        if row["value"] is not None:
-            page = pages.get(source_of.get(row["probe"], ""))
-            found = _result(task, name, row, page, level=study.statistics.level)
-            results.setdefault(row["model"], []).append(found)
+    with wording.describing(study):
+        for task, name, row in one_scope_each(estimates, study):
+            if row["value"] is not None:
+                page = pages.get(source_of.get(row["probe"], ""))
+                found = _result(task, name, row, page, level=study.statistics.level)
+                results.setdefault(row["model"], []).append(found)
     written = []
     for backbone in study.backbones:
         if backbone.name in results:

@@ -20,6 +20,7 @@ from raybias.errors import DataError
 from raybias.measures.prediction_rows import KIND, gap_rows, under
 from raybias.measures.reading import read
 from raybias.methods.options import AskingOptions
+from raybias.report import wording
 from raybias.report.described import accuracies
 from raybias.report.estimates import gaps_table, parts_of
 from raybias.report.outs import as_reported
@@ -244,7 +245,8 @@ def write_latex(out: Store, target: Store) -> list[str]:
     composition = read_frame(out, "tables/composition.parquet") if study.probes else None
     parts = parts_of(estimates.filter(pl.col("kind") != KIND), level=study.statistics.level)
     written = []
-    tables = summary_tables(estimates, parts, composition, study.statistics.scope)
+    with wording.describing(study):
+        tables = summary_tables(estimates, parts, composition, study.statistics.scope)
     for number, each in enumerate(tables, start=1):
         written.append(f"summary_{number}.tex")
         target.write_text(written[-1], each.latex())
