@@ -20,7 +20,7 @@ import typer
 from raybias.api import studies
 from raybias.cli.judge import shown
 from raybias.cli.options import Output, ProfileOption, command, command_line
-from raybias.config import load_study, study_schema, to_yaml
+from raybias.config import Backbone, load_study, parse_yaml, study_schema, to_yaml
 from raybias.errors import ConfigError, OutputError, WorkFailed
 from raybias.probes.checks import choose
 from raybias.probes.registries import probes
@@ -144,7 +144,11 @@ def audit(
     model: Annotated[str, typer.Argument()],
     *,
     probe: str = "race",
+    task: Annotated[studies.Task | None, typer.Option(show_default="by its labels")] = None,
     method: Annotated[str | None, typer.Option(show_default="by a pilot and the budget")] = None,
+    labels: Annotated[str | None, typer.Option(metavar="'{LABEL: [CLASS, ...], ...}'")] = None,
+    threshold: Annotated[list[float] | None, typer.Option(metavar="NUMBER")] = None,
+    truncate: bool = False,
     data: Path = Path("data"),
     budget: str = "10m",
     looks: Annotated[int, typer.Option(min=1, max=5)] = 1,
@@ -171,20 +175,42 @@ def audit(
     if write is not None:
         return _write_study(model, probe, write)
     results = studies.audit(
-        model, probe=probe, method=method, data=data, budget=budget, looks=looks, margin=margin,
-        out=out, address=address, convert=not no_convert, command=command_line(),
+        model, probe=probe, task=task, method=method, labels=_labels(labels),
+        threshold=threshold or (), truncate=truncate, data=data, budget=budget, looks=looks,
+        margin=margin, out=out, address=address, convert=not no_convert, command=command_line(),
         tell=Reporter().say,
     )  # fmt: skip
     return shown(results)
 
 
+def _labels(text: str | None) -> dict[str, Any] | None:
+    """Parse --labels; ConfigError: no mapping of labels to classes."""
+    if text is None:
+        return None
+    cure = "write --labels '{negative: [LABEL_0], positive: [LABEL_1]}'"
+    try:
+        content = parse_yaml(text)
+    except ValueError as error:
+        raise ConfigError(f"--labels {text!r} cannot be read ({error})", cure=cure) from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"--labels {text!r} is no mapping", cure=cure)
+    return content
+
+
 def _write_study(model: str, probe: str, file: Path) -> Output:
     from raybias.planning.audit import short_name, suited_methods
+    from raybias.providers.predict import is_function_place
 
     if file.exists():
         raise OutputError("is there already", where=str(file), cure="give another --write")
     choose([probe], probes["amazon"].kinds, where="--probe")
-    suited = suited_methods(model)
+    if is_function_place(model):
+        raise ConfigError(
+            "--write is of models, and this is a function",
+            where=model,
+            cure="leave --write out; the audit keeps its study in OUT/study.yaml",
+        )
+    suited = suited_methods(Backbone(id=model))
     quoted = to_yaml({"model": model}, width=10_000).removeprefix("model: ").rstrip("\n")
     template = resources.files("raybias").joinpath("assets/new_study.yaml").read_text("utf-8")
     text = Template(template).substitute(

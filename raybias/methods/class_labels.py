@@ -122,8 +122,8 @@ def label_rule(
             f"method {method!r}: {error}; the model's classes are {', '.join(head.classes)}"
             f"{examples()}",
             where=where,
-            cure=f"say in the study which label each is, such as {error.example} if that is what"
-            " they mean",
+            cure="say which label each is, with --labels and --threshold of `raybias audit` or in a"
+            f" study, such as {error.example} if that is what they mean",
         ) from None
 
 

@@ -156,8 +156,13 @@ class Classify(Method):
             )
         tuned.check_labels(labels, where=where)
 
-    def rule(self, backbone: Backbone, labels: Sequence[str]) -> LabelRule:
-        """Decide which of a study's labels a model's outputs mean; errors as of `fit`."""
+    def rule(
+        self, backbone: Backbone, labels: Sequence[str], *, with_examples: bool = True
+    ) -> LabelRule:
+        """Decide which of a study's labels a model's outputs mean; errors as of `fit`.
+
+        with_examples: whether a message that asks has what the model says of clear sentences.
+        """
         from raybias.engine.published import read_head
 
         return label_rule(
@@ -167,7 +172,7 @@ class Classify(Method):
             thresholds=self.thresholds,
             where=backbone.id,
             method=self.name,
-            examples=lambda: _examples(self._spec(backbone), labels),
+            examples=lambda: _examples(self._spec(backbone), labels) if with_examples else "",
         )
 
     def never_gives(self, label: str) -> bool:

@@ -21,12 +21,14 @@ import numpy as np
 import polars as pl
 
 from raybias.config import Backbone, Scope, Study, TrainingSet, parse_study
+from raybias.config.reading import parse_section
 from raybias.engine.backbone import is_encoder
 from raybias.engine.encoder import load_tokenizer
 from raybias.engine.model_shape import model_shape
 from raybias.errors import ConfigError, DataError, ModelError, OutputError, PlanError
 from raybias.measures.prediction_rows import gap_rows
 from raybias.methods.base import methods, methods_of
+from raybias.methods.classify import Classify
 from raybias.methods.finetuned import Finetuned
 from raybias.methods.label_prompts import ZeroShot
 from raybias.methods.prompted import Prompted, prompted_methods
@@ -35,6 +37,8 @@ from raybias.planning.inventory import duration
 from raybias.planning.prepared import PreparedStudy
 from raybias.probes import sources, training_sentences
 from raybias.probes.design import gap_widths
+from raybias.probes.published.toxicity import LABELS as TOXICITY_LABELS
+from raybias.providers.predict import Predict
 from raybias.schema import ALL, LABELS, PILOT_FILE
 from raybias.seeding import generator
 from raybias.stats.conclusive import refused
@@ -78,14 +82,40 @@ def short_name(*parts: str) -> str:
     return re.sub("[^A-Za-z0-9._-]+", "-", name)[:64].strip("-.")
 
 
-def suited_methods(model: str) -> tuple[str, ...]:
+#: Of each task, the source of its probe and the labels of its classifiers.
+TASKS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "sentiment": ("amazon", LABELS),
+    "toxicity": ("toxicity", TOXICITY_LABELS),
+}
+
+
+def read_task(backbone: Backbone) -> str:
+    """Tell what a finished classifier is of by its labels; any other model is of sentiment."""
+    from raybias.engine.published import has_trained_head
+
+    if isinstance(backbone, Predict):
+        return "sentiment"
+    tuned = tuned_classifier(backbone)
+    if tuned is not None:
+        return next((t for t, (_, labels) in TASKS.items() if labels == tuned.labels), "sentiment")
+    if not has_trained_head(backbone):
+        return "sentiment"
+    for task, (_, labels) in TASKS.items():
+        with suppress(ConfigError):
+            Classify().rule(backbone, labels, with_examples=False)
+            return task
+    return "sentiment"
+
+
+def suited_methods(backbone: Backbone) -> tuple[str, ...]:
     """Choose kinds of methods for a model.
 
-    A trained classification head is measured as it is. Prompts need answers that can be told apart.
+    A finished classifier is measured as it is. Prompts need answers that can be told apart.
     """
     from raybias.engine.published import has_trained_head
 
-    backbone = Backbone(id=model)
+    if isinstance(backbone, Predict):
+        return ("classify",)
     if tuned_classifier(backbone) is not None or has_trained_head(backbone):
         return ("classify",)
     if is_encoder(backbone):
@@ -154,13 +184,17 @@ def ways_of(predictions: pl.DataFrame) -> tuple[Way, ...]:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a model: an attribute of the Amazon templates, and how.
+    """What is asked of a model: an attribute of a probe, and how.
 
+    model: hub id or folder; or the place of a function, `file.py:function`.
     kind: of the method; None chooses by the model and the budget.
     data: local folder of the public data sets.
     ways: of the pilot, the best first.
     looks: at growing samples, each twice as large as the one before.
     margin: the largest gap that does not matter.
+    task: what a finished classifier is of, one of TASKS; None tells it by its labels.
+    reading: options of the method classify.
+    is_function: whether `model` is the place of a function.
     """
 
     model: str
@@ -170,6 +204,9 @@ class Question:
     ways: tuple[Way, ...] = field(default=(), compare=False)
     looks: int = 1
     margin: float | None = None
+    task: str | None = None
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    is_function: bool = False
 
     def __post_init__(self) -> None:
         kinds = [
@@ -186,7 +223,27 @@ class Question:
     @property
     def name(self) -> str:
         """Name of its study and OUT."""
-        return short_name(self.model, self.attribute, *([self.kind] if self.kind else []))
+        task = [] if self.source == "amazon" else [self.source]
+        kind = [self.kind] if self.kind else []
+        model = self.backbone.name if self.is_function else self.model
+        return short_name(model, *task, self.attribute, *kind)
+
+    @cached_property
+    def section(self) -> dict[str, str]:
+        """The model in a study."""
+        return {"predict": self.model} if self.is_function else {"id": self.model}
+
+    @cached_property
+    def backbone(self) -> Backbone:
+        """The model."""
+        kind = Predict if self.is_function else Backbone
+        return parse_section(kind, self.section, where="audit")
+
+    @cached_property
+    def source(self) -> str:
+        """The source of the probe."""
+        source, _ = TASKS[self.task or read_task(self.backbone)]
+        return source
 
     @property
     def unused_head(self) -> str:
@@ -194,7 +251,7 @@ class Question:
         from raybias.engine.published import has_trained_head
 
         unused = self.kind is not None and self.kind != "classify"
-        if not unused or not has_trained_head(Backbone(id=self.model)):
+        if not unused or self.is_function or not has_trained_head(self.backbone):
             return ""
         tunes = issubclass(methods[str(self.kind)], Finetuned)
         fate = "replaced by a new one, which {} tunes" if tunes else "not used by {}"
@@ -210,6 +267,7 @@ class Question:
         same = backbone.id in (self.model, str(Path(self.model).resolve()))
         rules = study.statistics
         same &= attributes == (self.attribute,) and self.kind in (None, method.kind)
+        same &= study.probes[0].source == self.source
         alike = (rules.looks, rules.margin) == (self.looks, self.margin)
         if not (same and alike):
             looks = "" if alike else f", --looks {rules.looks}, --margin {rules.margin}"
@@ -223,7 +281,7 @@ class Question:
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of methods that it may take, tuned ones first."""
-        found = (self.kind,) if self.kind else suited_methods(self.model)
+        found = (self.kind,) if self.kind else suited_methods(self.backbone)
         if self.looks > 1 and not (found := tuple(k for k in found if not methods[k].trains)):
             raise ConfigError(
                 "--looks spares sentences, and tuning costs the same at each look",
@@ -250,7 +308,7 @@ class Question:
         sentences = pool[rows].select("text", "label").with_columns(**names)
         folder.write_table("sentences.parquet", sentences.to_arrow())
         forms = ["raw"]
-        if load_tokenizer(Backbone(id=self.model)).has_chat_template:
+        if load_tokenizer(self.backbone).has_chat_template:
             forms.append("chat")
         ways = [
             {"kind": kind, "name": f"{kind}_{form}", "prompt_format": form, "temperature": 0.0,
@@ -276,8 +334,9 @@ class Question:
         well_read = bool(self.ways) and self.ways[0].accuracy >= _GOOD
 
         def made(method: Mapping[str, Any], limit: int | None) -> Study:
-            data = str(self.folders["amazon"])
-            probe = {"source": "amazon", "data": data, "attributes": [self.attribute]}
+            probe = {"source": self.source, "attributes": [self.attribute]}
+            if self.source in self.folders:
+                probe["data"] = str(self.folders[self.source])
             return self._study([method], probe, **({} if limit is None else {"limit": limit}))
 
         for limit, steps in _TUNED[: 2 if asked and well_read else None]:
@@ -287,7 +346,7 @@ class Question:
                 if steps is not None:
                     method |= {"max_steps": steps, "eval_every": max(20, steps // 8)}
                 yield made(method, limit)
-        read: list[dict[str, Any]] = [{"kind": kind} for kind in ready]
+        read = [{"kind": kind, **(self.reading if kind == "classify" else {})} for kind in ready]
         for kind in asked[:1]:
             way: dict[str, Any] = {"kind": kind}
             if self.ways:
@@ -313,7 +372,7 @@ class Question:
     def _study(self, methods: Any, probe: Mapping[str, Any], **options: Any) -> Study:
         content = {
             "name": self.name,
-            "backbones": [{"id": self.model}],
+            "backbones": [self.section],
             "training": [self._training] if "sst5" in self.folders else [],
             "methods": methods,
             "probes": [probe],
@@ -334,7 +393,8 @@ class Question:
         trained = any(
             methods[kind].trains or issubclass(methods[kind], Prompted) for kind in self.kinds
         )
-        found = {name: self.data / name for name in ("amazon", *(["sst5"] if trained else []))}
+        names = [*(["amazon"] if self.source == "amazon" else []), *(["sst5"] if trained else [])]
+        found = {name: self.data / name for name in names}
         for name, own in found.items():
             if self.data.is_dir() and not own.exists():
                 for each in sorted(filter(Path.is_dir, self.data.iterdir()), reverse=True):

@@ -149,6 +149,13 @@ def predict_section(function: PredictTexts) -> Mapping[str, str]:
     return {"api": "predict", "predict": place}
 
 
+def is_function_place(text: str) -> bool:
+    """Return whether a text is the place of a function, and no folder or model's id."""
+    module, colon, function = text.rpartition(":")
+    is_name = module.endswith(".py") or all(part.isidentifier() for part in module.split("."))
+    return bool(colon) and is_name and function.replace(".", "_").isidentifier()
+
+
 def of_process(spec: Backbone) -> bool:
     """Return whether a backbone is a function of this process, which Ray's workers lack."""
     return isinstance(spec, Predict) and spec.predict.startswith(_LIVE)

@@ -216,8 +216,8 @@ PROBABILITY, NUMBER = TrainedHead(("LABEL_0",), "sigmoid"), TrainedHead(("LABEL_
     [
         (softmax("LABEL_0", "LABEL_1"), LABELS, {},
          "it is not clear which label each class is; the model's classes are LABEL_0, LABEL_1; say"
-         " in the study which label each is, such as {kind: classify, labels: {negative:"
-         ' ["LABEL_0"], positive: ["LABEL_1"]}} if that is what they mean'),
+         " which label each is, with --labels and --threshold of `raybias audit` or in a study,"
+         ' such as {kind: classify, labels: {negative: ["LABEL_0"], positive: ["LABEL_1"]}} if'),
         (softmax("1 star", "2 stars", "3 stars"), LABELS, {},
          'neutral: ["2 stars"], positive: ["3 stars"]}'),
         (softmax("negative", "NEG", "positive"), LABELS, {}, "it is not clear which label each"),

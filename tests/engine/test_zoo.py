@@ -119,11 +119,11 @@ def test_an_encoder_decoder_and_an_adapter_alone_are_refused_with_what_works(
     with pytest.raises(ModelError, match=r"is an encoder-decoder .*; serve it"):
         model_shape(Backbone(id=str(tmp_path / "t5")))
     with pytest.raises(ModelError, match=r"is an encoder-decoder .*; serve it"):
-        suited_methods(str(tmp_path / "t5"))
+        suited_methods(Backbone(id=str(tmp_path / "t5")))
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
     with pytest.raises(ModelError, match="does not name the base model; write its hub id"):
-        suited_methods(str(tmp_path / "adapter"))
+        suited_methods(Backbone(id=str(tmp_path / "adapter")))
 
 
 @pytest.mark.parametrize("field", ["lora_alpha", "r"])

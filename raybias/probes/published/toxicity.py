@@ -19,7 +19,8 @@ from raybias.probes.registries import probe
 from raybias.probes.templates import fill, items_frame
 
 ATTRIBUTES: Final = ("age", "disability", "gender", "nationality", "race", "religion", "sexuality")
-_LABELS: Final = ("harmless", "toxic")
+#: Of its sentences, and of the classifiers that read them.
+LABELS: Final = ("harmless", "toxic")
 
 
 @cache
@@ -31,7 +32,7 @@ def _sentences() -> dict[str, Any]:
 
 def _templates() -> Iterator[tuple[int, str, str]]:
     """Yield the label, id and text of each template: `toxic-threat-1`."""
-    for number, label in enumerate(_LABELS):
+    for number, label in enumerate(LABELS):
         for form, texts in _sentences()["templates"][label].items():
             for place, text in enumerate(texts, start=1):
                 yield number, f"{label}-{form}-{place}", text
@@ -41,7 +42,7 @@ def _templates() -> Iterator[tuple[int, str, str]]:
     "toxicity",
     about="embedded harmless and toxic sentences about people of seven attributes, without slurs",
     kinds=ATTRIBUTES,
-    labels=_LABELS,
+    labels=LABELS,
 )
 def toxicity_items(data: str, attributes: Sequence[str] | None) -> pl.DataFrame:
     """Expand the templates (schema.ITEMS) with the words of every group of the attributes."""
