@@ -93,7 +93,7 @@ FUNCTIONS = {
         *("study", "out", "address", "assume", "peak_tflops", "utilisation", "scale"),
         "skip_unfit",
     ),
-    "probe_items": ("probe",),
+    "probe_items": ("probe", "labels"),
     "run": ("study", "out", "address", "command", "skip_unfit"),
     "serve": ("out", "options"),
     "study_schema": (),
