@@ -114,7 +114,7 @@ def measure(
     from raybias.measures.kind import measure_all
     from raybias.measures.reading import parted, read
     from raybias.probes import question_items
-    from raybias.report.files import rules_of_files
+    from raybias.report.files import describing_files, rules_of_files
     from raybias.report.page import write_estimate_page
     from raybias.stats.classes import positive_of
     from raybias.stats.foreign import Columns
@@ -155,7 +155,7 @@ def measure(
     if counted and report_classes is not None:
         report_classes(counted)
     if out is not None:
-        with Draft(out) as store:
+        with Draft(out) as store, describing_files(() if positive is not None else paths):
             write_estimate_page(
                 store,
                 estimates,

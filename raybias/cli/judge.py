@@ -108,7 +108,7 @@ def measure(
     """
     from raybias.report.design import design_text
     from raybias.report.estimates import text
-    from raybias.report.files import design_of_files
+    from raybias.report.files import describing_files, design_of_files
     from raybias.report.rendering import markdown
     from raybias.stats.checks import StatisticsWarning
     from raybias.stats.metric_table import listed_metrics
@@ -138,7 +138,9 @@ def measure(
     written = (
         f"estimates.csv, .parquet, figures and report.html are in {Store(out).uri}" if out else ""
     )
-    parts = [*said, *text(estimates, scope=scope or "widest")]
+    # A class that is named may be another than the study's.
+    with describing_files(given if positive is None else ()):
+        parts = [*said, *text(estimates, scope=scope or "widest")]
     return Output(apart(parts, written), estimates)
 
 

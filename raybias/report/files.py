@@ -6,7 +6,8 @@ Tables are Parquet (full precision), CSV (the public contract) and Markdown.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from raybias.measures.entries.predictions import estimates_of
 from raybias.measures.kind import kinds, measure_all
 from raybias.measures.reading import read
 from raybias.methods.options import OptionLikelihood
-from raybias.report import cautions
+from raybias.report import cautions, wording
 from raybias.report.design import relative_costs, study_costs
 from raybias.report.judges import judged_methods, read_labels
 from raybias.report.outs import prediction_files, read_items, restated
@@ -66,6 +67,18 @@ def rules_of_files(
     if not found:
         return _stated(Rules.under(profile or "strict", strict=profile != "paper"), stated)
     return _common(found)
+
+
+@contextmanager
+def describing_files(paths: Iterable[object]) -> Iterator[None]:
+    """Name in the body the labels of the study whose OUT files are of, if there is one.
+
+    Studies of several OUTs have the same labels, as `rules_of_files` sees to.
+    """
+    named = [path for path in paths if isinstance(path, str | Path)]
+    out = next(filter(None, map(out_of, named)), None)
+    with nullcontext() if out is None else wording.describing(read_record(Store(out)).study):
+        yield
 
 
 def out_of(path: str | Path) -> str | None:

@@ -48,7 +48,9 @@ CLASSIFY = {"kind": "classify", "labels": {"harmless": "LABEL_0", "toxic": "LABE
 OTHERS = ["atheist", "buddhist", "christian", "hindu", "jewish"]
 
 
-def test_a_planted_group_is_found_and_no_other(toxic: Path) -> None:
+def test_a_planted_group_is_found_and_no_other(
+    toxic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     probe = {"source": "toxicity", "reference_groups": {"religion": OTHERS}}
     results = run(toxic, "mine", backbones=["model"], probes=[probe], methods=[CLASSIFY])
     gaps = results.gaps.collect().filter(score="fpr")
@@ -65,7 +67,7 @@ def test_a_planted_group_is_found_and_no_other(toxic: Path) -> None:
         assert claim not in text.split("How to make it again")[0], claim
     assert "wrongly called toxic" in str(results)
     composition = results.table("composition").collect()
-    assert composition.columns[3:9:1][:3] == ["items_harmless", "items_toxic", "items"]
+    assert composition.columns[3:6] == ["items_harmless", "items_toxic", "items"]
     assert composition["items_harmless"].equals(composition["items_toxic"].rename("items_harmless"))
     record = yaml.safe_load((toxic / "mine-out/study.yaml").read_text())["study"]
     assert record["verbalizer"] == {"harmless": "harmless", "toxic": "toxic"}
@@ -76,9 +78,23 @@ def test_a_planted_group_is_found_and_no_other(toxic: Path) -> None:
     areas = estimates.filter(pl.col("score").is_in(wanted[:3]), attribute="religion")
     lowest = areas.sort("value").group_by("score", maintain_order=True).first()
     assert {*lowest.filter(score="bpsn_auc")["group"]} == {planted_toxicity.GROUP}
+    assert exit_code("measure", toxic / "mine-out") == 0
+    printed = capsys.readouterr()
+    assert "Rates of one class are those of the label toxic." in printed.out
+    assert "called toxic more often" in printed.out
+    assert "benefit: " not in printed.out.replace("benefit: rightly", "")
     # Written again, the same study is resumed.
     again = run(toxic, "mine", backbones=["model"], probes=[probe], methods=[CLASSIFY])
     assert again.gaps.collect().equals(results.gaps.collect())
+
+
+def test_the_papers_profile_is_refused_for_a_finished_study(
+    toxic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probe = {"source": "toxicity", "attributes": ["age"]}
+    run(toxic, "age", backbones=["model"], probes=[probe], methods=[CLASSIFY])
+    assert exit_code("report", toxic / "age-out", "--profile", "paper") == 2
+    assert "the profile paper reproduces studies of negative" in capsys.readouterr().err
 
 
 def test_labels_in_another_order_are_another_study_of_an_out(
