@@ -181,3 +181,31 @@ def test_five_labels_are_asked_for_by_their_words(topics: Path) -> None:
     assert np.isclose(whole["value"][0], accuracy)
     assert {*estimates["score"]} >= {"accuracy"}
     assert "items_five" in results.table("composition").collect().columns
+
+
+def test_a_judge_gives_the_labels_that_its_classes_are_called(
+    topics: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = probe_items(Probe(source="toxicity"))
+    for name, classes in (("judge", ("TOXIC", "Harmless")), ("unnamed", ("LABEL_0", "LABEL_1"))):
+        planted_toxicity.save(topics / name, items, classes)
+    pl.read_csv(topics / "probe.csv").with_columns(label=pl.lit("harmless")).write_csv(
+        topics / "prompts.csv"
+    )
+    content: dict[str, Any] = {
+        "probes": [{"source": "file", "name": "prompts", "data": "prompts.csv"}],
+        "verbalizer": ["harmless", "toxic"],
+    }
+    method = {"kind": "continuation", "seeds": [1], "answer_tokens": 4}
+    judged = [{**method, "judge": {"model": "judge"}}]
+    results = run(topics, "judged", **content, methods=judged)
+    # The judge knows no word of theirs, and gives its first class; long texts it cannot read.
+    labels = results.predictions.collect()["pred"]
+    assert labels.null_count() < len(labels)
+    assert labels.drop_nulls().unique().to_list() == [1]
+    unnamed = [{**method, "judge": {"model": "unnamed"}}]
+    file = studies.write(topics, "unnamed-study", **content, methods=unnamed)
+    assert exit_code("plan", file, "--assume", "cpus=2,memory=8GiB") == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "the classes of the judge" in line
+    assert "are LABEL_0, LABEL_1, and the labels of the study harmless, toxic" in line
