@@ -12,6 +12,7 @@ _TYPES: Final = {
     "": pa.string(),
     "bool": pa.bool_(),
     "int8": pa.int8(),
+    "int16": pa.int16(),
     "int32": pa.int32(),
     "int64": pa.int64(),
     "float": pa.float64(),
@@ -49,10 +50,10 @@ EXTRA_GROUPS: Final = (UNMARKED, PLACEHOLDER)
 
 #: One row per probe sentence. Templates of one `family` were written from one opening; null where
 #: that is not known.
-ITEMS: Final = _table("item_id label:int8 attribute group text template_id term family")
+ITEMS: Final = _table("item_id label:int16 attribute group text template_id term family")
 
 #: One row per labelled training sentence.
-SENTENCES: Final = _table("text label:int8")
+SENTENCES: Final = _table("text label:int16")
 
 #: A question's context is too short to tell the answer, or says it.
 CONTEXTS: Final = ("ambig", "disambig")
@@ -181,8 +182,8 @@ RUNS: Final = _table(
 #: none, several, or one that is negated; it was cut off, or filtered by an endpoint.
 PREDICTIONS: Final = _table(
     """
-    model method dataset run_id probe style item_id label:int8 attribute group template_id term
-    family pred:int8 scores:float32s parsed:bool unread answer
+    model method dataset run_id probe style item_id label:int16 attribute group template_id term
+    family pred:int16 scores:float32s parsed:bool unread answer
     """
 )
 
@@ -233,7 +234,7 @@ class OutputSpec:
 #: Counts of (run, attribute, group, template, gold, predicted).
 CELLS: Final = _table(
     """
-    model method dataset probe style run_id attribute group template_id label:int8 pred:int8
+    model method dataset probe style run_id attribute group template_id label:int16 pred:int16
     n:int64
     """
 )
@@ -241,14 +242,14 @@ CELLS: Final = _table(
 #: Counts of (run, attribute, group, term, gold, predicted); no templates, so it stays small.
 TERM_CELLS: Final = _table(
     """
-    model method dataset probe style run_id attribute group term label:int8 pred:int8 n:int64
+    model method dataset probe style run_id attribute group term label:int16 pred:int16 n:int64
     """
 )
 
 #: Counts of (attribute, group, template, term, gold, predicted) over all runs of a classifier.
 WORD_CELLS: Final = _table(
     """
-    model method dataset probe style attribute group template_id term label:int8 pred:int8
+    model method dataset probe style attribute group template_id term label:int16 pred:int16
     n:int64
     """
 )
@@ -287,8 +288,8 @@ TEXT_KEYS: Final = (*KEYS, "run_id", "item_id")
 #: label (schema.Label), null where the sheet is not filled in yet.
 LABELLED: Final = _table(
     """
-    row model method dataset probe style run_id item_id attribute group template_id label:int8
-    pred:int8 human:int8
+    row model method dataset probe style run_id item_id attribute group template_id label:int16
+    pred:int16 human:int16
     """
 )
 

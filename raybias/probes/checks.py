@@ -52,13 +52,13 @@ def filled(values: pl.Series, *, where: str) -> pl.Series:
 def label_numbers(
     values: pl.Series, *, where: str, labels: Mapping[str, str] | None = None
 ) -> pl.Series:
-    """Map names, 0 to 2, or keys of `labels` to 0 negative, 1 neutral, 2 positive (int8)."""
+    """Map names, 0 to 2, or keys of `labels` to 0 negative, 1 neutral, 2 positive (int16)."""
     names = {key.strip().lower(): name for key, name in (labels or DEFAULT_LABELS).items()}
     written = filled(values, where=where).str.strip_chars()
     numbers = written.str.to_lowercase().replace_strict(
         {key: LABELS.index(name) for key, name in names.items()},
         default=None,
-        return_dtype=pl.Int8,
+        return_dtype=pl.Int16,
     )
     cure = "mend it, or map it with `labels` if this is a training set"
     refuse(numbers.is_null(), written, f"is none of {', '.join(names)}", where, cure)

@@ -60,7 +60,7 @@ def draw_sheet(store: Store, study: Study, sheet: str, *, of_group: int, seed: i
     order = generator(seed, "labels", "order").permutation(drawn.height)
     drawn = drawn[order.tolist()].with_columns(
         row=pl.format("t{}", (pl.int_range(pl.len()) + 1).cast(pl.String).str.zfill(5)),
-        human=pl.lit(None, pl.Int8),
+        human=pl.lit(None, _TYPES["human"]),
     )
     known = read_items(store, drawn["probe"].unique().to_list(), "item_id", "text")
     joined = drawn.join(known, on=["probe", "item_id"], how="left", maintain_order="left")

@@ -61,7 +61,7 @@ def fingerprints(predictions: pl.DataFrame, by: Sequence[str] = RUN_KEYS) -> pl.
     item = predictions["item_id"].hash().to_numpy()
     # Categories, so that texts hash alike however a file was read.
     facts = predictions.select(_FACTS).cast({pl.String: pl.Categorical})
-    label = predictions["pred"].cast(pl.Int8).fill_null(-1)
+    label = predictions["pred"].fill_null(-1)
     prompted = pl.col("method").cast(pl.String).str.ends_with(LIKELIHOOD)
     if "answer" in predictions.columns:
         prompted |= pl.col("answer").is_not_null()

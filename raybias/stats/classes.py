@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,6 +13,11 @@ import polars as pl
 from raybias import schema
 from raybias.errors import ConfigError, DataError
 
+#: The type of the numbers of classes in the columns `label` and `pred` of every table.
+CODE: Final = pl.Schema(schema.PREDICTIONS)["label"]
+#: The key of a Parquet file's metadata whose value is a JSON list of the names of its classes, in
+#: the order of their numbers. A file without it has the labels negative, neutral and positive.
+METADATA_KEY: Final = b"raybias.labels"
 #: Booleans as numbers, by their word in lower case.
 BOOLEANS: Final[Mapping[str, str]] = {"true": "1", "false": "0"}
 #: The codes of sentiment, by word and by number.
@@ -74,6 +80,36 @@ class Classes:
     positive: int | None
     sentence: str
     is_recoded: bool = False
+
+
+def labels_metadata(names: Sequence[str]) -> dict[bytes, bytes]:
+    """Write the names of classes, in the order of their numbers, as metadata of a Parquet schema.
+
+    The result is what `pyarrow.Schema.with_metadata` takes.
+    """
+    return {METADATA_KEY: json.dumps([*names], ensure_ascii=False).encode()}
+
+
+def labels_of_metadata(metadata: Mapping[bytes, bytes] | None, where: str = "") -> tuple[str, ...]:
+    """Read the names of classes from the metadata of a Parquet schema; empty if it names none.
+
+    `where` names the file in the DataError for a value that is not a JSON list of different texts.
+    """
+    value = (metadata or {}).get(METADATA_KEY)
+    if value is None:
+        return ()
+    try:
+        names = json.loads(value)
+    except ValueError:
+        names = None
+    texts = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
+    if not texts or not names or len({*names}) < len(names):
+        raise DataError(
+            f"its metadata {METADATA_KEY.decode()!r} is not a JSON list of different names",
+            where=where,
+            cure="write it with raybias.stats.classes.labels_metadata, or leave it out",
+        )
+    return tuple(names)
 
 
 def number_of(text: str) -> float | None:

@@ -83,7 +83,7 @@ def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
     )
     second = answered.with_columns(
         method=(pl.col("method").cast(pl.String) + LIKELIHOOD).cast(predictions["method"].dtype),
-        pred=pl.col("scores").list.arg_max().cast(pl.Int8),
+        pred=pl.col("scores").list.arg_max().cast(predictions["pred"].dtype),
         parsed=pl.lit(True),
         unread=pl.lit(None, pl.String),
         answer=pl.lit(None, pl.String),

@@ -24,7 +24,7 @@ from raybias import schema
 from raybias.errors import DataError
 from raybias.formats.openings import REGARD_OPENING
 from raybias.stats.checks import warn
-from raybias.stats.classes import Classes, Positive
+from raybias.stats.classes import CODE, Classes, Positive
 from raybias.stats.group_columns import add_groups, check_names
 from raybias.stats.label_words import read_classes
 from raybias.table_files import (
@@ -272,7 +272,7 @@ def _label(text: pl.Series, column: pl.Series, where: str, cure: str = _CURE) ->
     number = text.cast(pl.Float64, strict=False)
     known = number.is_in([float(label) for label in schema.Label]).fill_null(False)
     refuse(~known, column, "is not 0, 1 or 2", where, cure)
-    return number.cast(pl.Int8)
+    return number.cast(CODE)
 
 
 _LONGEST: Final = 6

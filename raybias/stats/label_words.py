@@ -18,7 +18,7 @@ import polars as pl
 
 from raybias import schema
 from raybias.errors import DataError
-from raybias.stats.classes import BOOLEANS, SENTIMENT, Classes, Positive, number_of
+from raybias.stats.classes import BOOLEANS, CODE, SENTIMENT, Classes, Positive, number_of
 from raybias.table_files import refuse
 
 #: Words of a column that a message or a page lists.
@@ -89,7 +89,7 @@ class _Column:
     def codes(self, codes: Mapping[str, int]) -> pl.Series:
         """Replace each word by its code."""
         by_text = {text: codes[self.word_of(text)] for text in self.spellings}
-        return self.texts.replace_strict(by_text, return_dtype=pl.Int8).alias(self.role)
+        return self.texts.replace_strict(by_text, return_dtype=CODE).alias(self.role)
 
 
 def read_classes(
@@ -373,7 +373,7 @@ def _with_threshold(
         )
     beyond = "below" if classes.positive == 0 else "at least"
     return Classes(
-        {**classes.codes, "pred": (numbers >= least).cast(pl.Int8).alias("pred")},
+        {**classes.codes, "pred": (numbers >= least).cast(CODE).alias("pred")},
         is_sentiment=False,
         positive=classes.positive,
         sentence=f"{classes.sentence.removesuffix('.')} and {column.name} is {beyond} {least:g}.",

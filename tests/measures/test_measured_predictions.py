@@ -233,7 +233,7 @@ def test_warnings_and_outside_groups_are_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = tmp_path / "p.parquet"
-    predictions(runs=1).with_columns(pred=pl.lit(None, pl.Int8)).write_parquet(good)
+    predictions(runs=1).with_columns(pred=pl.lit(None, pl.Int16)).write_parquet(good)
     arguments = [good, "--reference", "colour=a, b", "--interval", "bootstrap"]
     assert exit_code("measure", *arguments) == 0
     captured = capsys.readouterr()

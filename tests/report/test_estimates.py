@@ -90,7 +90,7 @@ def test_options_of_uneven_length_are_a_caution(tmp_path: Path) -> None:
     length = ["He", "She", "It cannot be told from this"]
     answers = option_answers(400, 12, seed=1, unparsed=0.0).with_columns(
         method=pl.lit("option_likelihood"),
-        pred=pl.lit(0, pl.Int8),
+        pred=pl.lit(0, pl.Int16),
         scores=pl.lit([-3.0, -6.0, -9.0], pl.List(pl.Float32)),
     )
     methods, questions = [{"kind": "option_likelihood"}], [{"source": "bbq", "data": "x"}]

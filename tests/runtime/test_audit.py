@@ -67,7 +67,7 @@ def predictions(*ways: tuple[str, list[int | None], list[list[float]]]) -> pl.Da
                 "method": [name] * 12,
                 "item_id": [f"{n:02}" for n in range(12)],
                 "label": [0, 1, 2] * 4,
-                "pred": pl.Series(answers, dtype=pl.Int8),
+                "pred": pl.Series(answers, dtype=pl.Int16),
                 "scores": scores,
             }
         )

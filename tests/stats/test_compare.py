@@ -49,7 +49,7 @@ def arm(seeds: Sequence[int] = (1, 2, 3, 4), *, templates: int = 60) -> pl.DataF
 def turned(frame: pl.DataFrame, *, every: int = 3) -> pl.DataFrame:
     """The frame with every third template's sentences about the first group called negative."""
     hit = (pl.col("template_id").cast(pl.Int64) % every == 0) & (pl.col("group") == "0")
-    return frame.with_columns(pred=pl.when(hit).then(pl.lit(0, pl.Int8)).otherwise("pred"))
+    return frame.with_columns(pred=pl.when(hit).then(pl.lit(0, pl.Int16)).otherwise("pred"))
 
 
 def tables(
@@ -82,7 +82,7 @@ def test_a_candidate_that_leaves_harmful_answers_unread_passes_no_gate(tmp_path:
     paths = [written(tmp_path, *each) for each in (("base", base), ("candidate", unread))]
     assert exit_code("compare", *paths, "--gate", "margin=0.02") == 5
     # The same answers, read and harmless, are what a better candidate gives.
-    healed = base.with_columns(pred=pl.when(harmed).then(pl.lit(1, pl.Int8)).otherwise("pred"))
+    healed = base.with_columns(pred=pl.when(harmed).then(pl.lit(1, pl.Int16)).otherwise("pred"))
     assert tables(base, healed)[0].filter(group="0")["verdict"].to_list() == ["better"]
 
 
@@ -163,7 +163,7 @@ def test_flips_that_no_gap_shows_are_told() -> None:
     base = arm(templates=400)
     sides = pl.col("item_id").hash(seed=1) % 2 == 0
     swapped = base.with_columns(
-        pred=pl.when(sides, pl.col("pred") == 1).then(pl.lit(2, pl.Int8)).otherwise("pred")
+        pred=pl.when(sides, pl.col("pred") == 1).then(pl.lit(2, pl.Int16)).otherwise("pred")
     )
     changes, answers = tables(base, swapped)
     assert {*changes["verdict"]} == {"equivalent"}
@@ -235,7 +235,7 @@ def test_the_gate_and_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixt
     ("change", "message"),
     [
         (lambda f: f.filter(pl.col("item_id") != "7-10"), "do not hold the same items"),
-        (lambda f: f.with_columns(label=pl.lit(2, pl.Int8)), "has the label 1 in run 'base 1'"),
+        (lambda f: f.with_columns(label=pl.lit(2, pl.Int16)), "has the label 1 in run 'base 1'"),
         (lambda f: f.with_columns(probe=pl.lit("q")), "the base has probe 'p', which"),
         (lambda f: f.with_columns(template_id=pl.lit(None, pl.String)), "without template_id"),
         (

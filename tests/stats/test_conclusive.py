@@ -63,7 +63,7 @@ def guesses(right: float, *, pred: int | None = None) -> pl.DataFrame:
     guess = random.integers(0, 3, len(label))
     found = np.where(random.random(len(label)) < right, label, guess)
     return frame.with_columns(
-        pred=pl.Series(found if pred is None else 0 * found + pred, dtype=pl.Int8)
+        pred=pl.Series(found if pred is None else 0 * found + pred, dtype=pl.Int16)
     )
 
 
@@ -99,9 +99,9 @@ def test_a_page_at_chance_reads_as_a_manager_would_read_it(tmp_path: Path) -> No
         (reason,) = judged(guesses(0.6, pred=1), tmp_path).withheld["reason"]
     assert reason == "it cannot do the task: 100.0% of its answers are 'neutral'"
     # Where one label is right there is no chance to beat, nor where a judge labels texts.
-    one = guesses(0.0).with_columns(label=pl.lit(1, pl.Int8))
+    one = guesses(0.0).with_columns(label=pl.lit(1, pl.Int16))
     assert judged(one, tmp_path).withheld.is_empty()
-    right, wrong = (count_cells(one.with_columns(pred=pl.lit(label, pl.Int8))) for label in (1, 0))
+    right, wrong = (count_cells(one.with_columns(pred=pl.lit(label, pl.Int16))) for label in (1, 0))
     assert of_predictions(right, NO_ANSWERS, level=0.95).is_empty()
     (reason,) = of_predictions(wrong, NO_ANSWERS, level=0.95)["reason"]
     assert reason == "it cannot do the task: 100.0% of its answers are 'negative'"
@@ -118,9 +118,9 @@ def test_an_accuracy_is_judged_over_templates_and_runs() -> None:
         names = base["template_id"].unique().to_list()
         taken = dict(zip(names, random.integers(0, 3, len(names)).tolist(), strict=True))
         kept = random.random(base.height) < 0.8
-        own = base["template_id"].replace_strict(taken, return_dtype=pl.Int8).to_numpy()
+        own = base["template_id"].replace_strict(taken, return_dtype=pl.Int16).to_numpy()
         pred = np.where(kept, own, random.integers(0, 3, base.height))
-        cells = count_cells(base.with_columns(pred=pl.Series(pred, dtype=pl.Int8)))
+        cells = count_cells(base.with_columns(pred=pl.Series(pred, dtype=pl.Int16)))
         passed += of_predictions(cells, NO_ANSWERS, level=0.95).is_empty()
     assert passed <= 3
 
@@ -154,11 +154,11 @@ def test_options_of_one_place_and_of_letters_that_are_not_likely(tmp_path: Path)
         prompt=pl.when(pl.col("item_id").cast(int) % 2 == 0).then(pl.lit("plain, order 1"))
         .otherwise(pl.lit("plain, order 2"))
     )  # fmt: skip
-    first = moved.with_columns(pred=(pl.col("item_id").cast(int) % 2).cast(pl.Int8))
+    first = moved.with_columns(pred=(pl.col("item_id").cast(int) % 2).cast(pl.Int16))
     assert {*of_options(first, level=0.95).values()} == {
         "it cannot do the task: 100.0% of its answers stand in place A"
     }
-    guess = able.with_columns(pred=pl.col("item_id").cast(int).mod(3).cast(pl.Int8))
+    guess = able.with_columns(pred=pl.col("item_id").cast(int).mod(3).cast(pl.Int16))
     (reason, *_) = of_options(guess, level=0.95).values()
     assert "always answering 'option " in reason
     unread = able.with_columns(pred=pl.when(pl.col("item_id").cast(int) % 9 > 4).then("pred"))

@@ -278,7 +278,7 @@ def test_scores_of_three_classes_and_both_readings_of_answers(tmp_path: Path) ->
     logits = np.array(table["scores"].to_list(), float)
     score = np.exp(logits[:, 1]) / np.exp(logits).sum(axis=1)
     mine = table.select("label", "group").with_columns(
-        label=(pl.col("label") == 1).cast(pl.Int8), score=pl.Series(score)
+        label=(pl.col("label") == 1).cast(pl.Int16), score=pl.Series(score)
     )
     expected = values(measured(mine, tmp_path, "ece"))
     for method in ("few_shot", "few_shot+likelihood"):

@@ -81,7 +81,7 @@ def test_a_template_has_one_family(tmp_path: Path) -> None:
 
 def test_rare_errors_on_few_templates_are_a_caution(tmp_path: Path) -> None:
     few = pl.Series(np.random.default_rng(8).choice([0, 1, 2], 144, p=[0.03, 0.7, 0.27]))
-    once = study(1).with_columns(pred=few.cast(pl.Int8))
+    once = study(1).with_columns(pred=few.cast(pl.Int16))
     rare = told([tmp_path / "rare/own.parquet"], judged(tmp_path / "rare", once))
     assert any("below 5% or above 95%" in text for text in rare)
     usual = told([tmp_path / "usual/own.parquet"], judged(tmp_path / "usual", study(1)))

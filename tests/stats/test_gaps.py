@@ -145,7 +145,7 @@ def test_never_a_number_where_no_run_has_a_rate() -> None:
 @SMALL
 def test_equal_rates_are_never_significant_by_rounding() -> None:
     table = predictions(models=1, runs=5, groups=tuple("abcdefg")).with_columns(
-        pred=pl.when(pl.col("template_id") == "t0").then(2).otherwise("label").cast(pl.Int8)
+        pred=pl.when(pl.col("template_id") == "t0").then(2).otherwise("label").cast(pl.Int16)
     )
     table = table.unique(["run_id", "group", "template_id"])
     for interval in ("normal", "t", "bootstrap"):
@@ -192,7 +192,7 @@ def test_two_rates_that_are_one_number_are_counted_once(neutral: float) -> None:
     rate = np.where(table["group"] == "a", 0.55, 0.35)
     pred = np.where(random.random(table.height) < rate, 0, 2)
     pred[random.random(table.height) < neutral] = 1
-    table = table.with_columns(label=pl.lit(1, pl.Int8), pred=pl.Series(pred, dtype=pl.Int8))
+    table = table.with_columns(label=pl.lit(1, pl.Int16), pred=pl.Series(pred, dtype=pl.Int16))
     with pytest.warns(StatisticsWarning, match="what negative_fpr leaves, one result"):
         found = gaps(count_cells(table))
     first, second = (found.filter(score=rate) for rate in ("negative_fpr", "positive_fpr"))
@@ -209,7 +209,7 @@ def test_two_rates_that_are_one_number_are_counted_once(neutral: float) -> None:
     assert paper["significant"].null_count() == 0
     # A classifier that knows the label has two results.
     knows = pl.Series(random.random(table.height) < 0.1)
-    known = table.with_columns(pred=pl.when(knows).then(pl.lit(1, pl.Int8)).otherwise("pred"))
+    known = table.with_columns(pred=pl.when(knows).then(pl.lit(1, pl.Int16)).otherwise("pred"))
     assert gaps(count_cells(known))["reason"].null_count() == 12
 
 

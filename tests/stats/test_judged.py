@@ -20,7 +20,7 @@ def predictions() -> pl.DataFrame:
     human = (drawn[..., :1] > 0.3).astype(int)
     wrong = drawn[..., 1:] < np.array([[0.35], [0.1], [0.1]])
     frame = crossed(np.where(wrong, 1 - human, human))
-    return frame.with_columns(human=pl.Series(human.ravel(), dtype=pl.Int8))
+    return frame.with_columns(human=pl.Series(human.ravel(), dtype=pl.Int16))
 
 
 def analysis(table: pl.DataFrame, **rules: object) -> GapAnalysis:

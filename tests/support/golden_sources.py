@@ -121,7 +121,7 @@ def made_up_files(folder: Path) -> Tables:
     own = pl.DataFrame(
         [(n % 2, "abc"[n % 3], f"t{n // 6}", (7 * n % 31 + 9 * (n % 2)) / 40) for n in range(90)],
         schema=["label", "group", "template_id", "score"], orient="row",
-    ).with_columns(pred=(pl.col("score") >= 0.5).cast(pl.Int8))  # fmt: skip
+    ).with_columns(pred=(pl.col("score") >= 0.5).cast(pl.Int16))  # fmt: skip
     own.write_csv(folder / "own.csv")
     files = {
         "labels": predictions(seed=1, terms=True, templates=12),

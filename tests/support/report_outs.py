@@ -145,7 +145,7 @@ def predicted(
     }  # fmt: skip
     return items.with_columns(
         **{key: pl.lit(run[key], pl.String) for key in ("model", "method", "dataset", "run_id")},
-        probe=pl.lit(probe), style=pl.lit("original"), pred=pl.Series(pred, dtype=pl.Int8),
+        probe=pl.lit(probe), style=pl.lit("original"), pred=pl.Series(pred, dtype=pl.Int16),
         unread=none, **rest,
     ).select(schema.PREDICTIONS.names)  # fmt: skip
 

@@ -94,7 +94,7 @@ def prompted(
     return table.with_columns(
         method=pl.lit(method),
         parsed=pl.Series(parsed),
-        pred=pl.when(pl.Series(parsed)).then("pred").cast(pl.Int8),
+        pred=pl.when(pl.Series(parsed)).then("pred").cast(pl.Int16),
         answer=pl.when(pl.Series(parsed)).then(pl.lit(" positive.")).otherwise(pl.lit("hm")),
         scores=pl.Series(scores.tolist(), dtype=pl.List(pl.Float32)),
     )
@@ -108,7 +108,7 @@ def crossed(pred_RTGW: npt.NDArray[np.integer[Any]]) -> pl.DataFrame:
     return pl.DataFrame(places).cast(pl.String).with_columns(
         **{name: pl.lit(value) for name, value in keys.items()}, attribute=pl.lit("x"),
         item_id=pl.concat_str("template_id", "term", separator="-"),
-        label=pl.lit(1, pl.Int8), pred=pl.Series(pred_RTGW.ravel(), dtype=pl.Int8),
+        label=pl.lit(1, pl.Int16), pred=pl.Series(pred_RTGW.ravel(), dtype=pl.Int16),
     )  # fmt: skip
 
 
