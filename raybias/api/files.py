@@ -179,7 +179,7 @@ def _measure_predictions(
     from raybias.measures.entries.predictions import Asked, measure_predictions
     from raybias.report.files import out_of
     from raybias.stats.checks import StatisticsWarning
-    from raybias.stats.predictions import classes_of, sources
+    from raybias.stats.predictions import classes_of, sources, with_classes
 
     paths = [str(each) for each in predicted if not isinstance(each, pl.DataFrame)]
     outs = [*dict.fromkeys(filter(None, map(out_of, paths)))]
@@ -187,13 +187,15 @@ def _measure_predictions(
         warnings.warn(in_words(changed), StatisticsWarning, stacklevel=2)
     files = sources(predicted, columns)
     classes = classes_of(files, columns.positive)
+    files = with_classes(files, classes)
     published = any(file.is_paper_tsv for file in files)
     wanted = Asked(
         rules=rules,
         metrics=metrics,
         background=background,
         positive=classes.positive,
-        sentiment=classes.is_sentiment or bool(outs) or published,
+        sentiment=classes.is_sentiment or published or (bool(outs) and not classes.sentence),
+        classes=classes.names,
     )
     return measure_predictions(files, wanted), classes.sentence
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from raybias.measures.class_rows import CLASS
 from raybias.measures.kind import kinds
 from raybias.measures.prediction_rows import BY, KIND, gap_rows, under
 from raybias.report import wording
@@ -58,8 +59,12 @@ def write_statement(
     names the class whose rates are shown.
     """
     gaps = gap_rows(estimates, scope)
+    predicted = [part for part in parts if part["kind"] == KIND]
     parts = [part for part in parts if part["kind"] != KIND]
     said = findings(gaps) or conclusion(gaps) if gaps.height else []
+    by_class = estimates.filter(pl.col("condition").str.starts_with(CLASS)).height > 0
+    if by_class:
+        said += [text for part in predicted for text in part["said"] if "by class" in text]
     said += [text for part in parts for text in (*part["unable"], *part["said"])]
     tables = [*_group_tables(estimates, scope)]
     selected = [shown for score, shown in tables if score == _SELECTED]
@@ -77,7 +82,10 @@ def write_statement(
             *(selected or [shown for _, shown in tables]),
             *(shown for part in parts for shown in part["tables"]),
         ],
-        "folded": [shown for score, shown in tables if selected and score != _SELECTED],
+        "folded": [
+            *(shown for score, shown in tables if selected and score != _SELECTED),
+            *(shown for part in predicted if by_class for shown in part["tables"]),
+        ],
         "covers": [part["cover"] for part in parts],
         "cautions": cautions,
         "provenance": provenance,

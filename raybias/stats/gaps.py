@@ -79,6 +79,7 @@ def gap_analysis(counts: Counts, rules: Rules) -> GapAnalysis:
         level=rules.level,
         judged=rules.judged,
         unanswered=counts.unanswered,
+        labels=counts.labels,
     )
     return GapAnalysis(counts, rules, withheld)
 

@@ -16,8 +16,16 @@ import pyarrow.parquet as pq
 
 from raybias import schema
 from raybias.errors import DataError
+from raybias.stats import sentiment
 from raybias.stats.checks import warn
-from raybias.stats.classes import Classes, Positive, common_classes, own_classes
+from raybias.stats.classes import (
+    Classes,
+    Positive,
+    codes_of,
+    common_classes,
+    labels_of_metadata,
+    own_classes,
+)
 from raybias.stats.foreign import (
     EXTRA,
     PAPER_LABELS,
@@ -97,6 +105,19 @@ class Source:
         plain = {"label", "group"} <= names and not names.isdisjoint(("pred", "score"))
         return self.columns.are_named or (plain and not names.issuperset(_REQUIRED))
 
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The names of classes in the file's metadata; empty if it has none."""
+        if self.table is not None or self.parts or not self.name.endswith(".parquet"):
+            return ()
+        path = self.store.path(self.name)
+        with (
+            self.store.reading(self.name, "as predictions"),
+            self.store.fs.open_input_file(path) as stream,
+        ):
+            metadata = pq.read_metadata(stream).metadata
+        return labels_of_metadata(metadata, self.uri)
+
     def read_foreign(self) -> pl.DataFrame:
         """Read a table of others whole: schema.PREDICTIONS, and the columns of `EXTRA`."""
         table = self._read_columns()
@@ -121,8 +142,8 @@ class Source:
             renamed = self._renamed(columns, where)
             used = self.columns.used([renamed.get(each, each) for each in columns], where)
             chosen = [each for each in columns if renamed.get(each, each) in used]
-            frame = read_frame(self.store, name, chosen)
-            frames.append(frame.rename(renamed, strict=False))
+            frame = read_frame(self.store, name, chosen).rename(renamed, strict=False)
+            frames.append(self._with_names(frame))
             if frames[-1].schema != frames[0].schema:
                 raise DataError(
                     "has other columns than the first file of its table",
@@ -130,6 +151,18 @@ class Source:
                     cure="give each table a folder of its own",
                 )
         return pl.concat(frames)
+
+    def _with_names(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Replace the numbers of classes by their names, if the file's metadata has names."""
+        columns = [name for name in (self.columns.label, self.columns.pred) if name in frame]
+        if not self.labels or not all(frame[name].dtype.is_integer() for name in columns):
+            return frame
+        for name in columns:
+            _refuse_unknown(frame[name], len(self.labels), self.uri)
+        names = dict(enumerate(self.labels))
+        return frame.with_columns(
+            pl.col(name).replace_strict(names, return_dtype=pl.String) for name in columns
+        )
 
     def _renamed(self, columns: Sequence[str], where: str) -> dict[str, str]:
         """Map columns to their known names, but for capitals and blanks around."""
@@ -190,16 +223,29 @@ def classes_of(files: Sequence[Source], positive: Positive) -> Classes:
     Raises DataError: as `Source.read_foreign`, or files whose labels differ.
     """
     by_file = {file.uri: file.read_classes() for file in files if file.is_foreign}
-    others = [file.uri for file in files if not file.is_foreign]
-    if not by_file:
-        return own_classes(positive)
-    if others and positive.is_named:
+    others = [file for file in files if not file.is_foreign]
+    if by_file and others and positive.is_named:
         raise DataError(
             "is no table of others, and its class is named otherwise",
-            where=others[0],
+            where=others[0].uri,
             cure="measure the files one by one",
         )
-    return common_classes(by_file)
+    own = {file.uri: own_classes(positive, file.labels) for file in others}
+    if not by_file:
+        return common_classes(own)
+    # Files of our own without names of classes can be of those of the tables.
+    named = {uri: classes for uri, classes in own.items() if classes.sentence}
+    return common_classes({**by_file, **named})
+
+
+def with_classes(files: Sequence[Source], classes: Classes) -> list[Source]:
+    """Let tables that are measured by class together number their classes alike."""
+    return [
+        replace(file, columns=replace(file.columns, classes=classes.names))
+        if file.is_foreign and classes.names
+        else file
+        for file in files
+    ]
 
 
 def _expand(path: str) -> list[Source]:
@@ -278,6 +324,7 @@ def _frames(source: Source, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         with source.store.fs.open_input_file(path) as stream:
             metadata = pq.read_metadata(stream)
             layout = _layout(metadata, source.uri)
+            names = labels_of_metadata(metadata.metadata, source.uri)
             # As dictionaries, texts that repeat are read several times as fast.
             kinds = {field.name: field.type for field in layout if field.name in _REPEATED}
             texts = [name for name, kind in kinds.items()
@@ -292,9 +339,10 @@ def _frames(source: Source, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
                 table = pa.table(batch.replace_schema_metadata(None))
                 table.validate(full=True)
                 frame = _selected(pl.DataFrame(table), wanted)
-                _check(frame, source.uri, row)
+                _check(frame, source.uri, row, len(names or sentiment.NAMES))
                 frame = rename_reserved(frame, POOLED, source.uri, warn)
-                yield frame.cast({name: _TYPES[name] for name in _NUMBERS})
+                frame = frame.cast({name: _TYPES[name] for name in _NUMBERS})
+                yield _of_one_class(frame, source.columns.positive, names)
                 row += frame.height
             if row != metadata.num_rows:
                 raise pa.ArrowInvalid(f"{row} rows, not {metadata.num_rows}")
@@ -309,7 +357,11 @@ def _layout(metadata: pq.FileMetaData, where: str) -> pa.Schema:
     for name in _NUMBERS:
         kind = layout.field(name).type
         if not pa.types.is_integer(kind):
-            raise DataError(f"{name} is {kind}, not integer", where=where, cure="use 0, 1 and 2")
+            raise DataError(
+                f"{name} is {kind}, not integer",
+                where=where,
+                cure="use the numbers of the classes, or read it as a table of your own with --by",
+            )
     if not metadata.num_rows:
         raise DataError("holds no predictions", where=where, cure="leave it out")
     return layout
@@ -335,17 +387,39 @@ def _column(name: str, layout: pl.Schema) -> pl.Expr:
 #: What makes a row bad; `pred` may be null (no label could be read), nothing else.
 _BAD: Final = {
     **{(name, "is missing"): pl.col(name).is_null() for name in _REQUIRED if name != "pred"},
-    **{
-        (name, "is not 0, 1 or 2"): ~pl.col(name).is_between(min(schema.Label), max(schema.Label))
-        for name in _NUMBERS
-    },
     **{(name, "is empty"): pl.col(name) == "" for name in ("attribute", "group")},
 }
 
 
-def _check(rows: pl.DataFrame, where: str, offset: int) -> None:
-    """Refuse the first bad row."""
+def _check(rows: pl.DataFrame, where: str, offset: int, classes: int) -> None:
+    """Refuse the first bad row, or the first label that is not one of so many classes."""
     if rows.select(pl.any_horizontal(*_BAD.values()).any()).item():
         for (name, problem), wrong in _BAD.items():
             bad = rows.select(wrong.fill_null(False)).to_series()
-            refuse(bad, rows[name], problem, where, "mend the row or leave it out", offset=offset)
+            cure = "correct the row or leave it out"
+            refuse(bad, rows[name], problem, where, cure, offset=offset)
+    for name in _NUMBERS:
+        _refuse_unknown(rows[name], classes, where, offset)
+
+
+def _refuse_unknown(column: pl.Series, classes: int, where: str, offset: int = 0) -> None:
+    """Refuse the first number that is not one of so many classes; missing ones are allowed."""
+    numbers = "0, 1 or 2" if classes == 3 else f"from 0 to {classes - 1}"
+    cure = (
+        "correct the row; or, if the file has other classes, read it as a table of your own with "
+        "--by group, or name them in its metadata (docs/metrics.md)"
+    )
+    unknown = ~column.is_between(0, classes - 1).fill_null(True)
+    refuse(unknown, column, f"is not {numbers}", where, cure, offset=offset)
+
+
+def _of_one_class(frame: pl.DataFrame, positive: Positive, names: Sequence[str]) -> pl.DataFrame:
+    """Write the class that a user names as 1 and others as 0, in a file with named classes."""
+    if not positive.is_named or len(names) < 3 or tuple(names) == sentiment.NAMES:
+        return frame
+    chosen = [*codes_of(positive, names)]
+    coded = [pl.col(name).is_in(chosen).cast(_TYPES[name]) for name in _NUMBERS]
+    frame = frame.with_columns(coded)
+    if "scores" in frame.columns:
+        frame = frame.with_columns(scores=pl.lit(None, frame["scores"].dtype))
+    return frame
