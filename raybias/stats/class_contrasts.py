@@ -12,12 +12,17 @@ further out, since the noise of squares adds up; its ends are square roots of th
 seminorm, so it differs from the true one by no more than the range of the errors of the gaps: the
 interval is the estimate plus and minus the percentile of the range of the draws' deviations.
 
+Draws of a few rows that are nearly all alike vary too little by chance. Where rows are independent
+items, a recall with fewer than five rows of either outcome varies in the draws at least as one with
+one more row of each (Laplace), as it does in the intervals of rates (`scopes`).
+
 Shapes: B draws, K classes, G groups, R runs, T units.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,9 +36,12 @@ import polars as pl
 from raybias import schema
 from raybias.config import Statistics
 from raybias.schema import TABLE
+from raybias.seeding import generator
 from raybias.stats.bootstrap import Weights, percentile_interval
 from raybias.stats.components import Doubles
 from raybias.stats.contrasts import mean_of_known, ratio, spread
+from raybias.stats.foreign import BLOCK
+from raybias.stats.scopes import FEW
 
 #: Products of weights and counts of all draws, and the fewest draws that this leaves.
 _PRODUCTS: Final = 4_000_000_000
@@ -50,6 +58,8 @@ class Recalls:
     """Values of schema.TABLE."""
     groups: tuple[str, ...]
     in_mean_G: npt.NDArray[np.bool_]
+    are_items: bool
+    """Whether units are blocks of independent items."""
     items_TRGK: Doubles
     """Rows of each class."""
     hits_TRGK: Doubles
@@ -67,20 +77,50 @@ class Recalls:
         runs = self.items_TRGK.shape[1]
         return (self.items_TRGK.sum(axis=(0, 1, 3)) / runs).astype(np.int64)
 
-    def drawn(self, rules: Statistics) -> Iterator[Doubles]:
-        """Yield recalls [B, G, K]: first those of the table [1, G, K], then of some draws each."""
-        units, runs, groups, classes = self.items_TRGK.shape
-        yield self._recalls(np.ones((1, runs)), np.ones((1, units)))
+    def drawn(self, rules: Statistics) -> Doubles:
+        """Compute recalls [1 + B, G, K]: those of the table, then those of the draws."""
+        units, runs, *_ = self.items_TRGK.shape
+        table_1GK = self._recalls(np.ones((1, runs)), np.ones((1, units)))
         if not self.scope:
-            return
+            return table_1GK
+        draws_BGK = np.concatenate([*self._draws(rules)])
+        if self.are_items:
+            draws_BGK += self._missing_noise(draws_BGK, rules.bootstrap_seed)
+        return np.concatenate([table_1GK, draws_BGK])
+
+    def _draws(self, rules: Statistics) -> Iterator[Doubles]:
+        """Yield recalls [B, G, K] of some draws each."""
+        units, runs, groups, classes = self.items_TRGK.shape
         most = max(_LEAST_DRAWS, _PRODUCTS // self.items_TRGK.size)
-        key = (rules.bootstrap_seed, self.keys[schema.KEYS.index("probe")], self.keys[-1])
+        key = (rules.bootstrap_seed, *self._place)
         weights = Weights((runs, units), min(rules.bootstrap_draws, most), key, "sentences")
         step = max(1, _ENTRIES // (runs * groups * classes))
         for _, runs_BR, units_BT in weights.chunks():
             for start in range(0, len(runs_BR), step):
                 some = slice(start, start + step)
                 yield self._recalls(runs_BR[some].astype(float), units_BT[some].astype(float))
+
+    @property
+    def _place(self) -> tuple[str, str]:
+        """The probe and the attribute, which name the random state of draws."""
+        return self.keys[schema.KEYS.index("probe")], self.keys[-1]
+
+    def _missing_noise(self, draws_BGK: Doubles, seed: int) -> Doubles:
+        """Draw what recalls of few rows vary less than with one more row of each outcome."""
+        runs = self.items_TRGK.shape[1]
+        items_GK, hits_GK = (
+            counts.sum(axis=(0, 1)) / runs for counts in (self.items_TRGK, self.hits_TRGK)
+        )
+        share_GK = (hits_GK + 1) / (items_GK + 2)
+        least_GK = share_GK * (1 - share_GK) / np.maximum(items_GK, 1)
+        few_GK = np.minimum(hits_GK, items_GK - hits_GK) < FEW
+        with warnings.catch_warnings():
+            # A class that no draw has keeps no recall.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            variance_GK = np.nan_to_num(np.nanvar(draws_BGK, axis=0))
+        missing_GK = np.where(few_GK, np.maximum(least_GK - variance_GK, 0), 0)
+        random = generator(seed, "bootstrap", *self._place, "few rows")
+        return random.standard_normal(draws_BGK.shape) * np.sqrt(missing_GK)
 
     def _recalls(self, runs_BR: Doubles, units_BT: Doubles) -> Doubles:
         """Average the recalls of runs [B, G, K] by these weights; NaN without rows."""
@@ -121,6 +161,7 @@ def lay_out_recalls(counts: pl.DataFrame, inside: pl.DataFrame, classes: int) ->
             tuple(names.values()),
             tuple(map(str, groups)),
             np.array(in_mean, bool),
+            all(unit.startswith(BLOCK) for unit in units),
             items.astype(float),
             hits.astype(float),
         )
@@ -147,7 +188,7 @@ def summaries(recalls: Recalls, rules: Statistics) -> Iterator[ClassSummary]:
     Yields `rms_tpr_gap` and `range_tpr_gap` of each group and of all groups. There is no interval
     if nothing varies, and no value if no class has a gap.
     """
-    recall_BGK = np.concatenate([*recalls.drawn(rules)])
+    recall_BGK = recalls.drawn(rules)
     alone = recalls.in_mean_G.sum() == 1
     for group in range(len(recalls.groups)):
         if not (alone and recalls.in_mean_G[group]):
