@@ -187,7 +187,7 @@ def _measure_predictions(
         warnings.warn(in_words(changed), StatisticsWarning, stacklevel=2)
     files = sources(predicted, columns)
     classes = classes_of(files, columns.positive)
-    files = with_classes(files, classes)
+    files = with_classes(files, classes.names)
     published = any(file.is_paper_tsv for file in files)
     wanted = Asked(
         rules=rules,

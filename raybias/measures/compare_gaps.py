@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from scipy import stats
 
 from raybias import config, schema
 from raybias.errors import DataError
+from raybias.measures.class_rows import CLASS
 from raybias.measures.compare import (
     COMPARED,
     Row,
@@ -40,7 +42,7 @@ from raybias.stats.components import ROUNDING, Doubles, MeanEstimate, mean_squar
 from raybias.stats.conclusive import of_predictions
 from raybias.stats.counts import answers, count_cells
 from raybias.stats.intervals import Rules
-from raybias.stats.metric import Share, counted_by, shares
+from raybias.stats.metric import THE_CLASS, Share, counted_by, shares
 from raybias.stats.metric_files import as_class
 from raybias.stats.scopes import (
     GapTable,
@@ -58,6 +60,10 @@ from raybias.table_files import conformed
 #: often than they say (`benchmarks/coverage.py`) unless the noise of cells counts twice.
 _ENOUGH_RUNS: Final = 5
 _DRAWS: Final = 100_000
+#: Rates that are compared for each of more than two classes.
+OF_EACH_CLASS: Final = ("tpr", "fpr")
+#: The number of the other classes, where one is measured.
+_OTHER: Final = 0
 _OTHERS: Final = ("model", "method", "dataset", "style")
 #: A row per attribute: how many answers differ.
 ANSWERS: Final = pl.Schema(
@@ -74,18 +80,26 @@ ANSWERS: Final = pl.Schema(
 
 
 def compare_predictions(
-    arms: Sequence[Matched], rules: Rules, *, margin: float, kinds: int = 1
+    arms: Sequence[Matched],
+    rules: Rules,
+    *,
+    margin: float,
+    kinds: int = 1,
+    by_class: Sequence[Matched] = (),
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Judge the change of every gap of matched arms, and count the answers that change.
 
-    A change within `margin` does not matter. The bands share the error with those of `kinds` - 1
-    other kinds of answers. Gives `COMPARED` (`score` is the rate) and `ANSWERS`.
+    `by_class` are the arms of `split_classes`, if there are more than two. A change within
+    `margin` does not matter. The bands share the error with those of `kinds` - 1 other kinds of
+    answers. Gives `COMPARED` (`score` is the rate) and `ANSWERS`.
     There is no verdict where an arm cannot do the task (`conclusive`). A gap is `unread` where the
     rise of unread answers can hide more than the margin. Answers are `masked` where more of them
     change than between two runs of one arm, while every gap is equivalent. A metric that counts
     other sentences in one arm than in the other is a DataError.
     """
     found = [family for each in arms for family in families(each, rules)]
+    of_class = rules.model_copy(update={"metrics": OF_EACH_CLASS})
+    found += [family for each in by_class for family in families(each, of_class)]
     rows = changes(found, rules, margin=margin, kinds=kinds)
     withheld = dict(pair for each in arms for pair in _withheld(each, rules))
     rises = {
@@ -102,10 +116,15 @@ def compare_predictions(
         elif (*classifier, row["attribute"]) in rises:
             group, was, now = rises[*classifier, row["attribute"]]
             row.update(hidden(row, f"unread answers on {group}", was, now, margin))
-    flips = pl.concat(event_flips(each, rules.metrics) for each in arms)
+    flips = pl.concat(
+        [
+            *(event_flips(each, rules.metrics) for each in arms),
+            *(event_flips(each, OF_EACH_CLASS) for each in by_class),
+        ]
+    )
     how: dict[str, Any] = {"how": "left", "nulls_equal": True, "maintain_order": "left"}
     gaps = pl.DataFrame(rows, COMPARED).drop("flips_up", "flips_down", "p_flips")
-    gaps = conformed(gaps.join(flips, on=[*TABLE, "group", "score"], **how), COMPARED)
+    gaps = conformed(gaps.join(flips, on=[*TABLE, "group", "score", "condition"], **how), COMPARED)
     differ = [row for each in arms for row in answer_flips(each, level=rules.level)]
     still = gaps.group_by(TABLE).agg(masked=(pl.col("verdict") == "equivalent").all())
     changed = pl.DataFrame(differ, ANSWERS).drop("masked").join(still, on=TABLE, **how)
@@ -132,13 +151,46 @@ def of_two_classes(arms: Sequence[Matched], rules: Rules) -> tuple[list[Matched]
     return coded, rules.model_copy(update=changed)
 
 
+def split_classes(
+    arms: Sequence[Matched], classes: Sequence[str], rules: Rules, *, able: bool
+) -> tuple[list[Matched], Rules]:
+    """Split arms with more than two classes into arms of each class against the rest.
+
+    Gives them, and the rules of the arms as they are: their accuracy is compared, and all
+    classifiers are judged if they are known to be `able`. `classes` are names in the order of their
+    numbers.
+    """
+    parts = []
+    for pair, (code, name) in product(arms, enumerate(classes)):
+        own = {column: pl.col(column) == code for column in ("label", "pred")}
+        coded = {
+            column: pl.when(is_class).then(THE_CLASS).when(is_class.not_()).then(_OTHER)
+            for column, is_class in own.items()
+        }
+        base, candidate = (frame.with_columns(**coded) for frame in (pair.base, pair.candidate))
+        condition = f"{CLASS}{name}"
+        parts.append(replace(pair, base=base, candidate=candidate, condition=condition))
+    changed: dict[str, Any] = {"metrics": ("accuracy",)}
+    if able:
+        frames = [frame for pair in arms for frame in (pair.base, pair.candidate)]
+        changed["judged"] = frozenset(str(frame["method"][0]) for frame in frames)
+    return parts, rules.model_copy(update=changed)
+
+
 def groups_without_rows(arms: Sequence[Matched], metrics: Sequence[str]) -> list[str]:
     """Name the groups of which no row counts in a rate, such as `fpr of old (age)`."""
-    by = ["attribute", "group"]
-    cells = pl.concat(count_cells(arm) for pair in arms for arm in (pair.base, pair.candidate))
+    by = ["attribute", "group", "condition"]
+    cells = pl.concat(
+        count_cells(arm).with_columns(condition=pl.lit(pair.condition))
+        for pair in arms
+        for arm in (pair.base, pair.candidate)
+    )
     counts = counted_by(cells, by, metrics).filter(n_items=0).cast({"score": pl.String})
-    rows = counts.select("score", "group", "attribute").unique().sort(pl.all()).iter_rows()
-    return [f"{score} of {group} ({attribute})" for score, group, attribute in rows]
+    rows = counts.select("score", "group", "attribute", "condition").unique().sort(pl.all())
+    return [
+        f"{score} of {group} ({', '.join(filter(None, (attribute, condition)))})"
+        for score, group, attribute, condition in rows.iter_rows()
+    ]
 
 
 def _withheld(arms: Matched, rules: Rules) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -211,7 +263,10 @@ def families(arms: Matched, rules: Rules) -> Iterator[Family]:
     one, other = (
         {
             (rates.keys[-1], rates.score): rates.less_mean()
-            for rates in rate_tables(count_cells(arm), inside, metrics)
+            for rates in (
+                replace(each, condition=arms.condition)
+                for each in rate_tables(count_cells(arm), inside, metrics)
+            )
         }
         for arm in (arms.base, arms.candidate)
     )

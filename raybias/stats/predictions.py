@@ -238,11 +238,11 @@ def classes_of(files: Sequence[Source], positive: Positive) -> Classes:
     return common_classes({**by_file, **named})
 
 
-def with_classes(files: Sequence[Source], classes: Classes) -> list[Source]:
+def with_classes(files: Sequence[Source], names: Sequence[str]) -> list[Source]:
     """Let tables that are measured by class together number their classes alike."""
     return [
-        replace(file, columns=replace(file.columns, classes=classes.names))
-        if file.is_foreign and classes.names
+        replace(file, columns=replace(file.columns, classes=tuple(names)))
+        if names and file.is_foreign
         else file
         for file in files
     ]

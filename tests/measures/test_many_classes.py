@@ -356,3 +356,25 @@ def test_a_page_and_the_printed_table_name_the_class(
     assert "what wrong answers are called" in page
     stored = pl.read_csv(out / "estimates.csv")
     assert stored.filter(score="tpr", statistic="gap", condition="class job 09").height == 2
+
+
+def test_a_change_of_one_class_is_found_and_named(tmp_path: Path) -> None:
+    """A candidate that calls women with one job by another; both arms number classes alike."""
+    item = pl.int_range(pl.len())
+    base = biographies(300).with_columns(
+        item_id=item.cast(pl.String), template_id=pl.format("t{}", item % 40), group="gender"
+    )
+    moved = pl.when(group="women", label="job 20").then(pl.lit("another job"))
+    candidate = base.with_columns(pred=moved.otherwise("pred"))
+    for name, frame in (("base", base), ("candidate", candidate)):
+        frame.write_csv(tmp_path / f"{name}.csv")
+    found = raybias.compare(tmp_path / "base.csv", tmp_path / "candidate.csv", out=tmp_path / "out")
+    worse = found.changes.filter(verdict="worse")
+    assert {*worse.select("condition", "score").iter_rows()} == {
+        ("class job 20", "tpr"),
+        ("class another job", "fpr"),
+    }
+    table = pl.read_csv(tmp_path / "out" / "compare.csv").filter(verdict="worse", rate="tpr")
+    assert table["condition"].to_list() == ["class job 20"] * 2
+    assert "job 20" in (tmp_path / "out" / "compare.html").read_text()
+    assert found.answers.height == 1
