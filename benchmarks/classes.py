@@ -77,10 +77,13 @@ def main(
             values.append(whole["rms_tpr_gap"]["value"])
             less.append(whole["rms_tpr_gap_less_noise"]["value"])
             survivors.append(bool(found.filter(score="tpr", statistic="gap")["survives"].any()))
-        means = map(np.mean, (*held.values(), true, values, less, survivors))
+        means = [np.mean(each) for each in held.values()]
+        means += [np.mean(true), np.mean(values), np.mean(less), np.mean(survivors)]
         rows.append((classes, size, spread, *means))
-    heads = ("classes", "rows", "sd of gaps", "rms held", "range held", "true rms")
-    heads += ("mean rms", "less noise", "tables with a surviving gap")
+    heads = (
+        *("classes", "rows", "sd of gaps", "rms held", "range held", "true rms"),
+        *("mean rms", "less noise", "tables with a surviving gap"),
+    )
     print(tabulate(rows, headers=heads, tablefmt="pipe", floatfmt=".3f"))
 
 

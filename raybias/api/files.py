@@ -79,8 +79,11 @@ def measure(
     The others are of predictions alone.
 
     metric: names of metrics (`raybias measure --list`), or `all` that the files allow; by default
-        those of the study, else the two false positive rates, or of two classes the rates
-        `selection_rate`, `tpr` and `fpr`.
+        those of the study, else the two false positive rates of sentiment; of two classes the rates
+        `selection_rate`, `tpr` and `fpr`; of more classes `tpr` and `fpr` of each class against the
+        rest, `accuracy`, the root mean square and range of recall gaps over classes
+        (`rms_tpr_gap`, `range_tpr_gap`), and what wrong answers are called (`error_share`). The
+        column `condition` names the class.
     scope: what intervals cover, instead of the study's or profile's (see `Statistics`).
     interval: how they are made, instead of the study's or profile's: normal, t, or bootstrap (over
         runs and templates).
@@ -94,7 +97,8 @@ def measure(
     positive: the class that metrics of one class are about: a number, a boolean or a word, or
         several that together are the class. Labels and predictions have words of their own:
         `["yes", 1]` is the class in either column, and `{"paid": "yes", "decided": 1}` by column.
-        By default 1 of 0 and 1, else the larger of two numbers; words are refused without it.
+        By default 1 of 0 and 1, else the larger of two numbers; two words are refused without it,
+        and more than two are measured each.
     threshold: the number from which on a prediction, or a score if there are no predictions, is
         of the class; by default a score is from 0.5 on.
     reference_groups: by attribute, the groups whose mean a gap is taken from; by default the

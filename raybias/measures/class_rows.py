@@ -117,8 +117,8 @@ def _with_names(
     """Name the class of each row in `condition`, and sort the rows by rate, class and group."""
     names = pl.Series(classes, dtype=pl.String)
     parted = without_class(rows)
-    own = pl.when(pl.col("condition") == "", pl.col("statistic") == "gap").then(pl.lit(background))
-    own = own.otherwise("condition").fill_null("")
+    plain_gap = (pl.col("condition") == "") & (pl.col("statistic") == "gap")
+    own = pl.when(plain_gap).then(pl.lit(background)).otherwise("condition").fill_null("")
     name = pl.lit(CLASS) + names[parted["code"]]
     named = parted.with_columns(
         condition=pl.when(own == "").then(name).otherwise(name + pl.lit(", ") + own)

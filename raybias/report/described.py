@@ -24,7 +24,6 @@ from raybias.providers.base import Provider
 from raybias.providers.openai import read_asked
 from raybias.report import wording
 from raybias.report.rendering import Cell, TextTable, count, same, table, worded
-from raybias.schema import LABELS
 from raybias.seal import digest
 from raybias.stats.counts import without_extras
 from raybias.stats.scopes import SCOPES
@@ -34,6 +33,8 @@ from raybias.study_record import Record
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 #: Of a hash that are shown; OUT/study.yaml has all.
 _DIGITS: Final = 12
+#: Begins the columns of `stats.counts.composition` that count the sentences with one label.
+_OF_LABEL: Final = "items_"
 #: Columns of the table `runs` that the page leaves out.
 _LEFT_OUT: Final = ("stop_window", "tokens", "seconds", "run_id", "adapter")
 #: Columns that were chosen and not measured; their numbers are shown in full.
@@ -293,7 +294,8 @@ def _unanswered(counts: pl.DataFrame) -> TextTable:
 def accuracies(estimates: pl.DataFrame, composition: pl.DataFrame) -> TextTable:
     """Compare accuracy with always guessing the commonest label in `stats.composition`."""
     groups = without_extras(composition)
-    place, labels = ["probe", "attribute"], [f"items_{label}" for label in LABELS]
+    place = ["probe", "attribute"]
+    labels = [name for name in composition.columns if name.startswith(_OF_LABEL)]
     counts = pl.concat([groups.with_columns(attribute=pl.lit(schema.ALL)), groups])
     sums = counts.group_by(place).agg(pl.col(labels).sum())
     chance = sums.select(*place, chance=pl.max_horizontal(labels) / pl.sum_horizontal(labels))
@@ -323,7 +325,11 @@ def probe_sizes(composition: pl.DataFrame, estimates: pl.DataFrame) -> list[Text
     inside = {**wording.YES_NO, None: "extra"}
     columns: dict[str, Cell] = {
         "group": worded(wording.spaced, "group"),
-        **{label: count(f"items_{label}") for label in LABELS},
+        **{
+            name.removeprefix(_OF_LABEL): count(name)
+            for name in composition.columns
+            if name.startswith(_OF_LABEL)
+        },
         "all": count("items"),
         "share": worded(wording.percent, "fraction"),
         "in the mean": lambda row: inside[row["in_mean"]],

@@ -75,7 +75,7 @@ class Recalls:
     def rows_G(self) -> npt.NDArray[np.int64]:
         """The rows of each group in a run."""
         runs = self.items_TRGK.shape[1]
-        return (self.items_TRGK.sum(axis=(0, 1, 3)) / runs).astype(np.int64)
+        return np.asarray(self.items_TRGK.sum(axis=(0, 1, 3)) / runs, np.int64)
 
     def drawn(self, rules: Statistics) -> Doubles:
         """Compute recalls [1 + B, G, K]: those of the table, then those of the draws."""

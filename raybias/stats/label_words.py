@@ -22,7 +22,7 @@ from raybias.stats.label_columns import LabelColumn, fold
 from raybias.table_files import refuse
 
 _TWO: Final = frozenset(("0", "1"))
-_THREE: Final = frozenset(("0", "1", "2"))
+_SENTIMENT: Final = frozenset(map(str, sentiment.BY_CODE))
 _CURE: Final = "correct the row or leave it out"
 #: From this score on an example is predicted to be of the class, if the table has no predictions.
 CALLED: Final = 0.5
@@ -146,9 +146,9 @@ def _read_plain(columns: Sequence[LabelColumn]) -> Classes | None:
 
 def _are_sentiment(columns: Sequence[LabelColumn]) -> bool:
     """Whether all columns have words of sentiment, or all three of its numbers beside these."""
-    if all(column.words <= _THREE for column in columns):
-        return any(column.words == _THREE for column in columns)
-    return all(column.is_sentiment or column.words == _THREE for column in columns)
+    if all(column.words <= _SENTIMENT for column in columns):
+        return any(column.words == _SENTIMENT for column in columns)
+    return all(column.is_sentiment or column.words == _SENTIMENT for column in columns)
 
 
 def _read_named(columns: Sequence[LabelColumn], positive: Positive, where: str) -> Classes:
@@ -284,7 +284,8 @@ def _sentiment(columns: Sequence[LabelColumn], positive: int | None) -> Classes:
         numbers = {word: sentiment.CODES[word.lower()] for word in column.words}
         codes[column.role] = column.codes(numbers)
     names = " and ".join(column.name for column in columns)
-    sentence = f"{names} are read as sentiment: 0 negative, 1 neutral, 2 positive."
+    classes = ", ".join(f"{code} {name}" for code, name in sentiment.BY_CODE.items())
+    sentence = f"{names} are read as sentiment: {classes}."
     if positive is not None:
         sentence += f" Rates of one class are those of {positive}, {sentiment.NAMES[positive]}."
     return Classes(

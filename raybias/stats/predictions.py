@@ -48,6 +48,8 @@ from raybias.table_files import (
 _TYPES: Final = pl.Schema(schema.PREDICTIONS)
 _REQUIRED: Final = ("model", "run_id", "item_id", "label", "attribute", "group", "pred")
 _NUMBERS: Final = ("label", "pred")
+#: Most classes whose numbers a message lists.
+_LISTED: Final = 3
 _TSV_ENDINGS: Final = (".tsv", ".tsv.gz")
 #: Of other tables of text, which are no predictions of our own.
 _TABLE_ENDINGS: Final = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", *_TSV_ENDINGS)
@@ -404,7 +406,9 @@ def _check(rows: pl.DataFrame, where: str, offset: int, classes: int) -> None:
 
 def _refuse_unknown(column: pl.Series, classes: int, where: str, offset: int = 0) -> None:
     """Refuse the first number that is not one of so many classes; missing ones are allowed."""
-    numbers = "0, 1 or 2" if classes == 3 else f"from 0 to {classes - 1}"
+    numbers = f"{', '.join(map(str, range(classes - 1)))} or {classes - 1}"
+    if classes > _LISTED:
+        numbers = f"from 0 to {classes - 1}"
     cure = (
         "correct the row; or, if the file has other classes, read it as a table of your own with "
         "--by group, or name them in its metadata (docs/metrics.md)"

@@ -303,7 +303,7 @@ def test_the_second_of_two_named_classes_is_the_positive_one(tmp_path: Path) -> 
     assert rates[0].equals(rates[1])
     wrong = frame.with_columns(label=pl.lit(2, pl.Int16))
     pq.write_table(wrong.to_arrow().cast(PREDICTIONS).cast(schema), path)
-    with pytest.raises(DataError, match=r"row 1: label 2 is not from 0 to 1"):
+    with pytest.raises(DataError, match=r"row 1: label 2 is not 0 or 1"):
         measured([path])
 
 

@@ -13,8 +13,7 @@ from raybias.stats.metric import THE_CLASS, Metric, Share, metric, metrics
     title="called the class when wrong",
     about="the share of the group's wrong answers that are the class",
     words="called the class when wrong",
-    formula="FP of the class / wrong answers of all classes",
-    source="none",
+    formula="FP / (wrong answers of all classes)",
 )
 def error_share(label: pl.Expr, pred: pl.Expr) -> Share:
     """Count the wrong answers, and of these the ones that name the class."""
@@ -26,8 +25,7 @@ RMS = Metric(
     title="root mean square of recall gaps over classes",
     about="how far a group's recall lies from that of the others, over all classes",
     words="root mean square of recall gaps",
-    formula="sqrt(mean over classes gap^2), gap = TPR(group) - mean TPR of the groups; for all "
-    "groups the largest of a pair, gap = TPR - TPR",
+    formula="sqrt(mean over classes gap^2), gap = TPR(group) - TPR(background)",
     source="DeArteaga2019, Romanov2019",
     of="classes",
     over_classes=True,
@@ -37,7 +35,7 @@ RANGE = Metric(
     title="range of recall gaps over classes",
     about="how far the class with a group's largest recall gap lies from that with its smallest",
     words="range of recall gaps",
-    formula="max over classes gap - min over classes gap; for all groups the largest of a pair",
+    formula="max over classes gap - min over classes gap, gap as above",
     source="DeArteaga2019",
     of="classes",
     over_classes=True,
