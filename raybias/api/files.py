@@ -183,7 +183,8 @@ def _measure_predictions(
     from raybias.measures.entries.predictions import Asked, measure_predictions
     from raybias.report.files import out_of
     from raybias.stats.checks import StatisticsWarning
-    from raybias.stats.predictions import classes_of, sources, with_classes
+    from raybias.stats.file_classes import classes_of, with_classes
+    from raybias.stats.predictions import sources
 
     paths = [str(each) for each in predicted if not isinstance(each, pl.DataFrame)]
     outs = [*dict.fromkeys(filter(None, map(out_of, paths)))]

@@ -29,8 +29,9 @@ from raybias.seeding import generator
 from raybias.stats.checks import StatisticsWarning, checked_runs, fingerprints
 from raybias.stats.components import Doubles, mean_squares
 from raybias.stats.counts import without_extras
+from raybias.stats.file_classes import with_classes
 from raybias.stats.metric import linearised, shares
-from raybias.stats.predictions import join_pieces, sources, with_classes
+from raybias.stats.predictions import join_pieces, sources
 
 #: Whether no label could be read from an answer.
 UNREAD: Final = pl.col("pred").is_null() | pl.col("parsed").not_().fill_null(value=False)

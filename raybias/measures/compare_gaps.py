@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +21,6 @@ from scipy import stats
 
 from raybias import config, schema
 from raybias.errors import DataError
-from raybias.measures.class_rows import CLASS
 from raybias.measures.compare import (
     COMPARED,
     Row,
@@ -34,7 +32,7 @@ from raybias.measures.compare import (
     unread_rises,
 )
 from raybias.measures.compare_answers import UNREAD, Matched, answer_flips, event_flips
-from raybias.measures.entries.predictions import OF_TWO_CLASSES
+from raybias.measures.compare_classes import OF_EACH_CLASS
 from raybias.schema import RUN_KEYS, TABLE
 from raybias.seeding import generator
 from raybias.stats.checks import membership
@@ -42,8 +40,7 @@ from raybias.stats.components import ROUNDING, Doubles, MeanEstimate, mean_squar
 from raybias.stats.conclusive import of_predictions
 from raybias.stats.counts import answers, count_cells
 from raybias.stats.intervals import Rules
-from raybias.stats.metric import THE_CLASS, Share, counted_by, shares
-from raybias.stats.metric_files import as_class
+from raybias.stats.metric import Share, counted_by, shares
 from raybias.stats.scopes import (
     GapTable,
     Scope,
@@ -60,10 +57,6 @@ from raybias.table_files import conformed
 #: often than they say (`benchmarks/coverage.py`) unless the noise of cells counts twice.
 _ENOUGH_RUNS: Final = 5
 _DRAWS: Final = 100_000
-#: Rates that are compared for each of more than two classes.
-OF_EACH_CLASS: Final = ("tpr", "fpr")
-#: The number of the other classes, where one is measured.
-_OTHER: Final = 0
 _OTHERS: Final = ("model", "method", "dataset", "style")
 #: A row per attribute: how many answers differ.
 ANSWERS: Final = pl.Schema(
@@ -97,9 +90,9 @@ def compare_predictions(
     change than between two runs of one arm, while every gap is equivalent. A metric that counts
     other sentences in one arm than in the other is a DataError.
     """
-    found = [family for each in arms for family in families(each, rules)]
     of_class = rules.model_copy(update={"metrics": OF_EACH_CLASS})
-    found += [family for each in by_class for family in families(each, of_class)]
+    parts = [*((each, rules) for each in arms), *((each, of_class) for each in by_class)]
+    found = [family for each, its_rules in parts for family in families(each, its_rules)]
     rows = changes(found, rules, margin=margin, kinds=kinds)
     withheld = dict(pair for each in arms for pair in _withheld(each, rules))
     rises = {
@@ -116,12 +109,7 @@ def compare_predictions(
         elif (*classifier, row["attribute"]) in rises:
             group, was, now = rises[*classifier, row["attribute"]]
             row.update(hidden(row, f"unread answers on {group}", was, now, margin))
-    flips = pl.concat(
-        [
-            *(event_flips(each, rules.metrics) for each in arms),
-            *(event_flips(each, OF_EACH_CLASS) for each in by_class),
-        ]
-    )
+    flips = pl.concat(event_flips(each, its_rules.metrics) for each, its_rules in parts)
     how: dict[str, Any] = {"how": "left", "nulls_equal": True, "maintain_order": "left"}
     gaps = pl.DataFrame(rows, COMPARED).drop("flips_up", "flips_down", "p_flips")
     gaps = conformed(gaps.join(flips, on=[*TABLE, "group", "score", "condition"], **how), COMPARED)
@@ -130,51 +118,6 @@ def compare_predictions(
     changed = pl.DataFrame(differ, ANSWERS).drop("masked").join(still, on=TABLE, **how)
     flipped = conformed(changed.with_columns(pl.col("masked") & (pl.col("low") > 0)), ANSWERS)
     return gaps.fill_nan(None), flipped.fill_nan(None)
-
-
-def of_two_classes(arms: Sequence[Matched], rules: Rules) -> tuple[list[Matched], Rules]:
-    """Compare labels of two classes, which are no sentiment, by the rates of the last one.
-
-    Arms with more labels, and rules, stay as they are.
-    """
-    frames = [frame for pair in arms for frame in (pair.base, pair.candidate)]
-    codes = {*pl.concat(frame[name] for frame in frames for name in ("label", "pred")).drop_nulls()}
-    if len(codes) > 2:
-        return [*arms], rules
-    last = max(1, *codes)
-    coded = [
-        replace(pair, base=as_class(pair.base, last), candidate=as_class(pair.candidate, last))
-        for pair in arms
-    ]
-    methods = frozenset(str(frame["method"][0]) for frame in frames)
-    changed = {"metrics": OF_TWO_CLASSES, "judged": methods}
-    return coded, rules.model_copy(update=changed)
-
-
-def split_classes(
-    arms: Sequence[Matched], classes: Sequence[str], rules: Rules, *, able: bool
-) -> tuple[list[Matched], Rules]:
-    """Split arms with more than two classes into arms of each class against the rest.
-
-    Gives them, and the rules of the arms as they are: their accuracy is compared, and all
-    classifiers are judged if they are known to be `able`. `classes` are names in the order of their
-    numbers.
-    """
-    parts = []
-    for pair, (code, name) in product(arms, enumerate(classes)):
-        own = {column: pl.col(column) == code for column in ("label", "pred")}
-        coded = {
-            column: pl.when(is_class).then(THE_CLASS).when(is_class.not_()).then(_OTHER)
-            for column, is_class in own.items()
-        }
-        base, candidate = (frame.with_columns(**coded) for frame in (pair.base, pair.candidate))
-        condition = f"{CLASS}{name}"
-        parts.append(replace(pair, base=base, candidate=candidate, condition=condition))
-    changed: dict[str, Any] = {"metrics": ("accuracy",)}
-    if able:
-        frames = [frame for pair in arms for frame in (pair.base, pair.candidate)]
-        changed["judged"] = frozenset(str(frame["method"][0]) for frame in frames)
-    return parts, rules.model_copy(update=changed)
 
 
 def groups_without_rows(arms: Sequence[Matched], metrics: Sequence[str]) -> list[str]:

@@ -18,13 +18,11 @@ from raybias.errors import ConfigError, DataError
 from raybias.measures.class_rows import CLASS, class_of
 from raybias.measures.compare import SCOPE, VERDICTS, Verdict, compare_pairs, overall
 from raybias.measures.compare_answers import Matched, matched, read_arm
+from raybias.measures.compare_classes import OF_EACH_CLASS, of_two_classes, split_classes
 from raybias.measures.compare_gaps import (
     ANSWERS,
-    OF_EACH_CLASS,
     compare_predictions,
     groups_without_rows,
-    of_two_classes,
-    split_classes,
 )
 from raybias.measures.kind import kinds
 from raybias.measures.reading import held, read
@@ -45,7 +43,8 @@ from raybias.report.rendering import (
 )
 from raybias.stats.classes import Classes, Positive
 from raybias.stats.conclusive import refusal, refused
-from raybias.stats.predictions import classes_of, sources
+from raybias.stats.file_classes import classes_of
+from raybias.stats.predictions import sources
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
 from raybias.study_record import Record, read_record

@@ -32,8 +32,7 @@ from raybias.table_files import conformed
 
 #: The false positive rates of Tian2023 and Kohankhaki2024.
 DEFAULT: Final = ("negative_fpr", "positive_fpr")
-#: The number that metrics of one class take for the class: that of positive sentences, with which
-#: another class changes places (`stats.metric_files.as_class`).
+#: What metrics of one class take for it; another changes places with it (`metric_files.as_class`).
 THE_CLASS: Final = sentiment.POSITIVE
 VALUES: Final = pl.Schema(
     {
@@ -113,7 +112,6 @@ class Metric:
     formula: str = ""
     source: str = ""
     of: Literal["counts", "class", "predictions", "contrast", "classes"]
-    """Classes: of the recalls of all classes of a table (`stats.class_contrasts`)."""
     over_classes: bool = False
     """Whether it is of tables with more than two classes alone."""
     share: ShareOf | None = None
@@ -209,10 +207,8 @@ def check_metrics(names: Sequence[str]) -> None:
     check_names(names)
     for name in names:
         if metrics[name].over_classes:
-            raise ConfigError(
-                f"the metric {name!r} is of tables with more than two classes",
-                cure="measure such a table with `raybias measure`, without --positive",
-            )
+            cure = "measure such a table with `raybias measure`, without --positive"
+            raise ConfigError(f"{name!r} is of tables with more than two classes", cure=cure)
         parts = metrics[name].contrast
         if parts is not None and parts.needs != "counts":
             raise ConfigError(
