@@ -34,6 +34,8 @@ CLASS: Final = "class "
 OVER: Final = "over "
 #: The share of each class among the wrong answers, which is a rate of no single class's rows.
 ERROR_SHARE: Final = "error_share"
+#: Draws of statistics that are no means, of files that may have many examples.
+DRAWS: Final = 2_000
 #: Rows of expanded counts at once.
 _ROWS: Final = 2_000_000
 #: Classes and groups that a warning names.
@@ -42,7 +44,7 @@ _NAMED: Final = 5
 
 def class_estimates(
     files: Sequence[Source],
-    found: GapAnalysis,
+    analysis: GapAnalysis,
     classes: Sequence[str],
     wanted: Sequence[str],
     background: str,
@@ -52,28 +54,28 @@ def class_estimates(
     Parameters
     ----------
     files: where the rows can be read again, if their templates are not known.
-    found: the analysis of the table's accuracy.
+    analysis: of the gaps of the table's accuracy.
     classes: names of the classes, in the order of their numbers.
     wanted: names of metrics.
     background: what the gaps are taken from, for `condition`; empty for the mean of the groups.
 
     `condition` of a rate or gap is `class NAME`, and of a summary `over N classes`.
     """
-    rules = found.rules
+    rules = analysis.rules
     rates = [name for name in wanted if metrics[name].share is not None and name != "accuracy"]
     sums = [name for name in wanted if metrics[name].of == "classes"]
     if rates:
         by_rate = rules.model_copy(update={"metrics": tuple(rates)})
-        rows = pl.concat(_rates_and_gaps(found, len(classes), by_rate))
+        rows = pl.concat(_rates_and_gaps(analysis, len(classes), by_rate))
         named = _with_names(rows, classes, rates, background)
         _warn_of_undefined(named.filter(score=rates[0], statistic="rate"))
         tested = pl.col("q").is_not_null()
         yield correct_within(named, ("score", "scope"), tested, rules)
     if "accuracy" in wanted:
-        yield from of_gaps(found)
+        yield from of_gaps(analysis)
     if sums:
-        summed = _summary_rows(files, found, len(classes))
-        yield unjudged(summed.filter(pl.col("score").str.contains_any(sums)), found)
+        summed = _summary_rows(files, analysis, len(classes))
+        yield unjudged(summed.filter(pl.col("score").str.contains_any(sums)), analysis)
 
 
 def class_of(condition: str) -> str:
@@ -81,9 +83,9 @@ def class_of(condition: str) -> str:
     return condition.removeprefix(CLASS).removesuffix(f", {OUTSIDE}")
 
 
-def _rates_and_gaps(found: GapAnalysis, classes: int, rules: Rules) -> Iterator[pl.DataFrame]:
+def _rates_and_gaps(analysis: GapAnalysis, classes: int, rules: Rules) -> Iterator[pl.DataFrame]:
     """Estimate the rates and gaps of all classes; `dataset` begins with the class's number."""
-    counts = found.counts
+    counts = analysis.counts
     units = counts.cells.select(pl.exclude("label", "pred", "n")).n_unique()
     step = max(1, _ROWS // units)
     for start in range(0, classes, step):
@@ -95,20 +97,23 @@ def _rates_and_gaps(found: GapAnalysis, classes: int, rules: Rules) -> Iterator[
             terms=counts.terms.clear(),
             families=counts.families.clear(),
         )
-        withheld = None
-        if found.withheld is not None:
-            keys = expanded.cells.select(schema.KEYS).unique().cast(pl.String)
-            whole = without_class(keys.with_columns(marked="dataset"))
-            withheld = whole.join(found.withheld, on=schema.KEYS, nulls_equal=True).select(
-                *(pl.col("marked").alias("dataset") if n == "dataset" else n for n in schema.KEYS),
-                "reason",
-            )
+        withheld = _withheld_by_class(analysis, expanded.cells)
         with warnings.catch_warnings():
             # Of each class anew: the analysis of the accuracy has said it of the whole table.
             warnings.simplefilter("ignore", StatisticsWarning)
-            analysis = GapAnalysis(expanded, rules, withheld)
-            yield estimates(rate_rows(analysis), KIND)
-            yield estimates(analysis.estimates, KIND)
+            of_classes = GapAnalysis(expanded, rules, withheld)
+            yield estimates(rate_rows(of_classes), KIND)
+            yield estimates(of_classes.estimates, KIND)
+
+
+def _withheld_by_class(analysis: GapAnalysis, expanded: pl.DataFrame) -> pl.DataFrame | None:
+    """Repeat the classifiers that have no verdict for each class; None if there is no such list."""
+    if analysis.withheld is None:
+        return None
+    marked = expanded.select(schema.KEYS).unique().cast(pl.String)
+    plain = without_class(marked.with_columns(marked="dataset"))
+    joined = plain.join(analysis.withheld, on=schema.KEYS, nulls_equal=True)
+    return joined.with_columns(dataset="marked").select(*schema.KEYS, "reason")
 
 
 def _with_names(
@@ -118,10 +123,10 @@ def _with_names(
     names = pl.Series(classes, dtype=pl.String)
     parted = without_class(rows)
     plain_gap = (pl.col("condition") == "") & (pl.col("statistic") == "gap")
-    own = pl.when(plain_gap).then(pl.lit(background)).otherwise("condition").fill_null("")
+    rest = pl.when(plain_gap).then(pl.lit(background)).otherwise("condition").fill_null("")
     name = pl.lit(CLASS) + names[parted["code"]]
     named = parted.with_columns(
-        condition=pl.when(own == "").then(name).otherwise(name + pl.lit(", ") + own)
+        condition=pl.when(rest == "").then(name).otherwise(name + pl.lit(", ") + rest)
     )
     order = (*schema.KEYS, "attribute", pl.col("score").cast(pl.Enum(rates)), "code", "group")
     return named.sort(order, maintain_order=True).drop("code")
@@ -141,12 +146,13 @@ def _warn_of_undefined(rates: pl.DataFrame) -> None:
     )
 
 
-def _summary_rows(files: Sequence[Source], found: GapAnalysis, classes: int) -> pl.DataFrame:
+def _summary_rows(files: Sequence[Source], analysis: GapAnalysis, classes: int) -> pl.DataFrame:
     """Sum the recall gaps of classes up: rows for each group and for all."""
-    counts = recalls_by_unit(counts_by_unit(files, found.counts.cells))
+    counts = recalls_by_unit(counts_by_unit(files, analysis.counts.cells))
+    rules = analysis.rules.model_copy(update={"bootstrap_draws": DRAWS})
     rows: list[dict[str, Any]] = []
-    for recalls in lay_out_recalls(counts, found.inside, classes):
-        for summary in summaries(recalls, found.rules):
+    for recalls in lay_out_recalls(counts, analysis.inside, classes):
+        for summary in summaries(recalls, rules):
             rows += _rows_of(recalls, summary)
     return from_rows(rows)
 

@@ -19,7 +19,7 @@ _MARK: Final = "\x1f"
 #: Numbers of a label or prediction that is not the class; a wrong answer has the second.
 _OTHER: Final = 0
 _WRONG: Final = 1
-_ONES: Final = ("label", "pred", "n")
+_COUNTED: Final = ("label", "pred", "n")
 
 
 def by_class(cells: pl.DataFrame, classes: Sequence[int]) -> pl.DataFrame:
@@ -34,7 +34,7 @@ def by_class(cells: pl.DataFrame, classes: Sequence[int]) -> pl.DataFrame:
     takes it off), and `label` and `pred` are `metric.THE_CLASS` or another number; these are equal
     exactly if the answer is right.
     """
-    by = [name for name in cells.columns if name not in _ONES]
+    by = [name for name in cells.columns if name not in _COUNTED]
     right = (pl.col("pred") == pl.col("label")).fill_null(False)
     sums = cells.group_by(by, maintain_order=True).agg(
         right=pl.col("n").filter(right).sum(), wrong=pl.col("n").filter(~right).sum()
@@ -44,13 +44,12 @@ def by_class(cells: pl.DataFrame, classes: Sequence[int]) -> pl.DataFrame:
     )
     called = cells.filter(~right, pl.col("pred").is_not_null()).group_by(*by, code="pred")
     every = pl.DataFrame({"code": pl.Series([*classes], dtype=cells["label"].dtype)})
-    how = {"on": [*by, "code"], "how": "left", "nulls_equal": True, "maintain_order": "left"}
-    counts = (
-        every.join(sums, how="cross")
-        .join(labelled, **how)  # type: ignore[arg-type]
-        .join(called.agg(fp=pl.col("n").sum()), **how)  # type: ignore[arg-type]
-        .with_columns(pl.col("tp", "fn", "fp").fill_null(0))
-    )
+    counts = every.join(sums, how="cross")
+    for some in (labelled, called.agg(fp=pl.col("n").sum())):
+        counts = counts.join(
+            some, on=[*by, "code"], how="left", nulls_equal=True, maintain_order="left"
+        )
+    counts = counts.with_columns(pl.col("tp", "fn", "fp").fill_null(0))
     kinds = {
         (THE_CLASS, THE_CLASS): pl.col("tp"),
         (THE_CLASS, _WRONG): pl.col("fn"),
@@ -58,16 +57,13 @@ def by_class(cells: pl.DataFrame, classes: Sequence[int]) -> pl.DataFrame:
         (_OTHER, _OTHER): pl.col("right") - pl.col("tp"),
         (_OTHER, _WRONG): pl.col("wrong") - pl.col("fn") - pl.col("fp"),
     }
-    code = {name: cells[name].dtype for name in ("label", "pred")}
     rows = pl.concat(
-        counts.select(*by, "code", label=pl.lit(label), pred=pl.lit(pred), n=n).filter(
-            pl.col("n") > 0
-        )
+        counts.select(*by, "code", label=pl.lit(label), pred=pl.lit(pred), n=n)
         for (label, pred), n in kinds.items()
-    ).cast({"label": code["label"], "pred": code["pred"]})  # fmt: skip
-    named = pl.concat_str("code", pl.lit(_MARK), pl.col("dataset").cast(pl.String))
-    expanded = rows.with_columns(dataset=named.cast(cells["dataset"].dtype))
-    return expanded.select(cells.columns)
+    )
+    marked = pl.concat_str("code", pl.lit(_MARK), pl.col("dataset").cast(pl.String))
+    expanded = rows.filter(pl.col("n") > 0).with_columns(dataset=marked)
+    return expanded.select(cells.columns).cast(dict(cells.schema))
 
 
 def without_class(table: pl.DataFrame) -> pl.DataFrame:
@@ -83,7 +79,7 @@ def recalls_by_unit(counted: pl.DataFrame) -> pl.DataFrame:
 
     `counted` has `unit`, label, pred and n, beside the other columns of counts.
     """
-    by = [name for name in counted.columns if name not in _ONES]
+    by = [name for name in counted.columns if name not in _COUNTED]
     right = (pl.col("pred") == pl.col("label")).fill_null(False)
     return counted.group_by(*by, code="label", maintain_order=True).agg(
         items=pl.col("n").sum(), hits=pl.col("n").filter(right).sum()

@@ -14,7 +14,7 @@ from typing import Any, Final
 import polars as pl
 
 from raybias.errors import ConfigError
-from raybias.measures.class_rows import CLASS, ERROR_SHARE, OF_CLASSES, OVER, class_estimates
+from raybias.measures.class_rows import CLASS, DRAWS, ERROR_SHARE, OF_CLASSES, OVER, class_estimates
 from raybias.measures.kind import Kind, Table, kind
 from raybias.measures.prediction_rows import (
     BY,
@@ -47,8 +47,6 @@ from raybias.stats.scopes import REDRAWN
 
 #: Default metrics of labels of two classes.
 OF_TWO_CLASSES: Final = ("selection_rate", "tpr", "fpr")
-#: Draws of contrasts, of which files may have many examples.
-_DRAWS: Final = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,9 +144,9 @@ def _of_classes(
     wanted = _wanted_of_classes(asked, names)
     foreign = all(source.is_foreign for source in files)
     rules = _rules_of(files, counts, asked, able=foreign)
-    rules = rules.model_copy(update={"metrics": ("accuracy",), "bootstrap_draws": _DRAWS})
-    found = gap_analysis(counts, rules)
-    parts = [*class_estimates(files, found, asked.classes, wanted, _named_background(asked))]
+    rules = rules.model_copy(update={"metrics": ("accuracy",)})
+    analysis = gap_analysis(counts, rules)
+    parts = [*class_estimates(files, analysis, asked.classes, wanted, _named_background(asked))]
     parts += [accuracy_rows(counts, rules), unread_rows(counts)]
     return with_items(_joined(parts), counts.cells)
 
@@ -239,7 +237,7 @@ def _of_contrasts(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StatisticsWarning)
         inside = membership(without_extras(counts.cells), asked.rules.groups_of)
-    rules = asked.rules.model_copy(update={"bootstrap_draws": _DRAWS})
+    rules = asked.rules.model_copy(update={"bootstrap_draws": DRAWS})
     measured = [*metrics_of_files(
         files, counts.cells, drawn, inside, rules, against=asked.background, positive=positive,
         asked=bool({*names} & {*asked.metrics}),
