@@ -80,8 +80,11 @@ def measure(
     The others are of predictions alone.
 
     metric: names of metrics (`raybias measure --list`), or `all` that the files allow; by default
-        those of the study, else the two false positive rates, or of two classes the rates
-        `selection_rate`, `tpr` and `fpr`.
+        those of the study, else the two false positive rates of sentiment; of two classes the rates
+        `selection_rate`, `tpr` and `fpr`; of more classes `tpr` and `fpr` of each class against the
+        rest, `accuracy`, the root mean square and range of recall gaps over classes
+        (`rms_tpr_gap`, `range_tpr_gap`), and what wrong answers are called (`error_share`). The
+        column `condition` names the class.
     scope: what intervals cover, instead of the study's or profile's (see `Statistics`).
     interval: how they are made, instead of the study's or profile's: normal, t, or bootstrap (over
         runs and templates).
@@ -95,7 +98,8 @@ def measure(
     positive: the class that metrics of one class are about: a number, a boolean or a word, or
         several that together are the class. Labels and predictions have words of their own:
         `["yes", 1]` is the class in either column, and `{"paid": "yes", "decided": 1}` by column.
-        By default 1 of 0 and 1, else the larger of two numbers; words are refused without it.
+        By default 1 of 0 and 1, else the larger of two numbers; two words are refused without it,
+        and more than two are measured each.
     threshold: the number from which on a prediction, or a score if there are no predictions, is
         of the class; by default a score is from 0.5 on.
     reference_groups: by attribute, the groups whose mean a gap is taken from; by default the
@@ -180,7 +184,8 @@ def _measure_predictions(
     from raybias.measures.entries.predictions import Asked, measure_predictions
     from raybias.report.files import out_of
     from raybias.stats.checks import StatisticsWarning
-    from raybias.stats.predictions import classes_of, sources
+    from raybias.stats.file_classes import classes_of, with_classes
+    from raybias.stats.predictions import sources
 
     paths = [str(each) for each in predicted if not isinstance(each, pl.DataFrame)]
     outs = [*dict.fromkeys(filter(None, map(out_of, paths)))]
@@ -188,16 +193,20 @@ def _measure_predictions(
         warnings.warn(in_words(changed), StatisticsWarning, stacklevel=2)
     files = sources(predicted, columns)
     classes = classes_of(files, columns.positive)
+    files = with_classes(files, classes.names)
     published = any(file.is_paper_tsv for file in files)
+    # The class that a user names goes before that of the study.
+    number = None if columns.positive.is_named else rules.number_of_class
     wanted = Asked(
         rules=rules,
         metrics=metrics,
         background=background,
-        positive=rules.number_of_class if classes.positive is None else classes.positive,
+        positive=number if number is not None else classes.positive,
         sentiment=classes.is_sentiment or published or (bool(outs) and rules.labels == LABELS),
+        classes=classes.names if number is None else (),
     )
     sentence = classes.sentence
-    if not sentence and rules.positive is not None:
+    if number is not None:
         sentence = f"Rates of one class are those of the label {rules.positive}."
     return measure_predictions(files, wanted), sentence
 

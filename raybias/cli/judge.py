@@ -76,7 +76,7 @@ def measure(
         str | None,
         typer.Option(
             metavar="WORD,... or COLUMN=WORD,...",
-            show_default="1 of 0 and 1, else the larger of two numbers",
+            show_default="1 of 0 and 1, else the larger of two numbers; of more classes, each",
         ),
     ] = None,
     threshold: float | None = None,
@@ -99,7 +99,7 @@ def measure(
     positive: the class that metrics of one class are about, against the rest: words or numbers of
         the labels and predictions. Several are one class, and each column takes those that it has:
         1,Medium,High. COLUMN=WORD names the class of one column: paid=2,decided=1. In "quotes" a
-        word may hold a comma.
+        word may hold a comma. Without it, each of more than two classes is measured.
     reference: groups whose mean a gap is taken from, as attribute=group,group; may be repeated. By
         default the study's or the papers' lists, else all groups.
     target: say instead which seeds, templates or words to add for intervals of this half width, and

@@ -29,6 +29,7 @@ from raybias.seeding import generator
 from raybias.stats.checks import StatisticsWarning, checked_runs, fingerprints
 from raybias.stats.components import Doubles, mean_squares
 from raybias.stats.counts import without_extras
+from raybias.stats.file_classes import with_classes
 from raybias.stats.metric import linearised, shares
 from raybias.stats.predictions import join_pieces, sources
 
@@ -54,18 +55,24 @@ class Matched:
     candidate: pl.DataFrame
     paired: bool
     """Whether both have the same runs; otherwise the runs of one say nothing of the other's."""
+    condition: str = ""
+    """As in schema.ESTIMATES: the class, where labels are this class or another."""
 
 
-def read_arm(paths: Sequence[str], chosen: Mapping[str, str]) -> pl.DataFrame:
+def read_arm(
+    paths: Sequence[str], chosen: Mapping[str, str], classes: Sequence[str] = ()
+) -> pl.DataFrame:
     """Read one arm's predictions, without scores and the extra groups of markedness.
 
-    `chosen` are values of schema.KEYS to keep. Runs are named by their seeds, where ids end with it
+    `chosen` are values of schema.KEYS to keep; `classes` are those of both arms in the order of
+    their numbers, if they are measured by class. Runs are named by their seeds, if ids end with it
     and no two runs share one.
 
     Raises DataError: as `join_pieces`; or no prediction is left, or one has no template id.
     """
     where, columns = ", ".join(paths), (*RUN_KEYS, *_FACTS, "pred", "parsed")
-    frame = without_extras(join_pieces(sources(paths), where=where, columns=columns))
+    files = with_classes(sources(paths), classes)
+    frame = without_extras(join_pieces(files, where=where, columns=columns))
     for name, value in chosen.items():
         if name not in schema.KEYS:
             raise ConfigError(
@@ -124,8 +131,8 @@ def _matched(base: pl.DataFrame, candidate: pl.DataFrame) -> Matched:
 def event_flips(arms: Matched, metrics: Sequence[str]) -> pl.DataFrame:
     """Count sentences on which a rate's event became more frequent, and those on which rarer.
 
-    By keys, attribute, group and score (the rate): `flips_up`, `flips_down`, and `p_flips` of
-    McNemar's exact two-sided test (null without a flip).
+    By keys, attribute, group, score (the rate) and condition: `flips_up`, `flips_down`, and
+    `p_flips` of McNemar's exact two-sided test (null without a flip).
     """
     by = [*schema.KEYS, "attribute", "group"]
     more = pl.col("event_right") - pl.col("event")
@@ -139,7 +146,8 @@ def event_flips(arms: Matched, metrics: Sequence[str]) -> pl.DataFrame:
         )
         both = one.join(other, on=[*by, "item_id"], nulls_equal=True).group_by(by)
         counts = both.agg(flips_up=(more > 1e-9).sum(), flips_down=(more < -1e-9).sum())
-        named = counts.with_columns(score=pl.lit(rate)).cast({pl.Categorical: pl.String})
+        place = {"score": pl.lit(rate), "condition": pl.lit(arms.condition)}
+        named = counts.with_columns(**place).cast({pl.Categorical: pl.String})
         tables.append(named.sort(by))
     counted = pl.concat(tables)
     flipped = counted.select("flips_up", "flips_down").to_numpy().T

@@ -32,7 +32,7 @@ from raybias.measures.compare import (
     unread_rises,
 )
 from raybias.measures.compare_answers import UNREAD, Matched, answer_flips, event_flips
-from raybias.measures.entries.predictions import OF_TWO_CLASSES
+from raybias.measures.compare_classes import OF_EACH_CLASS
 from raybias.schema import RUN_KEYS, TABLE
 from raybias.seeding import generator
 from raybias.stats.checks import membership
@@ -41,7 +41,6 @@ from raybias.stats.conclusive import of_predictions
 from raybias.stats.counts import answers, count_cells
 from raybias.stats.intervals import Rules
 from raybias.stats.metric import Share, counted_by, shares
-from raybias.stats.metric_files import as_class
 from raybias.stats.scopes import (
     GapTable,
     Scope,
@@ -74,18 +73,26 @@ ANSWERS: Final = pl.Schema(
 
 
 def compare_predictions(
-    arms: Sequence[Matched], rules: Rules, *, margin: float, kinds: int = 1
+    arms: Sequence[Matched],
+    rules: Rules,
+    *,
+    margin: float,
+    kinds: int = 1,
+    by_class: Sequence[Matched] = (),
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Judge the change of every gap of matched arms, and count the answers that change.
 
-    A change within `margin` does not matter. The bands share the error with those of `kinds` - 1
-    other kinds of answers. Gives `COMPARED` (`score` is the rate) and `ANSWERS`.
+    `by_class` are the arms of `split_classes`, if there are more than two. A change within
+    `margin` does not matter. The bands share the error with those of `kinds` - 1 other kinds of
+    answers. Gives `COMPARED` (`score` is the rate) and `ANSWERS`.
     There is no verdict where an arm cannot do the task (`conclusive`). A gap is `unread` where the
     rise of unread answers can hide more than the margin. Answers are `masked` where more of them
     change than between two runs of one arm, while every gap is equivalent. A metric that counts
     other sentences in one arm than in the other is a DataError.
     """
-    found = [family for each in arms for family in families(each, rules)]
+    of_class = rules.model_copy(update={"metrics": OF_EACH_CLASS})
+    parts = [*((each, rules) for each in arms), *((each, of_class) for each in by_class)]
+    found = [family for each, its_rules in parts for family in families(each, its_rules)]
     rows = changes(found, rules, margin=margin, kinds=kinds)
     withheld = dict(pair for each in arms for pair in _withheld(each, rules))
     rises = {
@@ -102,10 +109,10 @@ def compare_predictions(
         elif (*classifier, row["attribute"]) in rises:
             group, was, now = rises[*classifier, row["attribute"]]
             row.update(hidden(row, f"unread answers on {group}", was, now, margin))
-    flips = pl.concat(event_flips(each, rules.metrics) for each in arms)
+    flips = pl.concat(event_flips(each, its_rules.metrics) for each, its_rules in parts)
     how: dict[str, Any] = {"how": "left", "nulls_equal": True, "maintain_order": "left"}
     gaps = pl.DataFrame(rows, COMPARED).drop("flips_up", "flips_down", "p_flips")
-    gaps = conformed(gaps.join(flips, on=[*TABLE, "group", "score"], **how), COMPARED)
+    gaps = conformed(gaps.join(flips, on=[*TABLE, "group", "score", "condition"], **how), COMPARED)
     differ = [row for each in arms for row in answer_flips(each, level=rules.level)]
     still = gaps.group_by(TABLE).agg(masked=(pl.col("verdict") == "equivalent").all())
     changed = pl.DataFrame(differ, ANSWERS).drop("masked").join(still, on=TABLE, **how)
@@ -113,32 +120,20 @@ def compare_predictions(
     return gaps.fill_nan(None), flipped.fill_nan(None)
 
 
-def of_two_classes(arms: Sequence[Matched], rules: Rules) -> tuple[list[Matched], Rules]:
-    """Compare labels of two classes, which are no sentiment, by the rates of the last one.
-
-    Arms with more labels, and rules, stay as they are.
-    """
-    frames = [frame for pair in arms for frame in (pair.base, pair.candidate)]
-    codes = {*pl.concat(frame[name] for frame in frames for name in ("label", "pred")).drop_nulls()}
-    if len(codes) > 2:
-        return [*arms], rules
-    last = max(1, *codes)
-    coded = [
-        replace(pair, base=as_class(pair.base, last), candidate=as_class(pair.candidate, last))
-        for pair in arms
-    ]
-    methods = frozenset(str(frame["method"][0]) for frame in frames)
-    changed = {"metrics": OF_TWO_CLASSES, "judged": methods}
-    return coded, rules.model_copy(update=changed)
-
-
 def groups_without_rows(arms: Sequence[Matched], metrics: Sequence[str]) -> list[str]:
     """Name the groups of which no row counts in a rate, such as `fpr of old (age)`."""
-    by = ["attribute", "group"]
-    cells = pl.concat(count_cells(arm) for pair in arms for arm in (pair.base, pair.candidate))
+    by = ["attribute", "group", "condition"]
+    cells = pl.concat(
+        count_cells(arm).with_columns(condition=pl.lit(pair.condition))
+        for pair in arms
+        for arm in (pair.base, pair.candidate)
+    )
     counts = counted_by(cells, by, metrics).filter(n_items=0).cast({"score": pl.String})
-    rows = counts.select("score", "group", "attribute").unique().sort(pl.all()).iter_rows()
-    return [f"{score} of {group} ({attribute})" for score, group, attribute in rows]
+    rows = counts.select("score", "group", "attribute", "condition").unique().sort(pl.all())
+    return [
+        f"{score} of {group} ({', '.join(filter(None, (attribute, condition)))})"
+        for score, group, attribute, condition in rows.iter_rows()
+    ]
 
 
 def _withheld(arms: Matched, rules: Rules) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -151,7 +146,7 @@ def _withheld(arms: Matched, rules: Rules) -> Iterator[tuple[tuple[str, ...], st
             unread,
             level=rules.level,
             judged=rules.judged,
-            labels=rules.names_of_classes,
+            labels=dict(enumerate(rules.names_of_classes)),
         ).iter_rows():
             yield arms.keys, f"{name}: {reason}"
 
@@ -215,7 +210,10 @@ def families(arms: Matched, rules: Rules) -> Iterator[Family]:
     one, other = (
         {
             (rates.keys[-1], rates.score): rates.less_mean()
-            for rates in rate_tables(count_cells(arm), inside, metrics)
+            for rates in (
+                replace(each, condition=arms.condition)
+                for each in rate_tables(count_cells(arm), inside, metrics)
+            )
         }
         for arm in (arms.base, arms.candidate)
     )

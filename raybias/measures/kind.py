@@ -22,8 +22,8 @@ from raybias.stats.components import Doubles, places
 from raybias.stats.intervals import (
     NO_ROWS,
     Rules,
+    correct_within,
     estimates,
-    false_discovery,
     unit_intervals,
     without_each,
 )
@@ -218,13 +218,7 @@ def measure_all(answers: Mapping[str, pl.DataFrame], rules: Rules | None = None)
         *("statistic", "condition"), pl.col("style") == ALL,
         pl.col("scope").str.contains("styles"), pl.col("model") == ALL,
     )  # fmt: skip
-    p = pl.when(tested).then("p").map_batches(false_discovery, return_dtype=pl.Float64)
-    q = pl.coalesce(p.over(family), "q")
-    passes = pl.lit(value=True) if rules.adjust == "none" else pl.col("q") <= 1 - rules.level
-    survives = pl.when(tested & pl.col("survives").is_not_null())
-    return found.with_columns(q=q).with_columns(
-        survives=survives.then(pl.col("significant") & passes).otherwise("survives")
-    )
+    return correct_within(found, family, tested, rules)
 
 
 def _of_place(kind: Kind, sums: pl.DataFrame, level: float) -> Iterator[dict[str, Any]]:

@@ -58,7 +58,7 @@ def under(estimates: pl.DataFrame, scopes: Sequence[str], scope: str) -> pl.Data
 def of_gaps(found: GapAnalysis) -> Iterator[pl.DataFrame]:
     """Estimate the gaps of all groups and what stands beside them: columns of schema.ESTIMATES."""
     options = found.rules
-    yield _rates(found)
+    yield rate_rows(found)
     yield found.estimates
     yield unjudged(_ratios(found), found)
     if found.withheld is not None:
@@ -84,7 +84,7 @@ def of_gaps(found: GapAnalysis) -> Iterator[pl.DataFrame]:
     yield by_family(found.counts, found.rules)
 
 
-def _rates(found: GapAnalysis) -> pl.DataFrame:
+def rate_rows(found: GapAnalysis) -> pl.DataFrame:
     """Estimate the rates of groups, with intervals within 0 and 1."""
     named = found.rates.with_columns(condition=pl.lit(""))
     over = over_runs(named, PLACE, n=pl.col("n_items").min())
@@ -231,7 +231,8 @@ def accuracy_rows(counts: Counts, rules: Rules) -> pl.DataFrame:
     attributes = cells["attribute"].unique().cast(pl.String)
     whole = {"metrics": ("accuracy",), "everywhere": dict.fromkeys(attributes, (ALL,))}
     everyone = rules.model_copy(update=whole)
-    return _rates(GapAnalysis(replace(counts, cells=cells, words=counts.words.clear()), everyone))
+    whole_counts = replace(counts, cells=cells, words=counts.words.clear())
+    return rate_rows(GapAnalysis(whole_counts, everyone))
 
 
 def unread_rows(counts: Counts) -> pl.DataFrame:

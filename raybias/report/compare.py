@@ -15,13 +15,14 @@ import polars as pl
 from raybias.config import Scope
 from raybias.config.policy import MARGIN, Policy
 from raybias.errors import ConfigError, DataError
+from raybias.measures.class_rows import CLASS, class_of
 from raybias.measures.compare import SCOPE, VERDICTS, Verdict, compare_pairs, overall
 from raybias.measures.compare_answers import Matched, matched, read_arm
+from raybias.measures.compare_classes import OF_EACH_CLASS, of_two_classes, split_classes
 from raybias.measures.compare_gaps import (
     ANSWERS,
     compare_predictions,
     groups_without_rows,
-    of_two_classes,
 )
 from raybias.measures.kind import kinds
 from raybias.measures.reading import held, read
@@ -40,9 +41,10 @@ from raybias.report.rendering import (
     table,
     worded,
 )
-from raybias.stats.classes import Positive
+from raybias.stats.classes import Classes, Positive
 from raybias.stats.conclusive import refusal, refused
-from raybias.stats.predictions import classes_of, sources
+from raybias.stats.file_classes import classes_of
+from raybias.stats.predictions import sources
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
 from raybias.study_record import Record, read_record
@@ -118,6 +120,7 @@ class Comparison:
         percent = f"{100 * self.level:g}%"
         columns: dict[str, Cell] = {
             **shown,
+            **({"class": worded(class_of, "condition")} if self._of_classes else {}),
             "group": worded(wording.spaced, "group"),
             "rate": "score",
             "base": worded(wording.signed, "base"),
@@ -193,7 +196,13 @@ class Comparison:
     @property
     def rows(self) -> pl.DataFrame:
         """Return the changes under the names of compare.csv and compare.json."""
-        return self.changes.select(_WRITTEN).rename(_CALLED)
+        by_class = ("condition",) if self._of_classes else ()
+        return self.changes.select(*_WRITTEN, *by_class).rename(_CALLED)
+
+    @property
+    def _of_classes(self) -> bool:
+        """Whether gaps are compared by class."""
+        return bool(self.changes["condition"].fill_null("").str.starts_with(CLASS).any())
 
     def write(self, store: Store) -> None:
         """Write compare.csv, compare.md, compare.json and compare.html."""
@@ -257,7 +266,8 @@ def compare(
     paths = [[str(path) for path in arm] for arm in (base, candidate)]
     rules = rules_of_files([*paths[0], *paths[1]], options={"scope": scope})
     chosen = [dict(given or {}) for given in (base_is, candidate_is)]
-    one, other = (_read(*each) for each in zip(paths, chosen, strict=True))
+    classes = _classes([*paths[0], *paths[1]])
+    one, other = (_read(*each, classes) for each in zip(paths, chosen, strict=True))
     probes = [{*pl.concat(frame["probe"].cast(pl.String) for frame in arm.values())}
               for arm in (one, other)]  # fmt: skip
     _check_studies(*paths, probes=sorted(probes[0] & probes[1]))
@@ -273,7 +283,11 @@ def compare(
             where=" and ".join(names), cure="choose arms that answer the same",
         )  # fmt: skip
     matches = [*matched(one[PREDICTIONS], other[PREDICTIONS])] if PREDICTIONS in both else []
-    if matches and not _are_sentiment([*paths[0], *paths[1]]):
+    by_class: list[Matched] = []
+    if matches and classes.names:
+        able = not any(map(out_of, [*paths[0], *paths[1]]))
+        by_class, rules = split_classes(matches, classes.names, rules, able=able)
+    elif matches and not classes.is_sentiment:
         matches, rules = of_two_classes(matches, rules)
 
     @cache
@@ -281,7 +295,7 @@ def compare(
         found, answers = [], pl.DataFrame(schema=ANSWERS)
         many: dict[str, Any] = {"margin": margin, "kinds": len(both)}
         if matches:
-            gaps, answers = compare_predictions(matches, rules, **many)
+            gaps, answers = compare_predictions(matches, rules, by_class=by_class, **many)
             found.append(gaps)
         if SCORES in both:
             found.append(compare_pairs(one[SCORES], other[SCORES], level=level, **many))
@@ -290,25 +304,33 @@ def compare(
     within = margin or (policy.margin if policy else rules.margin) or MARGIN
     changes, answers = judged(within)
     notes = [*_notes(matches, changes, answers, within, level), *_engines(matches, rules.engines)]
-    if lacking := groups_without_rows(matches, rules.metrics) if matches else []:
+    lacking = groups_without_rows(matches, rules.metrics) if matches else []
+    lacking += groups_without_rows(by_class, OF_EACH_CLASS) if by_class else []
+    if lacking:
         notes.insert(0, f"No rows, and so no change: {', '.join(lacking)}.")
     decision = None
     if policy is not None:
-        names_of = [*_keys(changes), "group", "score"]
+        names_of = [*_keys(changes), *(["condition"] if by_class else []), "group", "score"]
         decision = decided(policy, lambda margin: judged(margin)[0], names_of)
         notes += decision.notes(level)
     return Comparison(names[0], names[1], changes, answers, within, level, notes, decision)
 
 
-def _are_sentiment(paths: Sequence[str]) -> bool:
-    """Whether the labels of some files are known to be negative, neutral and positive."""
+def _classes(paths: Sequence[str]) -> Classes:
+    """Return what the labels of both arms stand for."""
     files = [file for path in paths if PREDICTIONS in held(path) for file in sources([path])]
-    foreign = [file for file in files if file.is_foreign]
-    known = any(map(out_of, paths)) or any(file.is_paper_tsv for file in files)
-    return known or bool(foreign and classes_of(foreign, Positive()).is_sentiment)
+    distinct = [*{file.uri: file for file in files}.values()]
+    if not distinct:
+        return Classes({}, is_sentiment=False, positive=None, sentence="")
+    classes = classes_of(distinct, Positive())
+    of_study = any(map(out_of, paths)) and not classes.sentence
+    known = of_study or any(file.is_paper_tsv for file in distinct)
+    return replace(classes, is_sentiment=classes.is_sentiment or known)
 
 
-def _read(paths: Sequence[str], chosen: Mapping[str, str]) -> dict[str, pl.DataFrame]:
+def _read(
+    paths: Sequence[str], chosen: Mapping[str, str], classes: Classes
+) -> dict[str, pl.DataFrame]:
     """Read what an arm holds, and of it the rows whose columns have the values chosen."""
     predictions: list[str] = []
     scores: list[pl.DataFrame] = []
@@ -318,7 +340,7 @@ def _read(paths: Sequence[str], chosen: Mapping[str, str]) -> dict[str, pl.DataF
         scores += paired
         if not paired or Store(path).exists("predictions"):
             predictions.append(path)
-    found = {PREDICTIONS: read_arm(predictions, chosen)} if predictions else {}
+    found = {PREDICTIONS: read_arm(predictions, chosen, classes.names)} if predictions else {}
     if scores:
         for name in chosen:
             if name not in _CHOICES:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from raybias.measures.class_rows import CLASS, class_of
 from raybias.measures.kind import Kind, Table, kinds
 from raybias.measures.prediction_rows import BY, KIND, WITHHELD, gap_rows, under
 from raybias.report import sentences, wording
@@ -135,7 +136,7 @@ def table_of(
         if judged[name].count():
             columns[name] = lambda row, name=name: wording.probability(test(row)[name])  # type: ignore[misc]
     if estimates["survives"].count():
-        columns["reading"] = lambda row: _reading(kind, test(row))
+        columns["reading"] = lambda row: _reading(kind, test(row), row.get("condition") or "")
     again = (
         every.filter(pl.col("survives"), beside == tested[0], pl.col("scope").is_in([*ADDED]))
         .with_columns(scope=pl.col("scope").replace_strict(ADDED, default=""))
@@ -165,7 +166,7 @@ def _texts(name: str) -> Cell:
     return lambda row: wording.bias_type(row[name]).replace("_", " " if name == "group" else "_")
 
 
-def _reading(kind: Kind, row: Mapping[str, Any]) -> str:
+def _reading(kind: Kind, row: Mapping[str, Any], condition: str) -> str:
     gap = kind.name == KIND and row["score"] in metrics and row["reason"] is None
     if not gap and (row["significant"] is None or row["p"] is None):
         return "no test"
@@ -173,6 +174,8 @@ def _reading(kind: Kind, row: Mapping[str, Any]) -> str:
         return "not significant"
     if not row["survives"]:
         return "significant, not after correction"
+    if gap and condition.startswith(CLASS):
+        return wording.class_verdict(row["score"], row["value"], class_of(condition))
     return wording.verdict(row["score"], row["value"]) if gap else "significant"
 
 

@@ -9,6 +9,7 @@ import polars as pl
 
 from raybias import schema
 from raybias.formats.openings import look_alike
+from raybias.measures.class_rows import CLASS, class_of
 from raybias.measures.kind import Kind, Table
 from raybias.measures.prediction_rows import gap_rows
 from raybias.report import wording
@@ -21,6 +22,11 @@ from raybias.stats.scopes import ADDED, REDRAWN, SCOPES
 
 #: Verdicts by which a conclusion depends on style.
 _TURNS: Final = ("changes sign", "loses its sign", "gains a sign")
+#: Whose rows count in a rate of one class.
+_LABELLED: Final = {
+    **dict.fromkeys(("tpr", "fnr"), "whose label is {}"),
+    **dict.fromkeys(("fpr", "tnr"), "whose label is not {}"),
+}
 #: Gaps of two groups add up to less.
 _ROUNDING: Final = 1e-9
 _KEYS: Final = ("model", "probe", "method", "style", "condition", "attribute", "score", "group")
@@ -78,11 +84,29 @@ def _counted(kind: Kind, part: pl.DataFrame, shown: Table) -> Iterator[str]:
     if found.is_empty() or part.height == 1:
         return
     far = (pl.col("value") - shown.neutral).abs()
-    clearest = found.sort("p", far, descending=[False, True]).row(0, named=True)
+    found = found.sort("p", far, descending=[False, True])
+    if found["condition"].str.starts_with(CLASS).all():
+        yield from of_classes(found)
+        return
+    clearest = found.row(0, named=True)
     keys = [key for key in _KEYS if part[key].n_unique() > 1]
     value = wording.interval(*scaled(clearest, kind), digits=kind.digits, plus=shown.signed)
     said = (wording.bias_type(str(clearest[key])) for key in keys or ["model"] if clearest[key])
     yield f"The clearest: {wording.spaced(', '.join(said))} {value}."
+
+
+def of_classes(found: pl.DataFrame) -> Iterator[str]:
+    """State the clearest gap by class of each rate, in a table of gaps with the clearest first."""
+    for (score,), part in found.group_by("score", maintain_order=True):
+        row = part.row(0, named=True)
+        name = class_of(row["condition"])
+        label = _LABELLED.get(str(score), "").format(name)
+        who = " ".join(filter(None, (wording.spaced(row["group"]), label)))
+        if part["model"].n_unique() > 1:
+            who = f"{row['model']}: {who}"
+        value = wording.interval(row["value"], row["low"], row["high"])
+        said = wording.class_verdict(str(score), row["value"], name)
+        yield f"The clearest gap of {score} by class: {who}: {said}, {value}."
 
 
 def once(part: pl.DataFrame) -> pl.DataFrame:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from raybias.measures.class_rows import CLASS
 from raybias.measures.kind import kinds
 from raybias.measures.prediction_rows import BY, KIND, gap_rows, under
 from raybias.report import wording
@@ -58,8 +59,11 @@ def write_statement(
     names the class whose rates are shown.
     """
     gaps = gap_rows(estimates, scope)
+    predicted = [part for part in parts if part["kind"] == KIND]
     parts = [part for part in parts if part["kind"] != KIND]
     said = findings(gaps) or conclusion(gaps) if gaps.height else []
+    by_class = predicted if estimates["condition"].str.starts_with(CLASS).any() else []
+    said += [text for part in by_class for text in part["said"] if "by class" in text]
     said += [text for part in parts for text in (*part["unable"], *part["said"])]
     tables = [*_group_tables(estimates, scope)]
     selected = [shown for score, shown in tables if score == _SELECTED]
@@ -77,12 +81,22 @@ def write_statement(
             *(selected or [shown for _, shown in tables]),
             *(shown for part in parts for shown in part["tables"]),
         ],
-        "folded": [shown for score, shown in tables if selected and score != _SELECTED],
+        "folded": [*_folded(tables, by_class)],
         "covers": [part["cover"] for part in parts],
         "cautions": cautions,
         "provenance": provenance,
     }
     store.write_text("statement.html", rendered("statement.html.j2", context))
+
+
+def _folded(
+    tables: Sequence[tuple[str, TextTable]], by_class: Sequence[Mapping[str, Any]]
+) -> Iterator[TextTable]:
+    """Yield the other rates' tables if one is shown alone, and what is measured by class."""
+    if any(score == _SELECTED for score, _ in tables):
+        yield from (shown for score, shown in tables if score != _SELECTED)
+    for part in by_class:
+        yield from part["tables"]
 
 
 def _questions(estimates: pl.DataFrame) -> Iterator[str]:

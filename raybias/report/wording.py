@@ -114,6 +114,17 @@ def verdict(rate: str, gap: float) -> str:
     return f"{effect}: {said}" if effect else said
 
 
+def class_verdict(rate: str, gap: float, name: str) -> str:
+    """Say what happens to a group by class: `rightly called nurse more often`.
+
+    Which class is good or harmful to be called is not known, so it says neither.
+    """
+    words = metrics[rate].words
+    named = words.replace("the class", name)
+    named = named if named != words else f"{words} ({name})"
+    return f"{named} {'more' if gap > 0 else 'less'} often"
+
+
 def signed(value: float | None, digits: int = 3) -> str:
     """Format as `+0.412`; empty for a missing value, without a sign for what rounds to 0."""
     if value is None:

@@ -12,6 +12,7 @@ import polars as pl
 
 from raybias import schema
 from raybias.errors import ConfigError, DataError
+from raybias.stats import sentiment
 
 #: The type of the numbers of classes in the columns `label` and `pred` of every table.
 CODE: Final = pl.Schema(schema.PREDICTIONS)["label"]
@@ -20,11 +21,9 @@ CODE: Final = pl.Schema(schema.PREDICTIONS)["label"]
 METADATA_KEY: Final = b"raybias.labels"
 #: Booleans as numbers, by their word in lower case.
 BOOLEANS: Final[Mapping[str, str]] = {"true": "1", "false": "0"}
-#: The codes of sentiment, by word and by number.
-SENTIMENT: Final[Mapping[str, int]] = {
-    **{name: number for number, name in enumerate(schema.LABELS)},
-    **{str(number): number for number in range(len(schema.LABELS))},
-}
+#: Most classes that a table is measured by, and most names of classes that a message lists.
+MOST: Final = 1_000
+_LISTED: Final = 8
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,13 @@ class Classes:
 
     Attributes
     ----------
-    codes: the columns `label` and `pred` as schema.Label, or as 1 for the class and 0 for others;
-        empty for files of our own, which have no other codes.
+    codes: the columns `label` and `pred` as numbers: of sentiment, of `names`, or 1 for the class
+        and 0 for others; empty for files of our own, which have no other codes.
     is_sentiment: whether they are negative, neutral and positive.
     positive: the code of the class that metrics of one class are about; None for the last.
     sentence: what was taken as the class in each column, for people.
     is_recoded: whether the codes are not the table's own numbers.
+    names: the classes in the order of their codes, if the table is measured by class; else empty.
     """
 
     codes: Mapping[str, pl.Series]
@@ -80,6 +80,7 @@ class Classes:
     positive: int | None
     sentence: str
     is_recoded: bool = False
+    names: tuple[str, ...] = ()
 
 
 def labels_metadata(names: Sequence[str]) -> dict[bytes, bytes]:
@@ -121,22 +122,78 @@ def number_of(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def own_classes(positive: Positive) -> Classes:
+def own_classes(positive: Positive, names: Sequence[str] = ()) -> Classes:
     """Return the classes of files in schema.PREDICTIONS, in which labels are numbers.
+
+    `names` are those in a file's metadata; without them the labels are sentiment's.
 
     Raises ConfigError: the class that is named is not one of their labels.
     """
+    if names and tuple(names) != sentiment.NAMES:
+        return _named_classes(positive, tuple(names))
     if not positive.is_named:
-        return Classes({}, is_sentiment=False, positive=None, sentence="")
-    named = [word for words in (positive.words, *positive.by_column.values()) for word in words]
-    numbers = {SENTIMENT.get(_plain_number(word)) for word in named}
+        return Classes({}, is_sentiment=bool(names), positive=None, sentence="")
+    named = _all_words(positive)
+    numbers = {sentiment.CODES.get(_plain_number(word)) for word in named}
     (code, *others) = numbers
     if others or code is None:
         raise ConfigError(
             f"--positive {','.join(named)} is no label of these files",
-            cure=f"choose one of {', '.join(map(str, range(len(schema.LABELS))))}",
+            cure=f"choose one of {', '.join(map(str, range(len(sentiment.NAMES))))}",
         )
-    return Classes({}, False, code, f"Rates are those of the class for which pred is `{code}`.")
+    sentence = f"Rates are those of the class for which pred is `{code}`."
+    return Classes({}, bool(names), code, sentence)
+
+
+def _named_classes(positive: Positive, names: tuple[str, ...]) -> Classes:
+    """Return the classes of a file whose metadata names them: of two, the second is the class."""
+    if positive.is_named:
+        chosen = codes_of(positive, names)
+        code = min(chosen) if len(names) == 2 else 1
+        words = " or ".join(f"`{names[code]}`" for code in sorted(chosen))
+        return Classes({}, False, code, f"Rates are those of the class {words}.")
+    if len(names) == 2:
+        return Classes({}, False, 1, f"Rates are those of the class `{names[1]}`.")
+    return Classes({}, False, None, sentence_of(names), names=names)
+
+
+def codes_of(positive: Positive, names: Sequence[str]) -> frozenset[int]:
+    """Look up the numbers of the classes that a user names among the names of a file.
+
+    Raises ConfigError: no class has the name or number, or all of them are named.
+    """
+    numbers = {name.lower(): code for code, name in enumerate(names)}
+    numbers |= {str(code): code for code in range(len(names)) if str(code) not in numbers}
+    words = _all_words(positive)
+    codes = {numbers.get(word.lower(), numbers.get(_plain_number(word))) for word in words}
+    known = frozenset(code for code in codes if code is not None)
+    if len(known) < len(codes) or len(known) == len(names):
+        raise ConfigError(
+            f"--positive {','.join(words)} is no label of these files",
+            cure=f"choose from {listed(names)}",
+        )
+    return known
+
+
+def _all_words(positive: Positive) -> list[str]:
+    return [word for words in (positive.words, *positive.by_column.values()) for word in words]
+
+
+def listed(names: Sequence[str]) -> str:
+    """List the first names of classes for a message, and count the rest."""
+    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+    return f"{', '.join(names[:_LISTED])}{more}"
+
+
+def sentence_of(names: Sequence[str], columns: str = "label and pred") -> str:
+    """Say by which classes a table is measured."""
+    return f"{columns} have {len(names):,} classes, each measured on its own: {listed(names)}."
+
+
+def class_order(name: str) -> tuple[bool, float, str]:
+    """Sort numbers by size, then words."""
+    number = number_of(name)
+    return number is None, number or 0.0, name
 
 
 def _plain_number(text: str) -> str:
@@ -148,14 +205,26 @@ def _plain_number(text: str) -> str:
 
 
 def common_classes(by_file: Mapping[str, Classes]) -> Classes:
-    """Return what the labels of several files stand for; `DataError` if that differs."""
+    """Return what the labels of several files stand for; `DataError` if that differs.
+
+    Tables that are measured by class can have some classes each; files of our own, whose numbers
+    are given, need the same classes.
+    """
     (first, one), *others = by_file.items()
     for where, other in others:
-        if (one.is_sentiment, one.positive) != (other.is_sentiment, other.positive):
+        kinds = [(bool(c.names), c.is_sentiment, c.positive) for c in (one, other)]
+        fixed = not (one.codes and other.codes) and one.names != other.names
+        if kinds[0] != kinds[1] or fixed:
             raise DataError(
                 f"its labels are not those of {first}: {one.sentence} {other.sentence}",
                 where=where,
                 cure="measure the files one by one",
             )
+    if one.names:
+        names = one.names
+        if any(other.names != names for _, other in others):
+            every = {name for classes in by_file.values() for name in classes.names}
+            names = tuple(sorted(every, key=class_order))
+        return Classes({}, False, None, sentence_of(names), names=names)
     sentences = dict.fromkeys(classes.sentence for classes in by_file.values() if classes.sentence)
     return Classes({}, one.is_sentiment, one.positive, " ".join(sentences))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import Final
@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from raybias import schema
+from raybias.stats import sentiment
 from raybias.stats.components import Doubles, MeanEstimate
 from raybias.stats.counts import without_extras
 from raybias.stats.intervals import unit_intervals, without_each
@@ -122,15 +123,15 @@ def of_predictions(
     level: float,
     judged: Collection[str] = (),
     unanswered: pl.DataFrame | None = None,
-    labels: Sequence[str] = schema.LABELS,
+    labels: Mapping[int, str] = sentiment.BY_CODE,
 ) -> pl.DataFrame:
     """Find the classifiers of whose predictions on a probe nothing is concluded: KEYS and `reason`.
 
     `cells` are schema.CELLS, `answers` schema.ANSWERS, `unanswered` schema.UNANSWERED if it is
-    known; of methods in `judged`, whose labels are a judge's, no label is right. The accuracy's
-    interval covers other runs and templates (without templates, other runs or sentences); it must
-    lie above the commonest right label's share. A probe with one right label shows no accuracy, but
-    whether nearly all answers are another one.
+    known, and `labels` names the classes by their numbers; of methods in `judged`, whose labels are
+    a judge's, no label is right. The accuracy's interval covers other runs and templates (without
+    templates, other runs or sentences); it must lie above the commonest right label's share. A
+    probe with one right label shows no accuracy, but whether nearly all answers are another one.
     """
     whole = answers.filter(run_id="all")
     unread = {tuple(row[:-1]): row[-1] for row in whole.select(*schema.KEYS, "share").iter_rows()}
@@ -161,7 +162,9 @@ def _unanswered_shares(
     }
 
 
-def _of_labels(cells: pl.DataFrame, unread: float, level: float, labels: Sequence[str]) -> Showing:
+def _of_labels(
+    cells: pl.DataFrame, unread: float, level: float, labels: Mapping[int, str]
+) -> Showing:
     gold, named = (
         cells.filter(pl.col(name).is_not_null())
         .group_by(name)
@@ -172,7 +175,7 @@ def _of_labels(cells: pl.DataFrame, unread: float, level: float, labels: Sequenc
     if named.is_empty():
         return Showing(unread)
     constant, label = (
-        (frame["n"][0] / frame["n"].sum(), labels[frame[name][0]])
+        (frame["n"][0] / frame["n"].sum(), labels.get(frame[name][0], str(frame[name][0])))
         for frame, name in ((gold, "label"), (named, "pred"))
     )
     if gold.height == 1:

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from raybias.schema import TABLE, Label
+from raybias.schema import TABLE
 from raybias.stats.components import Doubles
-from raybias.stats.metric import Contrast, masks
+from raybias.stats.metric import THE_CLASS, Contrast, masks
 
 Bools = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]
@@ -341,7 +341,7 @@ def lay_out(
             for name in ("group", "run_id", "unit")
         )
         gold_N, called_N = (
-            (part[name] == Label.POSITIVE).fill_null(False).to_numpy() for name in ("label", "pred")
+            (part[name] == THE_CLASS).fill_null(False).to_numpy() for name in ("label", "pred")
         )
         score = part["score"] if "score" in part.columns else pl.Series([None] * part.height)
         sources = None

@@ -10,7 +10,7 @@ categorical, since grouping a million cells by plain strings costs more than all
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ import pyarrow as pa
 from raybias import schema
 from raybias.errors import DataError
 from raybias.schema import LIKELIHOOD, RUN_KEYS
+from raybias.stats import sentiment
 from raybias.stats.checks import checked_runs, fingerprints
 from raybias.stats.metric import DEFAULT, check_metrics, run_values
 from raybias.stats.metric import metrics as registered
@@ -56,6 +57,8 @@ class Counts:
     """probe, attribute, template_id and family, of the templates that have one."""
     unanswered: pl.DataFrame = field(default_factory=pl.DataFrame)
     """schema.UNANSWERED, without rows if no answer was cut off or filtered."""
+    labels: Mapping[int, str] = field(default_factory=lambda: sentiment.BY_CODE)
+    """Names of the classes, by their numbers in `label` and `pred`."""
 
 
 def count_cells(predictions: pl.LazyFrame | pl.DataFrame) -> pl.DataFrame:
@@ -78,7 +81,7 @@ def with_likelihood(predictions: pl.DataFrame) -> pl.DataFrame:
     which has one score, has none.
     """
     answered = predictions.filter(
-        pl.col("answer").is_not_null() & pl.col("scores").list.len().fill_null(0).ge(2)
+        pl.col("answer").is_not_null() & pl.col("scores").list.len().fill_null(0).gt(1)
     )
     second = answered.with_columns(
         method=(pl.col("method").cast(pl.String) + LIKELIHOOD).cast(predictions["method"].dtype),
@@ -105,12 +108,13 @@ def answers(counted: pl.DataFrame) -> pl.DataFrame:
     return conformed(shared.sort(*schema.KEYS, last, "run_id"), pl.Schema(schema.ANSWERS))
 
 
-def composition(cells: pl.DataFrame, labels: Sequence[str] = schema.LABELS) -> pl.DataFrame:
+def composition(cells: pl.DataFrame, labels: Mapping[int, str] = sentiment.BY_CODE) -> pl.DataFrame:
     """Count the sentences of each group, by right label (Kohankhaki2024, Table 5).
 
-    Gives probe, attribute, group; `items` of one run by label and together (the most, where runs
-    differ); `predictions` of one classifier's runs likewise; and `fraction`, the group's share of
-    the attribute's items (null for the extra groups). `labels` are the names of labels, in order.
+    `labels` names the classes by their numbers. Gives probe, attribute, group; `items` of one run
+    by label and together (the most, where runs differ); `predictions` of one classifier's runs
+    likewise; and `fraction`, the group's share of the attribute's items (null for the extra
+    groups).
     """
     place = ["probe", "attribute", "group", "label"]
     per_run = cells.group_by(*RUN_KEYS, *place[1:]).agg(pl.col("n").sum())
@@ -123,7 +127,7 @@ def composition(cells: pl.DataFrame, labels: Sequence[str] = schema.LABELS) -> p
         pl.col(kind).filter(pl.lit(value=True) if label is None else pl.col("label") == label)
         .sum().alias(f"{kind}{end}")
         for kind in kinds
-        for label, end in (*enumerate(f"_{name}" for name in labels), (None, ""))
+        for label, end in (*((code, f"_{name}") for code, name in labels.items()), (None, ""))
     ]  # fmt: skip
     wide = counts.group_by(place[:3]).agg(sums).cast({pl.Categorical: pl.String})
     own = pl.when(~pl.col("group").is_in(schema.EXTRA_GROUPS)).then("items")
@@ -181,6 +185,7 @@ def count_files(
         run_values(kept, metrics, left_out),
         _one_family_each(seen.families, where),
         seen.unanswered(),
+        dict(enumerate(files[0].columns.classes or files[0].labels or sentiment.NAMES)),
     )
 
 

@@ -23,6 +23,7 @@ import polars as pl
 from raybias import schema
 from raybias.errors import DataError
 from raybias.formats.openings import REGARD_OPENING
+from raybias.stats import sentiment
 from raybias.stats.checks import warn
 from raybias.stats.classes import CODE, Classes, Positive
 from raybias.stats.group_columns import add_groups, check_names
@@ -62,6 +63,9 @@ class Columns:
     """The class, where it is named."""
     only: tuple[str, ...] = ()
     """Columns of predictions to read; by default all."""
+    classes: tuple[str, ...] = ()
+    """The classes, in the order of their numbers, of a table that is measured by class together
+    with others; by default the words of the table."""
 
     @property
     def are_named(self) -> bool:
@@ -103,7 +107,7 @@ def classes_in(table: pl.DataFrame, columns: Columns, where: str) -> Classes:
     if not table.height:
         raise DataError("holds no predictions", where=where, cure="leave it out")
     names = {"label": columns.label, "pred": columns.pred}
-    return read_classes(table, names, columns.positive, where)
+    return read_classes(table, names, columns.positive, where, columns.classes)
 
 
 def plain_predictions(
@@ -118,9 +122,12 @@ def plain_predictions(
     table = _named(select_columns(table, columns.used(table.columns, where), where), columns, where)
     there = table.columns
     frame = table.with_columns(*classes.codes.values())
-    if "score" in there:
+    if classes.names:
+        # Only metrics of one class take scores.
+        frame = frame.drop("score", "scores", strict=False)
+    elif "score" in there:
         frame = frame.with_columns(_score(table, columns, where))
-    if "scores" in there and classes.is_recoded:
+    if "scores" in frame.columns and classes.is_recoded:
         warn(f"{where}: `scores` are not read, since which of them is of the class is not known")
         frame = frame.drop("scores")
     if columns.by:
@@ -270,7 +277,7 @@ def _refuse_empty(table: pl.DataFrame, columns: Sequence[str], where: str) -> No
 def _label(text: pl.Series, column: pl.Series, where: str, cure: str = _CURE) -> pl.Series:
     """Read labels from texts; refuse a column's value that is not 0, 1 or 2."""
     number = text.cast(pl.Float64, strict=False)
-    known = number.is_in([float(label) for label in schema.Label]).fill_null(False)
+    known = number.is_in([float(code) for code in range(len(sentiment.NAMES))]).fill_null(False)
     refuse(~known, column, "is not 0, 1 or 2", where, cure)
     return number.cast(CODE)
 

@@ -7,6 +7,7 @@ other words for the groups too (`stats.scopes`).
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -15,6 +16,7 @@ import polars as pl
 
 from raybias import schema
 from raybias.schema import RUN_KEYS
+from raybias.stats import sentiment
 from raybias.stats.bootstrap import DrawnScope, Resampled, resampled
 from raybias.stats.breakdown import by_term, markedness
 from raybias.stats.checks import (
@@ -79,9 +81,16 @@ def gap_analysis(counts: Counts, rules: Rules) -> GapAnalysis:
         level=rules.level,
         judged=rules.judged,
         unanswered=counts.unanswered,
-        labels=rules.names_of_classes,
+        labels=_names_of_classes(counts, rules),
     )
     return GapAnalysis(counts, rules, withheld)
+
+
+def _names_of_classes(counts: Counts, rules: Rules) -> Mapping[int, str]:
+    """Return the names of classes by the numbers that cells have: a study's, or those of files."""
+    if rules.labels == sentiment.NAMES:
+        return counts.labels
+    return dict(enumerate(rules.names_of_classes))
 
 
 @dataclass(frozen=True)

@@ -213,6 +213,26 @@ def verdicts(
     )
 
 
+def correct_within(
+    table: pl.DataFrame, family: Sequence[str | pl.Expr], tested: pl.Expr, rules: Statistics
+) -> pl.DataFrame:
+    """Correct the tests of each family of rows together, in place of the corrections so far.
+
+    Parameters
+    ----------
+    table: with p, q, significant and survives.
+    family: columns, or expressions, with one value in each family.
+    tested: selects the rows with a test; the others keep their `q` and `survives`.
+    """
+    p = pl.when(tested).then("p").map_batches(false_discovery, return_dtype=pl.Float64)
+    q = pl.coalesce(p.over(family), "q")
+    passes = pl.lit(value=True) if rules.adjust == "none" else pl.col("q") <= 1 - rules.level
+    survives = pl.when(tested & pl.col("survives").is_not_null())
+    return table.with_columns(q=q).with_columns(
+        survives=survives.then(pl.col("significant") & passes).otherwise("survives")
+    )
+
+
 def reasons_of(table: pl.DataFrame, excluded: pl.DataFrame) -> pl.Series:
     """Look up why each row has no verdict by `excluded`; null where it is not named there."""
     by = [name for name in excluded.columns if name != "reason"]

@@ -9,91 +9,31 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 import numpy as np
 import polars as pl
 
-from raybias import schema
 from raybias.errors import DataError
-from raybias.stats.classes import BOOLEANS, CODE, SENTIMENT, Classes, Positive, number_of
+from raybias.stats import sentiment
+from raybias.stats.class_words import classes_by_name, classes_of_names
+from raybias.stats.classes import CODE, Classes, Positive, number_of
+from raybias.stats.label_columns import LabelColumn, fold
 from raybias.table_files import refuse
 
-#: Words of a column that a message or a page lists.
-_LISTED: Final = 8
 _TWO: Final = frozenset(("0", "1"))
-_THREE: Final = frozenset(("0", "1", "2"))
+_SENTIMENT: Final = frozenset(map(str, sentiment.BY_CODE))
 _CURE: Final = "correct the row or leave it out"
 #: From this score on an example is predicted to be of the class, if the table has no predictions.
 CALLED: Final = 0.5
 
 
-@dataclass(frozen=True)
-class _Column:
-    """The words of one column.
-
-    Attributes
-    ----------
-    role: `label` or `pred`.
-    name: what the table calls the column.
-    texts: its values as text, without blanks around them.
-    """
-
-    role: str
-    name: str
-    texts: pl.Series
-
-    @cached_property
-    def spellings(self) -> list[str]:
-        """The distinct texts, numbers first and by size."""
-        texts = self.texts.unique().to_list()
-        return sorted(texts, key=lambda text: (number_of(text) is None, number_of(text), text))
-
-    @cached_property
-    def has_numbers(self) -> bool:
-        """Whether all values are numbers or booleans."""
-        booleans = BOOLEANS.keys()
-        return all(
-            text.lower() in booleans or number_of(text) is not None for text in self.spellings
-        )
-
-    def word_of(self, text: str) -> str:
-        """Return the word that a spelling, or what a user names, is in this column."""
-        text = text.strip()
-        if not self.has_numbers:
-            return text
-        number = number_of(text)
-        if number is None:
-            return BOOLEANS.get(text.lower(), text)
-        return str(int(number)) if number.is_integer() else repr(number)
-
-    @cached_property
-    def words(self) -> frozenset[str]:
-        """The distinct words: `1`, `1.0` and `True` are one in a column of numbers."""
-        return frozenset(map(self.word_of, self.spellings))
-
-    @property
-    def is_sentiment(self) -> bool:
-        """Whether all words are negative, neutral or positive, in any case."""
-        return {word.lower() for word in self.words} <= {*schema.LABELS}
-
-    @property
-    def listed(self) -> str:
-        """The words for a message: `decision has approved, denied`."""
-        shown = list(dict.fromkeys(map(self.word_of, self.spellings)))
-        more = f" and {len(shown) - _LISTED} more" if len(shown) > _LISTED else ""
-        return f"{self.name} has {', '.join(shown[:_LISTED])}{more}"
-
-    def codes(self, codes: Mapping[str, int]) -> pl.Series:
-        """Replace each word by its code."""
-        by_text = {text: codes[self.word_of(text)] for text in self.spellings}
-        return self.texts.replace_strict(by_text, return_dtype=CODE).alias(self.role)
-
-
 def read_classes(
-    table: pl.DataFrame, names: Mapping[str, str], positive: Positive, where: str
+    table: pl.DataFrame,
+    names: Mapping[str, str],
+    positive: Positive,
+    where: str,
+    known: Sequence[str] = (),
 ) -> Classes:
     """Read the columns `label` and, if there is one, `pred` of a table.
 
@@ -103,6 +43,7 @@ def read_classes(
     names: what the user calls the columns `label` and `pred`.
     positive: the class that is named, if any.
     where: names the table in messages.
+    known: the classes of all tables that are measured by class together; by default its own.
 
     Raises DataError: a missing value, words that do not tell the classes, or a word that a column
     does not have.
@@ -111,7 +52,11 @@ def read_classes(
     by_number = "pred" not in table.columns or positive.threshold is not None
     if not by_number:
         columns.append(_column(table, "pred", names["pred"], where))
+    if known:
+        return classes_of_names(columns, known)
     classes = _read_named(columns, positive, where) if positive.is_named else _read_plain(columns)
+    if classes is None and not by_number and not positive.is_named:
+        classes = classes_by_name(columns, where)
     if classes is None:
         _refuse_odd(columns, where)
         raise DataError(
@@ -133,15 +78,15 @@ def read_classes(
     return _with_threshold(classes, table[role].alias(name), positive.threshold, where)
 
 
-def _column(table: pl.DataFrame, role: str, name: str, where: str) -> _Column:
+def _column(table: pl.DataFrame, role: str, name: str, where: str) -> LabelColumn:
     column = table[role]
     texts = column.cast(pl.String).str.strip_chars()
     missing = texts.is_null() | texts.str.to_lowercase().is_in(["", "nan"])
     refuse(missing, column.alias(name), "is missing", where, _CURE)
-    return _Column(role, name, texts)
+    return LabelColumn(role, name, texts)
 
 
-def _refuse_odd(columns: Sequence[_Column], where: str) -> None:
+def _refuse_odd(columns: Sequence[LabelColumn], where: str) -> None:
     """Refuse the first word of a column that has numbers too."""
     for column in columns:
         words = [text for text in column.spellings if number_of(text) is None]
@@ -150,11 +95,11 @@ def _refuse_odd(columns: Sequence[_Column], where: str) -> None:
             refuse(texts.is_in(words), texts, "is no number, as others are", where, _CURE)
 
 
-def _listed(columns: Sequence[_Column]) -> str:
+def _listed(columns: Sequence[LabelColumn]) -> str:
     return "; ".join(column.listed for column in columns)
 
 
-def _cure(columns: Sequence[_Column], chosen: Mapping[str, Set[str]] | None = None) -> str:
+def _cure(columns: Sequence[LabelColumn], chosen: Mapping[str, Set[str]] | None = None) -> str:
     """Write --positive that names the class in each column, as far as that is known."""
     every = {word for words in (chosen or {}).values() for word in words}
     alike = len({column.words for column in columns}) == 1
@@ -173,18 +118,18 @@ def _option(words: Sequence[str]) -> str:
     return f"--positive {shlex.quote(','.join(quoted))}"
 
 
-def _suggested(column: _Column, named: Set[str]) -> list[str]:
+def _suggested(column: LabelColumn, named: Set[str]) -> list[str]:
     """Return the words of a column that look like words of the class; else its largest number."""
-    folded = {_folded(word) for word in named}
-    words = sorted(word for word in column.words if _folded(word) in folded)
+    folded = {fold(word) for word in named}
+    words = sorted(word for word in column.words if fold(word) in folded)
     return words or ([max(column.words, key=float)] if column.has_numbers else ["WORD"])
 
 
-def _all_words(columns: Sequence[_Column]) -> frozenset[str]:
+def _all_words(columns: Sequence[LabelColumn]) -> frozenset[str]:
     return frozenset[str]().union(*(column.words for column in columns))
 
 
-def _read_plain(columns: Sequence[_Column]) -> Classes | None:
+def _read_plain(columns: Sequence[LabelColumn]) -> Classes | None:
     """Read columns whose words tell the classes; None if they do not."""
     if _are_sentiment(columns):
         return _sentiment(columns, None)
@@ -199,14 +144,14 @@ def _read_plain(columns: Sequence[_Column]) -> Classes | None:
     return _two_classes(columns, {column.role: {last} for column in columns})
 
 
-def _are_sentiment(columns: Sequence[_Column]) -> bool:
+def _are_sentiment(columns: Sequence[LabelColumn]) -> bool:
     """Whether all columns have words of sentiment, or all three of its numbers beside these."""
-    if all(column.words <= _THREE for column in columns):
-        return any(column.words == _THREE for column in columns)
-    return all(column.is_sentiment or column.words == _THREE for column in columns)
+    if all(column.words <= _SENTIMENT for column in columns):
+        return any(column.words == _SENTIMENT for column in columns)
+    return all(column.is_sentiment or column.words == _SENTIMENT for column in columns)
 
 
-def _read_named(columns: Sequence[_Column], positive: Positive, where: str) -> Classes:
+def _read_named(columns: Sequence[LabelColumn], positive: Positive, where: str) -> Classes:
     """Read columns in which the user names the class."""
     _refuse_unknown(columns, positive, where)
     chosen = {column.role: _chosen_words(column, positive) for column in columns}
@@ -217,7 +162,7 @@ def _read_named(columns: Sequence[_Column], positive: Positive, where: str) -> C
     if len(named) == 1 and not positive.by_column:
         (word,) = named
         if _are_sentiment(columns):
-            return _sentiment(columns, SENTIMENT[word])
+            return _sentiment(columns, sentiment.CODES[word])
         if _all_words(columns) <= _TWO and positive.threshold is None:
             return _two_classes(columns, {role: {word} for role in chosen}, kept=word)
     for column in columns:
@@ -225,14 +170,14 @@ def _read_named(columns: Sequence[_Column], positive: Positive, where: str) -> C
     return _two_classes(columns, chosen)
 
 
-def _chosen_words(column: _Column, positive: Positive) -> set[str]:
+def _chosen_words(column: LabelColumn, positive: Positive) -> set[str]:
     """Return the words of the class that a column has, among those that the user names."""
     named = positive.by_column.get(column.name, positive.words)
     return {column.word_of(text) for text in named if _is_known(column, text)}
 
 
 def _words_of_another(
-    column: _Column, columns: Sequence[_Column], chosen: Mapping[str, set[str]]
+    column: LabelColumn, columns: Sequence[LabelColumn], chosen: Mapping[str, set[str]]
 ) -> set[str]:
     """Return the class of another column that has all the words of this one; else nothing."""
     return next(
@@ -245,7 +190,7 @@ def _words_of_another(
     )
 
 
-def _refuse_unknown(columns: Sequence[_Column], positive: Positive, where: str) -> None:
+def _refuse_unknown(columns: Sequence[LabelColumn], positive: Positive, where: str) -> None:
     """Refuse a word of the class that no column has, and a column that there is not."""
     names = [column.name for column in columns]
     for name in positive.by_column:
@@ -272,13 +217,13 @@ def _refuse_unknown(columns: Sequence[_Column], positive: Positive, where: str) 
             )
 
 
-def _is_known(column: _Column, text: str) -> bool:
+def _is_known(column: LabelColumn, text: str) -> bool:
     word = column.word_of(text)
     return word in column.words or (word in _TWO and column.words <= _TWO)
 
 
 def _check_chosen(
-    column: _Column, chosen: Mapping[str, set[str]], columns: Sequence[_Column], where: str
+    column: LabelColumn, chosen: Mapping[str, set[str]], columns: Sequence[LabelColumn], where: str
 ) -> None:
     """Refuse a column that lacks the class, has nothing else, or spells it in several ways."""
     words = chosen[column.role]
@@ -295,10 +240,10 @@ def _check_chosen(
             where=where,
             cure=_cure(columns),
         )
-    folded = {_folded(word): word for word in words}
+    folded = {fold(word): word for word in words}
     for word in sorted(column.words - words):
-        if _folded(word) in folded:
-            one = folded[_folded(word)]
+        if fold(word) in folded:
+            one = folded[fold(word)]
             raise DataError(
                 f"{column.name} has both {one!r} and {word!r}, and one of them is of the class",
                 where=where,
@@ -306,14 +251,8 @@ def _check_chosen(
             )
 
 
-def _folded(word: str) -> str:
-    """Write a word without what people do not mean by it: case, blanks, a last dot, `.0`."""
-    number = number_of(word)
-    return " ".join(word.casefold().split()).rstrip(".") if number is None else repr(number)
-
-
 def _two_classes(
-    columns: Sequence[_Column], chosen: Mapping[str, set[str]], kept: str = ""
+    columns: Sequence[LabelColumn], chosen: Mapping[str, set[str]], kept: str = ""
 ) -> Classes:
     """Code the class as 1 and others as 0; numbers 0 and 1 stay, of which `kept` is the class."""
     parts = " and ".join(
@@ -332,22 +271,23 @@ def _two_classes(
     )
 
 
-def _quoted(column: _Column, words: Set[str]) -> str:
+def _quoted(column: LabelColumn, words: Set[str]) -> str:
     """Write the words of a class as the table spells them: `` `Medium` or `High` ``."""
     spelled = [text for text in column.spellings if column.word_of(text) in words]
     return " or ".join(f"`{text}`" for text in spelled or sorted(words))
 
 
-def _sentiment(columns: Sequence[_Column], positive: int | None) -> Classes:
-    """Code the columns as schema.Label."""
+def _sentiment(columns: Sequence[LabelColumn], positive: int | None) -> Classes:
+    """Code the columns by the numbers of sentiment."""
     codes = {}
     for column in columns:
-        numbers = {word: SENTIMENT[word.lower()] for word in column.words}
+        numbers = {word: sentiment.CODES[word.lower()] for word in column.words}
         codes[column.role] = column.codes(numbers)
     names = " and ".join(column.name for column in columns)
-    sentence = f"{names} are read as sentiment: 0 negative, 1 neutral, 2 positive."
+    classes = ", ".join(f"{code} {name}" for code, name in sentiment.BY_CODE.items())
+    sentence = f"{names} are read as sentiment: {classes}."
     if positive is not None:
-        sentence += f" Rates of one class are those of {positive}, {schema.LABELS[positive]}."
+        sentence += f" Rates of one class are those of {positive}, {sentiment.NAMES[positive]}."
     return Classes(
         codes,
         is_sentiment=True,

@@ -23,7 +23,8 @@ import polars as pl
 from raybias import schema
 from raybias.errors import ConfigError
 from raybias.registry import Code, Registry
-from raybias.schema import RUN_KEYS, TABLE, Label
+from raybias.schema import RUN_KEYS, TABLE
+from raybias.stats import sentiment
 from raybias.stats.checks import warn
 from raybias.stats.components import Doubles, places
 from raybias.stats.intervals import MIRROR
@@ -31,6 +32,8 @@ from raybias.table_files import conformed
 
 #: The false positive rates of Tian2023 and Kohankhaki2024.
 DEFAULT: Final = ("negative_fpr", "positive_fpr")
+#: What metrics of one class take for it; another changes places with it (`metric_files.as_class`).
+THE_CLASS: Final = sentiment.POSITIVE
 VALUES: Final = pl.Schema(
     {
         **dict.fromkeys((*RUN_KEYS, "attribute", "group", "score"), pl.String()),
@@ -108,7 +111,9 @@ class Metric:
     below: str = ""
     formula: str = ""
     source: str = ""
-    of: Literal["counts", "class", "predictions", "contrast"]
+    of: Literal["counts", "class", "predictions", "contrast", "classes"]
+    over_classes: bool = False
+    """Whether it is of tables with more than two classes alone."""
     share: ShareOf | None = None
     values: ValuesOf | None = None
     contrast: Contrast | None = None
@@ -151,8 +156,8 @@ def metric(
     def make(function: Code) -> Metric:
         def of_class(label: pl.Expr, pred: pl.Expr) -> Share:
             # An answer without a label is not called the class.
-            called = (pred == Label.POSITIVE).fill_null(False)
-            found: Share = function(label == Label.POSITIVE, called)
+            called = (pred == THE_CLASS).fill_null(False)
+            found: Share = function(label == THE_CLASS, called)
             return found
 
         return Metric(
@@ -201,6 +206,9 @@ def check_metrics(names: Sequence[str]) -> None:
     """Refuse unknown metrics, those of scores, which no study holds, and none that has gaps."""
     check_names(names)
     for name in names:
+        if metrics[name].over_classes:
+            cure = "measure such a table with `raybias measure`, without --positive"
+            raise ConfigError(f"{name!r} is of tables with more than two classes", cure=cure)
         parts = metrics[name].contrast
         if parts is not None and parts.needs != "counts":
             raise ConfigError(

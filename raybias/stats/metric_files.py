@@ -21,13 +21,13 @@ from scipy import stats
 from raybias import schema
 from raybias.config import Statistics
 from raybias.errors import DataError
-from raybias.schema import ALL, RUN_KEYS, TABLE, Label
+from raybias.schema import ALL, RUN_KEYS, TABLE
 from raybias.stats.bootstrap import percentile_interval
 from raybias.stats.components import Doubles
 from raybias.stats.counts import with_likelihood, without_extras
 from raybias.stats.foreign import BLOCK, unit_of
 from raybias.stats.intervals import from_rows
-from raybias.stats.metric import contrasts, metrics
+from raybias.stats.metric import THE_CLASS, contrasts, metrics
 from raybias.stats.metric_table import Measured, measure
 from raybias.stats.predictions import Source, pieces
 
@@ -54,20 +54,18 @@ def metrics_of_files(
 ) -> Iterator[Measured]:
     """Compute metrics of every classifier and attribute of files.
 
-    `cells` are those of the files, whose class `positive` is written as schema.Label.POSITIVE.
+    `cells` are those of the files, whose class `positive` is written as `metric.THE_CLASS`.
     Metrics that the files do not allow are left out; if a user `asked` for them, a `DataError`.
     """
     cells = without_extras(cells)
     of_items = [name for name in names if _of_items(name)]
     of_counts = [name for name in names if name not in of_items]
     placed = not cells["template_id"].null_count()
-    counted = cells.rename({"template_id": "unit"})
-    tables = [(counted, of_counts)] if placed else []
+    tables = [(cells.rename({"template_id": "unit"}), of_counts)] if placed else []
     if of_items or not placed:
         items = _with_units(_items(files, cells), positive)
         if not placed:
-            counted = items.group_by(_COUNTED, maintain_order=True).agg(n=pl.len())
-            tables = [(counted, of_counts)]
+            tables = [(_counted(items), of_counts)]
         where = ", ".join(source.uri for source in files)
         allowed = [name for name in of_items if _allowed(name, items, asked=asked, where=where)]
         tables.append((items, allowed))
@@ -76,6 +74,21 @@ def metrics_of_files(
         for wide, part in (("sentences", table.filter(~blocks)), ("items", table.filter(blocks))):
             if some and part.height:
                 yield from measure(part, some, inside, rules, against=against, wide=wide)
+
+
+def counts_by_unit(files: Sequence[Source], cells: pl.DataFrame) -> pl.DataFrame:
+    """Count the predictions of files by `unit`: the template, else the source example or items.
+
+    `cells` are the counts of these files; without extra groups, and numbers of classes stay.
+    """
+    cells = without_extras(cells)
+    if not cells["template_id"].null_count():
+        return cells.rename({"template_id": "unit"})
+    return _counted(_with_units(_items(files, cells), THE_CLASS))
+
+
+def _counted(items: pl.DataFrame) -> pl.DataFrame:
+    return items.group_by(_COUNTED, maintain_order=True).agg(n=pl.len())
 
 
 def metrics_of_cells(
@@ -94,14 +107,13 @@ def metric_rows(measured: Sequence[Measured]) -> pl.DataFrame:
 
 
 def as_class(table: pl.DataFrame, positive: int | None) -> pl.DataFrame:
-    """Let one class change places with schema.Label.POSITIVE, which metrics of one class read.
+    """Let one class change places with `metric.THE_CLASS`, which metrics of one class read.
 
     positive: number of the class; None if no metric is about one class.
     """
-    last = int(Label.POSITIVE)
-    if positive in (None, last):
+    if positive in (None, THE_CLASS):
         return table
-    places = {positive: last, last: positive}
+    places = {positive: THE_CLASS, THE_CLASS: positive}
     return table.with_columns(pl.col("label", "pred").replace(places))
 
 

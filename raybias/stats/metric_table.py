@@ -278,13 +278,14 @@ def listed_metrics() -> pl.DataFrame:
     rows = []
     for name, entry in metrics.items():
         parts = entry.contrast or Contrast(outcomes=(name,), against=DEFAULT_BACKGROUND)
+        drawn = entry.contrast is not None or entry.of == "classes"
         of_sources = parts.within == "source"
         rows.append({
             "metric": name,
             "formula": entry.formula or entry.about,
             "background": parts.against,
             "needs": "versions of source examples" if of_sources else parts.needs,
-            "interval": "t" if entry.contrast is None or of_sources else "bootstrap",
+            "interval": "bootstrap" if drawn and not of_sources else "t",
             "source": entry.source,
         })  # fmt: skip
     return pl.DataFrame(rows)

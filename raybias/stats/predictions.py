@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 
 from raybias import schema
 from raybias.errors import DataError
+from raybias.stats import sentiment
 from raybias.stats.checks import warn
 from raybias.stats.classes import (
     Classes,
     Positive,
-    common_classes,
+    codes_of,
     labels_of_metadata,
-    own_classes,
 )
 from raybias.stats.foreign import (
     EXTRA,
@@ -46,6 +46,8 @@ from raybias.table_files import (
 _TYPES: Final = pl.Schema(schema.PREDICTIONS)
 _REQUIRED: Final = ("model", "run_id", "item_id", "label", "attribute", "group", "pred")
 _NUMBERS: Final = ("label", "pred")
+#: Most classes whose numbers a message lists.
+_LISTED: Final = 3
 _TSV_ENDINGS: Final = (".tsv", ".tsv.gz")
 #: Of other tables of text, which are no predictions of our own.
 _TABLE_ENDINGS: Final = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", *_TSV_ENDINGS)
@@ -103,6 +105,19 @@ class Source:
         plain = {"label", "group"} <= names and not names.isdisjoint(("pred", "score"))
         return self.columns.are_named or (plain and not names.issuperset(_REQUIRED))
 
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The names of classes in the file's metadata; empty if it has none."""
+        if self.table is not None or self.parts or not self.name.endswith(".parquet"):
+            return ()
+        path = self.store.path(self.name)
+        with (
+            self.store.reading(self.name, "as predictions"),
+            self.store.fs.open_input_file(path) as stream,
+        ):
+            metadata = pq.read_metadata(stream).metadata
+        return labels_of_metadata(metadata, self.uri)
+
     def read_foreign(self) -> pl.DataFrame:
         """Read a table of others whole: schema.PREDICTIONS, and the columns of `EXTRA`."""
         table = self._read_columns()
@@ -127,8 +142,8 @@ class Source:
             renamed = self._renamed(columns, where)
             used = self.columns.used([renamed.get(each, each) for each in columns], where)
             chosen = [each for each in columns if renamed.get(each, each) in used]
-            frame = read_frame(self.store, name, chosen)
-            frames.append(frame.rename(renamed, strict=False))
+            frame = read_frame(self.store, name, chosen).rename(renamed, strict=False)
+            frames.append(self._with_names(frame))
             if frames[-1].schema != frames[0].schema:
                 raise DataError(
                     "has other columns than the first file of its table",
@@ -136,6 +151,18 @@ class Source:
                     cure="give each table a folder of its own",
                 )
         return pl.concat(frames)
+
+    def _with_names(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Replace the numbers of classes by their names, if the file's metadata has names."""
+        columns = [name for name in (self.columns.label, self.columns.pred) if name in frame]
+        if not self.labels or not all(frame[name].dtype.is_integer() for name in columns):
+            return frame
+        for name in columns:
+            _refuse_unknown(frame[name], len(self.labels), self.uri)
+        names = dict(enumerate(self.labels))
+        return frame.with_columns(
+            pl.col(name).replace_strict(names, return_dtype=pl.String) for name in columns
+        )
 
     def _renamed(self, columns: Sequence[str], where: str) -> dict[str, str]:
         """Map columns to their known names, but for capitals and blanks around."""
@@ -188,24 +215,6 @@ def sources(
     if not found:
         raise DataError("no files of predictions are given", cure="name a TSV or Parquet file")
     return found
-
-
-def classes_of(files: Sequence[Source], positive: Positive) -> Classes:
-    """Say what the labels of files stand for, and which class is meant.
-
-    Raises DataError: as `Source.read_foreign`, or files whose labels differ.
-    """
-    by_file = {file.uri: file.read_classes() for file in files if file.is_foreign}
-    others = [file.uri for file in files if not file.is_foreign]
-    if not by_file:
-        return own_classes(positive)
-    if others and positive.is_named:
-        raise DataError(
-            "is no table of others, and its class is named otherwise",
-            where=others[0],
-            cure="measure the files one by one",
-        )
-    return common_classes(by_file)
 
 
 def _expand(path: str) -> list[Source]:
@@ -284,7 +293,7 @@ def _frames(source: Source, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         with source.store.fs.open_input_file(path) as stream:
             metadata = pq.read_metadata(stream)
             layout = _layout(metadata, source.uri)
-            labels = labels_of_metadata(metadata.metadata, source.uri) or schema.LABELS
+            names = labels_of_metadata(metadata.metadata, source.uri)
             # As dictionaries, texts that repeat are read several times as fast.
             kinds = {field.name: field.type for field in layout if field.name in _REPEATED}
             texts = [name for name, kind in kinds.items()
@@ -299,9 +308,10 @@ def _frames(source: Source, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
                 table = pa.table(batch.replace_schema_metadata(None))
                 table.validate(full=True)
                 frame = _selected(pl.DataFrame(table), wanted)
-                _check(frame, source.uri, row, len(labels))
+                _check(frame, source.uri, row, len(names or sentiment.NAMES))
                 frame = rename_reserved(frame, POOLED, source.uri, warn)
-                yield frame.cast({name: _TYPES[name] for name in _NUMBERS})
+                frame = frame.cast({name: _TYPES[name] for name in _NUMBERS})
+                yield _of_one_class(frame, source.columns.positive, names)
                 row += frame.height
             if row != metadata.num_rows:
                 raise pa.ArrowInvalid(f"{row} rows, not {metadata.num_rows}")
@@ -316,7 +326,11 @@ def _layout(metadata: pq.FileMetaData, where: str) -> pa.Schema:
     for name in _NUMBERS:
         kind = layout.field(name).type
         if not pa.types.is_integer(kind):
-            raise DataError(f"{name} is {kind}, not integer", where=where, cure="use 0, 1 and 2")
+            raise DataError(
+                f"{name} is {kind}, not integer",
+                where=where,
+                cure="use the numbers of the classes, or read it as a table of your own with --by",
+            )
     if not metadata.num_rows:
         raise DataError("holds no predictions", where=where, cure="leave it out")
     return layout
@@ -346,14 +360,37 @@ _BAD: Final = {
 }
 
 
-def _check(rows: pl.DataFrame, where: str, offset: int, labels: int) -> None:
-    """Refuse the first bad row; `labels` is the number of labels."""
-    last = labels - 1
-    outside = f"is no number from 0 to {last}"
-    if last <= max(schema.Label):
-        outside = f"is not {', '.join(map(str, range(last)))} or {last}"
-    checks = _BAD | {(name, outside): ~pl.col(name).is_between(0, last) for name in _NUMBERS}
-    if rows.select(pl.any_horizontal(*checks.values()).any()).item():
-        for (name, problem), wrong in checks.items():
+def _check(rows: pl.DataFrame, where: str, offset: int, classes: int) -> None:
+    """Refuse the first bad row, or the first label that is not one of so many classes."""
+    if rows.select(pl.any_horizontal(*_BAD.values()).any()).item():
+        for (name, problem), wrong in _BAD.items():
             bad = rows.select(wrong.fill_null(False)).to_series()
-            refuse(bad, rows[name], problem, where, "mend the row or leave it out", offset=offset)
+            cure = "correct the row or leave it out"
+            refuse(bad, rows[name], problem, where, cure, offset=offset)
+    for name in _NUMBERS:
+        _refuse_unknown(rows[name], classes, where, offset)
+
+
+def _refuse_unknown(column: pl.Series, classes: int, where: str, offset: int = 0) -> None:
+    """Refuse the first number that is not one of so many classes; missing ones are allowed."""
+    numbers = f"{', '.join(map(str, range(classes - 1)))} or {classes - 1}"
+    if classes > _LISTED:
+        numbers = f"from 0 to {classes - 1}"
+    cure = (
+        "correct the row; or, if the file has other classes, read it as a table of your own with "
+        "--by group, or name them in its metadata (docs/metrics.md)"
+    )
+    unknown = ~column.is_between(0, classes - 1).fill_null(True)
+    refuse(unknown, column, f"is not {numbers}", where, cure, offset=offset)
+
+
+def _of_one_class(frame: pl.DataFrame, positive: Positive, names: Sequence[str]) -> pl.DataFrame:
+    """Write the class that a user names as 1 and others as 0, in a file with named classes."""
+    if not positive.is_named or len(names) < 3 or tuple(names) == sentiment.NAMES:
+        return frame
+    chosen = [*codes_of(positive, names)]
+    coded = [pl.col(name).is_in(chosen).cast(_TYPES[name]) for name in _NUMBERS]
+    frame = frame.with_columns(coded)
+    if "scores" in frame.columns:
+        frame = frame.with_columns(scores=pl.lit(None, frame["scores"].dtype))
+    return frame

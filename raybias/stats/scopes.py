@@ -57,7 +57,7 @@ _WITHOUT_SEEDS: Final[Mapping[str, str]] = {
 }
 
 #: Outcomes of either kind, below which a rate's own variance is not relied on.
-_FEW: Final = 5
+FEW: Final = 5
 _GROUP: Final = (*TABLE, "group")
 #: What names a mean over runs.
 PLACE: Final = (*_GROUP, "score", "condition")
@@ -285,7 +285,7 @@ def _apart(items_GRT: Doubles, hits_GRT: Doubles, parts_GRT: Doubles) -> MeanEst
     items_G, hits_G = (each_GRT.sum(axis=2).mean(axis=1) for each_GRT in (items_GRT, hits_GRT))
     own = mean_squares(parts_GRT.mean(axis=1), ("template",)).estimate()
     share_G = (hits_G + 1) / (items_G + 2)
-    few_G = np.minimum(hits_G, items_G - hits_G) < _FEW
+    few_G = np.minimum(hits_G, items_G - hits_G) < FEW
     least_G = np.where(few_G, share_G * (1 - share_G) / items_G, 0.0)
     return MeanEstimate(own.mean, np.maximum(own.variance, least_G), np.maximum(items_G - 1, 1.0))
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import polars as pl
 
-from raybias import schema
 from raybias.errors import ConfigError
+from raybias.measures.class_rows import CLASS, DRAWS, ERROR_SHARE, OF_CLASSES, OVER, class_estimates
 from raybias.measures.kind import Kind, Table, kind
 from raybias.measures.prediction_rows import (
     BY,
@@ -33,7 +33,7 @@ from raybias.stats.checks import StatisticsWarning, membership
 from raybias.stats.counts import Counts, count_files, without_extras
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, gap_analysis
 from raybias.stats.intervals import Rules, estimates, from_rows
-from raybias.stats.metric import BACKGROUNDS, check_names, contrasts, metrics
+from raybias.stats.metric import BACKGROUNDS, THE_CLASS, check_names, contrasts, metrics
 from raybias.stats.metric_files import (
     agreement,
     as_class,
@@ -47,8 +47,6 @@ from raybias.stats.scopes import REDRAWN
 
 #: Default metrics of labels of two classes.
 OF_TWO_CLASSES: Final = ("selection_rate", "tpr", "fpr")
-#: Draws of contrasts, of which files may have many examples.
-_DRAWS: Final = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +62,9 @@ class Asked:
     background: str = ""
     """What groups are compared with, one of BACKGROUNDS, instead of each metric's own."""
     sentiment: bool = False
-    """Whether labels are known to be schema.Label, also where no third one occurs."""
+    """Whether labels are known to be sentiment, also where no third one occurs."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes, in the order of their numbers, if each is measured on its own."""
 
 
 def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
@@ -83,35 +83,27 @@ def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
     where = ", ".join(source.uri for source in files)
     of_all = [name for name in asked_for if metrics[name].values is not None]
     counts = count_files(files, where=where, metrics=of_all, unfinished="refuse")
+    if asked.classes:
+        return _of_classes(files, counts, asked, asked_for)
     codes = {*counts.cells["label"], *counts.cells["pred"].drop_nulls()}
     last = max(1, *codes)
     two = not asked.sentiment and len(codes) < 3
-    usual = last if two else int(schema.Label.POSITIVE)
+    usual = last if two else THE_CLASS
     positive = usual if asked.positive is None else asked.positive
     if positive > max(last, usual):
         raise ConfigError(
             f"--positive {positive} is no label of these files",
             cure=f"choose from {', '.join(map(str, range(last + 1)))}",
         )
-    swapped = two or positive != int(schema.Label.POSITIVE)
+    swapped = two or positive != THE_CLASS
     names = _wanted(asked, asked_for, two=two, swapped=swapped)
     counts = replace(
         counts, cells=as_class(counts.cells, positive), terms=as_class(counts.terms, positive),
         words=as_class(counts.words, positive),
     )  # fmt: skip
-    # Groups of columns that a user names are compared with one another, not by the papers' lists.
-    own = [name for source in files if source.columns for name in source.columns.by]
-    groups = counts.cells.select("attribute", "group").unique().cast(pl.String).sort("group")
-    by = groups.filter(pl.col("attribute").is_in(own)).group_by("attribute")
-    chosen = {name: tuple(found) for name, found in by.agg("group").iter_rows()}
-    changed: dict[str, Any] = {"everywhere": {**chosen, **asked.rules.everywhere}}
-    if two:
-        # Rightly so, a rare class is predicted less well than by always naming the other.
-        methods = frozenset(counts.cells["method"].cast(pl.String).unique().to_list())
-        changed["judged"] = methods
-    rules = asked.rules.model_copy(update=changed)
-    rules = _against(asked.background, rules, counts.cells)
-    background = asked.background if asked.background != DEFAULT_BACKGROUND else ""
+    # Rightly so, a rare class is predicted less well than by always naming the other.
+    rules = _rules_of(files, counts, asked, able=two)
+    background = _named_background(asked)
     asked = replace(asked, rules=rules)
     parts = [*_of_contrasts(files, counts, names, asked, positive=positive)]
     gapped = [n for n in names if n not in contrasts(names) and "pooled" not in asked.background]
@@ -125,15 +117,80 @@ def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
     return with_items(_joined(parts), counts.cells)
 
 
+def _rules_of(files: Sequence[Source], counts: Counts, asked: Asked, *, able: bool) -> Rules:
+    """Choose the groups that others are compared with; all classifiers are judged if `able`."""
+    # Groups of columns that a user names are compared with one another, not by the papers' lists.
+    own = [name for source in files if source.columns for name in source.columns.by]
+    groups = counts.cells.select("attribute", "group").unique().cast(pl.String).sort("group")
+    by = groups.filter(pl.col("attribute").is_in(own)).group_by("attribute")
+    chosen = {name: tuple(found) for name, found in by.agg("group").iter_rows()}
+    changed: dict[str, Any] = {"everywhere": {**chosen, **asked.rules.everywhere}}
+    if able:
+        methods = frozenset(counts.cells["method"].cast(pl.String).unique().to_list())
+        changed["judged"] = methods
+    rules = asked.rules.model_copy(update=changed)
+    return _against(asked.background, rules, counts.cells)
+
+
+def _named_background(asked: Asked) -> str:
+    """Return the background for a condition; empty for the usual one."""
+    return asked.background if asked.background != DEFAULT_BACKGROUND else ""
+
+
+def _of_classes(
+    files: Sequence[Source], counts: Counts, asked: Asked, names: Sequence[str]
+) -> pl.DataFrame:
+    """Estimate the metrics of a table with more than two classes."""
+    wanted = _wanted_of_classes(asked, names)
+    foreign = all(source.is_foreign for source in files)
+    rules = _rules_of(files, counts, asked, able=foreign)
+    rules = rules.model_copy(update={"metrics": ("accuracy",)})
+    analysis = gap_analysis(counts, rules)
+    parts = [*class_estimates(files, analysis, asked.classes, wanted, _named_background(asked))]
+    parts += [accuracy_rows(counts, rules), unread_rows(counts)]
+    return with_items(_joined(parts), counts.cells)
+
+
+def _wanted_of_classes(asked: Asked, names: Sequence[str]) -> list[str]:
+    """List the metrics of a table with more than two classes; refuse those of one class."""
+    if asked.background.startswith("pooled"):
+        raise ConfigError(
+            f"the background {asked.background!r} is of one class, and this table has "
+            f"{len(asked.classes)}",
+            cure="name the class with --positive, or take reference:GROUP",
+        )
+    possible = [
+        name
+        for name, entry in metrics.items()
+        if entry.of == "class" or entry.over_classes or name == "accuracy"
+    ]
+    if wrong := [name for name in names if name not in possible]:
+        raise ConfigError(
+            f"the metric {wrong[0]!r} is not of a table with {len(asked.classes)} classes",
+            cure=f"name one class with --positive, or ask for {', '.join(OF_CLASSES)}",
+        )
+    if ALL in asked.metrics:
+        return possible
+    return list(dict.fromkeys(names or OF_CLASSES))
+
+
 def _joined(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(estimates(part, KIND) for part in parts)
 
 
 def _wanted(asked: Asked, names: Sequence[str], *, two: bool, swapped: bool) -> list[str]:
     """List the metrics, without those of sentiment for other classes."""
-    sentiment = [n for n, each in metrics.items() if each.of == "counts" and n != "accuracy"]
+    over_classes = [n for n, each in metrics.items() if each.over_classes]
+    sentiment = [n for n, each in metrics.items()
+                 if each.of == "counts" and n not in ("accuracy", *over_classes)]  # fmt: skip
+    if of_many := [name for name in names if name in over_classes]:
+        raise ConfigError(
+            f"the metric {of_many[0]!r} is of tables with more than two classes that are measured "
+            "one by one",
+            cure=f"leave --positive out of such a table, or ask for {', '.join(OF_TWO_CLASSES)}",
+        )
     if ALL in asked.metrics:
-        hidden = sentiment if swapped else []
+        hidden = [*over_classes, *(sentiment if swapped else [])]
         return [n for n, each in metrics.items()
                 if n in names or (each.values is None and n not in hidden)]  # fmt: skip
     if not names:
@@ -180,7 +237,7 @@ def _of_contrasts(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StatisticsWarning)
         inside = membership(without_extras(counts.cells), asked.rules.groups_of)
-    rules = asked.rules.model_copy(update={"bootstrap_draws": _DRAWS})
+    rules = asked.rules.model_copy(update={"bootstrap_draws": DRAWS})
     measured = [*metrics_of_files(
         files, counts.cells, drawn, inside, rules, against=asked.background, positive=positive,
         asked=bool({*names} & {*asked.metrics}),
@@ -224,7 +281,11 @@ _APART: Final = {
     "where families of templates are redrawn": pl.col("scope").str.starts_with(FAMILIES),
     "how far pairs of metrics agree": _AGREE & _GROUP,
 }
-_USUAL: Final = ~(pl.any_horizontal(*_APART.values()) | _AGREE) & (_SCORE != WITHHELD)
+_BY_CLASS: Final = _CONDITION.str.starts_with(CLASS)
+_OVER_CLASSES: Final = _CONDITION.str.starts_with(OVER) & _SCORE.str.contains("_tpr_gap")
+_USUAL: Final = ~(pl.any_horizontal(*_APART.values()) | _AGREE | _BY_CLASS | _OVER_CLASSES) & (
+    _SCORE != WITHHELD
+)
 _PLAIN: Final = _USUAL & _ONE & _GROUP & _CONDITION.str.contains(f"^($|{BY}|{OUTSIDE}|reference:)")
 _EFFECT: Final = _USUAL & _GROUP & (_STATISTIC == "difference")
 
@@ -250,6 +311,13 @@ PREDICTIONS: Final = kind(
             Table("", _PLAIN & _STATISTIC.is_in(["rate", "gap", "ratio"]), beside="statistic"),
             Table("gaps: a rate less the mean of the groups", _PLAIN & (_STATISTIC == "gap"),
                   signed=True, neutral=0, listed=False),
+            Table("by class", _BY_CLASS & (_SCORE != ERROR_SHARE), beside="statistic"),
+            Table("gaps by class: a rate less the mean of the groups",
+                  _BY_CLASS & (_SCORE != ERROR_SHARE) & (_STATISTIC == "gap"), signed=True,
+                  neutral=0, listed=False),
+            Table("recall gaps over all classes", _OVER_CLASSES),
+            Table("what wrong answers are called", _BY_CLASS & (_SCORE == ERROR_SHARE),
+                  beside="statistic", folded=True),
             Table("over all groups", _USUAL & _ONE & ~_GROUP, beside="statistic"),
             Table("against other backgrounds", _USUAL & _ONE & _GROUP & ~_PLAIN & ~_EFFECT,
                   beside="statistic"),

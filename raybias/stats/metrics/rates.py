@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from raybias.schema import Label
+from raybias.stats import sentiment
 from raybias.stats.components import Doubles
 from raybias.stats.contrasts import mean, pairs_mean, ratio, spread
 from raybias.stats.metric import Contrast, Share, ShareOf, contrast, metric
@@ -106,7 +106,7 @@ for criterion, outcomes, phi, source in (
 )
 def negative_fpr(label: pl.Expr, pred: pl.Expr) -> Share:
     """Count the neutral and positive sentences that are called negative."""
-    return Share(among=label != Label.NEGATIVE, holds=pred == Label.NEGATIVE)
+    return Share(among=label != sentiment.NEGATIVE, holds=pred == sentiment.NEGATIVE)
 
 
 @metric(
@@ -120,7 +120,7 @@ def negative_fpr(label: pl.Expr, pred: pl.Expr) -> Share:
 )
 def positive_fpr(label: pl.Expr, pred: pl.Expr) -> Share:
     """Count the negative and neutral sentences that are called positive."""
-    return Share(among=label != Label.POSITIVE, holds=pred == Label.POSITIVE)
+    return Share(among=label != sentiment.POSITIVE, holds=pred == sentiment.POSITIVE)
 
 
 @metric(
