@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from raybias.config.labels import check_labels
 from raybias.config.reading import parse_section, yaml_mapping
@@ -228,10 +228,13 @@ class Card(Section):
                 raise ValueError(fault)
         return self
 
+    @field_validator("labels")
+    @classmethod
+    def _labels_differ(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
+        return check_labels(labels) if labels else labels
+
     @model_validator(mode="after")
-    def _labels_differ(self) -> Self:
-        if self.labels:
-            check_labels(self.labels)
+    def _codes_are_labels(self) -> Self:
         for value, label in self.codes.get("label", {}).items():
             if self.labels and label not in self.labels:
                 raise ValueError(

@@ -44,13 +44,11 @@ def _pair_words(value: Any) -> Any:
 
 def _check_label_words(words: dict[str, str]) -> dict[str, str]:
     """Refuse labels that cannot be told apart; return those of sentiment in their usual order."""
-    check_labels(tuple(words))
+    labels = check_labels(tuple(words))
     for label, word in words.items():
         if not word.strip():
             raise ValueError(f"the word for {label} is empty; give a word")
-    if {*words} == {*LABELS}:
-        return {label: words[label] for label in LABELS}
-    return words
+    return {label: words[label] for label in labels}
 
 
 def _check_keys(value: Any) -> Any:
@@ -66,7 +64,10 @@ def _check_keys(value: Any) -> Any:
 
 
 def check_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the labels; ValueError for fewer than two, or an empty or repeated one."""
+    """Return the labels, those of sentiment in their usual order.
+
+    Raises ValueError: fewer than two, or an empty or repeated one.
+    """
     if len(labels) < 2:
         listed = ", ".join(labels) or "none"
         raise ValueError(f"a classifier has at least 2 labels, and this names {listed}")
@@ -85,11 +86,9 @@ def check_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
                 f"the labels {other!r} and {label!r} are the same but for capitals; give each label"
                 " a name of its own"
             )
-    return labels
+    return LABELS if {*labels} == {*LABELS} else labels
 
 
-#: Names of labels, in order.
-Labels = Annotated[tuple[str, ...], AfterValidator(check_labels)]
 #: The word for each label, in label order. A list has words that are labels too.
 LabelWords = Annotated[
     dict[str, str],

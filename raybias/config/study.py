@@ -93,7 +93,6 @@ class Statistics(Section):
     counts (`raybias measure --list`); those that are one number for all groups stand beside
     them. By default, of two other labels `fpr`, `tpr`, `selection_rate` and `accuracy`, and of more
     `accuracy`, with `tpr` and `fpr` if `positive` names a label."""
-
     positive: str | None = None
     """The label that metrics of one class, such as `tpr` and `fpr`, are about; by default
     `positive`, or the last of a study's two labels."""

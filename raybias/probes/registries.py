@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from raybias.config.labels import check_labels
+from raybias.errors import ConfigError
 from raybias.registry import Registry
 from raybias.schema import COREFERENCES, ITEMS, LABELS, PAIRS
 from raybias.seeding import generator
@@ -122,6 +124,7 @@ def probe(
     labels: of sentences, in order, such as `("harmless", "toxic")`: the column `label` has their
         index. None if they are the study's, which the function then takes as `labels`.
     """
+    _check_labels(name, labels)
     pairs = schema in (PAIRS, COREFERENCES)
     registry = probes if schema == ITEMS else pair_probes if pairs else question_probes
     return registry.register(
@@ -136,6 +139,22 @@ def probe(
             labels=labels,
         ),
     )
+
+
+def _check_labels(name: str, labels: tuple[str, ...] | None) -> None:
+    """Refuse labels that no study can have, and those of sentiment in another order."""
+    if labels is None:
+        return
+    try:
+        ordered = check_labels(labels)
+    except ValueError as error:
+        raise ConfigError(str(error), where=f"labels of the source {name}") from error
+    if ordered != labels:
+        raise ConfigError(
+            f"has the labels {', '.join(labels)}",
+            where=f"source {name}",
+            cure=f"number them in the order {', '.join(ordered)}",
+        )
 
 
 Splits = dict[str, "pl.DataFrame"]
@@ -164,4 +183,5 @@ def training_set(
 
     labels: as of `probe`.
     """
+    _check_labels(name, labels)
     return training_sets.register(name, lambda splits: TrainingSource(splits=splits, labels=labels))

@@ -146,5 +146,8 @@ def test_a_study_takes_over_the_labels_of_its_card(tmp_path: Path) -> None:
     words = ("verbalizer={yes: agreed, no: refused}",)
     # A file has words, so its labels may stand in another order.
     assert resolve_labels(load_study(file, overrides=words)).labels == ("yes", "no")
+    turned = {**card, "labels": ["positive", "neutral", "negative"]}
+    (tmp_path / "turned.yaml").write_text(yaml.safe_dump(turned))
+    assert resolve_labels(load_study(file, overrides=("probes.0.data=turned.yaml",))).is_sentiment
     with pytest.raises(ConfigError, match="has the labels no, yes, and the study has a, b"):
         resolve_labels(load_study(file, overrides=("verbalizer=[a, b]",)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,14 @@ from raybias.config import Probe, TrainingSet
 from raybias.errors import ConfigError, DataError
 from raybias.probes import probe_items, training_sentences
 from raybias.probes.design import check_probe
-from raybias.probes.registries import Source, TrainingSource, probes, training_sets
+from raybias.probes.registries import (
+    Source,
+    TrainingSource,
+    probe,
+    probes,
+    training_set,
+    training_sets,
+)
 
 NAMES = st.text(st.characters(categories=("L", "P", "S")), min_size=1, max_size=12)
 LABEL_LISTS = st.lists(NAMES, min_size=2, max_size=30, unique_by=str.lower)
@@ -35,8 +43,8 @@ def write(folder: Path, labels: list[str], name: str = "mine.parquet") -> Probe:
     return Probe(source="file", name="mine", data=str(folder / name))
 
 
-def training(probe: Probe, **fields: Any) -> TrainingSet:
-    folder = Path(str(probe.data))
+def training(own: Probe, **fields: Any) -> TrainingSet:
+    folder = Path(str(own.data))
     pl.read_parquet(folder).write_csv(folder.with_suffix(".csv"))
     return TrainingSet(source="file", data=str(folder.with_suffix(".csv")), **fields)
 
@@ -51,8 +59,8 @@ def test_words_and_numbers_are_read_as_the_studys_labels(
         [labels[n] for n in numbers], [labels[n].lower() for n in numbers],
         [f" {labels[n]} " for n in numbers], [str(n) for n in numbers],
     ):  # fmt: skip
-        probe = write(tmp_path, spelled)
-        assert probe_items(probe, labels=labels)["label"].to_list() == numbers
+        own = write(tmp_path, spelled)
+        assert probe_items(own, labels=labels)["label"].to_list() == numbers
 
 
 @SAME_FOLDER
@@ -62,9 +70,9 @@ def test_other_words_are_refused_with_their_row(
 ) -> None:
     if word.lower() in map(str.lower, labels):
         return
-    probe = write(tmp_path, [*labels, word])
+    own = write(tmp_path, [*labels, word])
     with pytest.raises(DataError, match=rf"row {len(labels) + 1}.*is none of .*`verbalizer`"):
-        probe_items(probe, labels=labels)
+        probe_items(own, labels=labels)
 
 
 def test_labels_that_are_numbers_are_names(tmp_path: Path) -> None:
@@ -76,8 +84,8 @@ def test_labels_that_are_numbers_are_names(tmp_path: Path) -> None:
 
 def test_training_sentences_have_the_studys_labels(tmp_path: Path) -> None:
     labels = ("no", "maybe", "yes", "always")
-    probe = write(tmp_path, ["yes", "No", "3", "1"])
-    splits = training_sentences(training(probe), labels=labels)
+    own = write(tmp_path, ["yes", "No", "3", "1"])
+    splits = training_sentences(training(own), labels=labels)
     assert splits["train"]["label"].to_list() == [2, 0, 3, 1]
     coded = training(write(tmp_path, ["a", "b"]), labels={"a": "always", "b": "no"})
     assert training_sentences(coded, labels=labels)["train"]["label"].to_list() == [3, 0]
@@ -120,14 +128,30 @@ def test_a_card_declares_its_labels(tmp_path: Path) -> None:
 def test_probes_check_names_the_verbalizer(
     labels: list[str], verbalizer: str | None, tmp_path: Path
 ) -> None:
-    probe = write(tmp_path, labels)
-    design = check_probe(str(probe.data))
+    own = write(tmp_path, labels)
+    design = check_probe(str(own.data))
     assert ("verbalizer" in str(design)) == (verbalizer is not None)
     if verbalizer is not None:
         assert design.study.endswith(f"verbalizer: {verbalizer}")
         named = yaml.safe_load(design.study)["verbalizer"]
         assert f"of {len(named)} labels" in str(design)
-        assert probe_items(probe, labels=named).height == len(labels)
+        assert probe_items(own, labels=named).height == len(labels)
+
+
+@pytest.mark.parametrize("register", [partial(probe, about="x"), training_set])
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (("toxic",), "at least 2 labels"),
+        (("toxic", "Toxic"), "the same but for capitals"),
+        (("positive", "neutral", "negative"), "in the order negative, neutral, positive"),
+    ],
+)
+def test_a_source_declares_labels_that_a_study_can_have(
+    register: Any, labels: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        register("theirs", labels=labels)
 
 
 def test_a_source_whose_numbers_are_no_labels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
