@@ -10,14 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from raybias.config import Backbone
+from raybias.engine.backbone import ModelContext
 from raybias.methods.base import PARTS, Answered, Compute, Reader, Shard
 from raybias.planning.workload import shards_of
 from raybias.runtime.predict.replica import Replica
-from raybias.runtime.predict.shards import ShardFiles, ShardWorker, delete_empty_parts
+from raybias.runtime.predict.shards import (
+    ShardFiles,
+    ShardWorker,
+    delete_empty_parts,
+    stored_output,
+)
 from raybias.runtime.progress import Done, Meter, Reporter
-from raybias.schema import OutputSpec
+from raybias.schema import LABELS, OutputSpec
+from raybias.stats.classes import labels_of_metadata
 from raybias.storage import Store
 
 SCHEMA = pa.schema([("item_id", pa.string())])
@@ -51,7 +60,11 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def worker(store: Store) -> ShardWorker:
     """One whose backbone has no ways of reading to tell of."""
-    made = ShardWorker(None, [Answering()], store)  # type: ignore[arg-type]
+    return worker_of(ModelContext(Backbone(id="m")), store)
+
+
+def worker_of(context: ModelContext, store: Store) -> ShardWorker:
+    made = ShardWorker(context, [Answering()], store)  # type: ignore[list-item]
     made._told = {"soft"}
     return made
 
@@ -86,6 +99,27 @@ def test_a_whole_run_is_one_file_and_no_part_is_left(store: Store, worker: Shard
     assert rows(store) == WHOLE
     assert not store.exists(PARTS)
     assert completed(store, worker) == []
+
+
+@pytest.mark.parametrize("labels", [LABELS, ("harmless", "toxic")])
+def test_a_joined_file_names_labels_that_are_not_sentiment(
+    labels: tuple[str, ...], store: Store
+) -> None:
+    context = ModelContext(Backbone(id="m"), labels=labels)
+    worker = worker_of(context, store)
+    stored = stored_output(Answering(), labels)  # type: ignore[arg-type]
+    files = ShardFiles(store, SHARDS, stored)
+
+    def read(add: Callable[[Done], None]) -> None:
+        for shard in files.todo:
+            add(worker.compute(shard, ITEMS))
+
+    files.complete("reading", read, Reporter(), starting="begins")
+    assert ShardFiles(store, SHARDS, stored).todo == []
+    for name in {shard.run_file for shard in SHARDS}:
+        metadata = pq.read_metadata(store.path(name), filesystem=store.fs).metadata
+        assert labels_of_metadata(metadata) == (() if labels == LABELS else labels)
+        assert store.read_table(name).equals(ITEMS)
 
 
 def test_a_shard_of_all_rows_is_the_runs_file_at_once(store: Store, worker: ShardWorker) -> None:
