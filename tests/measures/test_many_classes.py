@@ -383,3 +383,32 @@ def test_a_change_of_one_class_is_found_and_named(tmp_path: Path) -> None:
     assert table["condition"].to_list() == ["class job 20"] * 2
     assert "job 20" in (tmp_path / "out" / "compare.html").read_text()
     assert found.answers.height == 1
+
+
+def test_a_classifier_at_chance_has_no_verdict_and_its_classes_are_named(tmp_path: Path) -> None:
+    """In a file with named classes, without templates, of which some answers hold no label."""
+    names = ["calm", "anger", "fear", "joy"]
+    frame = predictions(seed=1, models=1, runs=2)
+    random = np.random.default_rng(0)
+    item = pl.col("item_id").cast(int)
+    guesses = pl.Series(random.integers(0, 4, frame.height))
+    frame = frame.with_columns(
+        label=item % 4,
+        pred=pl.when(item % 6 > 0).then(guesses),
+        parsed=item % 6 > 0,
+        template_id=pl.lit(None, pl.String),
+    )
+    schema = PREDICTIONS.with_metadata(labels_metadata(names))
+    table = frame.select(PREDICTIONS.names).to_arrow().cast(PREDICTIONS).cast(schema)
+    pq.write_table(table, tmp_path / "p.parquet")
+    found = measured([tmp_path / "p.parquet"])
+    (reason,) = found.filter(score="withheld")["reason"]
+    assert "always answering 'calm' would be in 25.0%" in reason
+    gaps = found.filter(pl.col("condition").str.starts_with("class "), statistic="gap")
+    assert gaps["survives"].null_count() == gaps.height > 0
+    sums = found.filter(pl.col("condition") == "over 4 classes")
+    assert sums["low"].null_count() == sums.height > 0
+    # An answer without a label is an error that is called nothing.
+    shares = found.filter(score="error_share", statistic="rate", scope="runs")
+    whole = shares.group_by("group").agg(pl.col("value").sum())["value"]
+    assert whole.min() < whole.max() <= 1 + 1e-12
