@@ -162,12 +162,17 @@ def codes_of(positive: Positive, names: Sequence[str]) -> frozenset[int]:
 
     Raises ConfigError: no class has the name or number, or all of them are named.
     """
-    numbers = {name.lower(): code for code, name in enumerate(names)}
-    numbers |= {str(code): code for code in range(len(names)) if str(code) not in numbers}
+    # A name as it is comes before one in other case, and that before a number.
+    numbers = {
+        **{str(code): code for code in range(len(names))},
+        **{name.lower(): code for code, name in enumerate(names)},
+        **{name: code for code, name in enumerate(names)},
+    }
     words = _all_words(positive)
-    codes = {numbers.get(word.lower(), numbers.get(_plain_number(word))) for word in words}
+    spelled = [(word, word.lower(), _plain_number(word)) for word in words]
+    codes = [next((numbers[s] for s in forms if s in numbers), None) for forms in spelled]
     known = frozenset(code for code in codes if code is not None)
-    if len(known) < len(codes) or len(known) == len(names):
+    if None in codes or len(known) == len(names):
         raise ConfigError(
             f"--positive {','.join(words)} is no label of these files",
             cure=f"choose from {listed(names)}",

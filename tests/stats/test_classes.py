@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raybias import schema
-from raybias.errors import DataError
-from raybias.stats.classes import METADATA_KEY, labels_metadata, labels_of_metadata
+from raybias.errors import ConfigError, DataError
+from raybias.stats.classes import (
+    METADATA_KEY,
+    codes_of,
+    labels_metadata,
+    labels_of_metadata,
+    positive_of,
+)
 
 
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=40, unique=True))
@@ -29,6 +35,17 @@ def test_names_of_classes_survive_a_files_metadata(names: list[str]) -> None:
 def test_metadata_that_is_no_list_of_names_is_refused(value: bytes) -> None:
     with pytest.raises(DataError, match=r"^f\.parquet: its metadata 'raybias\.labels'"):
         labels_of_metadata({METADATA_KEY: value}, "f.parquet")
+
+
+def test_a_class_is_named_as_it_is_or_in_other_case_or_by_its_number() -> None:
+    names = ("Joy", "joy", "1", "fear")
+    words = ("Joy", "joy", "FEAR", "1", "0", 3, 0.0)
+    chosen = [codes_of(positive_of(word), names) for word in words]
+    assert chosen == [{0}, {1}, {3}, {2}, {0}, {3}, {0}]
+    assert codes_of(positive_of(["fear", "Joy"]), names) == {0, 3}
+    for wrong in ("rage", "7", list(names)):
+        with pytest.raises(ConfigError, match="is no label of these files; choose from Joy, joy"):
+            codes_of(positive_of(wrong), names)
 
 
 @pytest.mark.parametrize(
