@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -20,20 +20,30 @@ def inputs(
     backbone: Backbone,
     items: pl.DataFrame | None = None,
     sentences: Mapping[str, Mapping[str, pl.DataFrame]] | None = None,
+    labels: Sequence[str] = LABELS,
 ) -> Inputs:
-    """Make what a study hands to `check`, `runs` and `work`, with one probe called `probe`."""
+    """Make what a study hands to `check`, `runs` and `work`, with one probe called `probe`.
+
+    labels: of the study, in order; they are their own label words.
+    """
     return Inputs(
         backbone=backbone,
         tokens=TokenCounts(load_tokenizer(backbone)),
-        labels=LABELS,
-        words=LABELS,
+        labels=tuple(labels),
+        words=tuple(labels),
         items={} if items is None else {"probe": items},
         sentences=sentences or {},
     )
 
 
 def one_shard(
-    method: Method, backbone: Backbone, items: pl.DataFrame, out: str, run: Any = None
+    method: Method,
+    backbone: Backbone,
+    items: pl.DataFrame,
+    out: str,
+    run: Any = None,
+    *,
+    labels: Sequence[str] = LABELS,
 ) -> pl.DataFrame:
     """Check a method as a study does, and have it read one probe's items; return the file's rows.
 
@@ -41,12 +51,14 @@ def one_shard(
     ----------
     out: of a study, which holds what its runs need.
     run: what `Reader.load` gives; loaded by the first run that the method lists, by default.
+    labels: of the study, in order; they are their own label words.
     """
-    given, store = inputs(backbone, items), Store(out)
+    given, store = inputs(backbone, items, labels=labels), Store(out)
     method.check(given)
     listed = method.runs(given)
     run_id = listed[0].run_id if listed else f"{backbone.name}.none.{method.name}"
-    reader, output = method.reader(ModelContext(backbone, LABELS), store), method.output()
+    context = ModelContext(backbone, given.words, labels=given.labels)
+    reader, output = method.reader(context, store), method.output()
     shard = Shard(
         "probe", run_id, backbone.name, method.name, "none", 0, items.height, output.folder
     )

@@ -16,14 +16,14 @@ from raybias.api import studies
 from raybias.cli.options import Output, apart, command, printed_warnings
 from raybias.config import Backbone, PairProbe, Probe, StyleOptions
 from raybias.errors import ConfigError, DataError
-from raybias.probes import pair_items, probe_items
+from raybias.probes import declared_labels, pair_items, probe_items
 from raybias.probes import sources as catalogue
 from raybias.probes.design import check_probe
-from raybias.probes.own import commented_card
+from raybias.probes.own import commented_card, held_labels
 from raybias.probes.published.crows_pairs import PairWarning
 from raybias.probes.registries import pair_probes, probes, question_probes
 from raybias.probes.styles.written import export_annotation, import_annotation
-from raybias.schema import ITEMS, PAIRS
+from raybias.schema import ITEMS, LABELS, PAIRS
 from raybias.storage import Store, split_uri
 from raybias.table_files import output_suffix, write_frame
 
@@ -134,10 +134,10 @@ def write(
 ) -> Output:
     """Write a probe's items: item_id, label, attribute, group, text, template_id, term, family.
 
-    Labels are 0 negative, 1 neutral, 2 positive; rows keep their published order. A probe in
-    pairs has columns of its own, and may be written in several styles. In CSV, text that a
-    spreadsheet would take for a formula has an apostrophe before it, which is taken away again
-    where raybias reads the file.
+    Labels are 0 negative, 1 neutral, 2 positive; of a probe with other labels they are numbers from
+    0, whose labels are listed. Rows keep their published order. A probe in pairs has columns of its
+    own, and may be written in several styles. In CSV, text that a spreadsheet would take for a
+    formula has an apostrophe before it, which is taken away again where raybias reads the file.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def write(
     style: of a probe in pairs: a style, original by default; may be repeated.
     """
     output_suffix(out)
-    in_pairs = name in pair_probes
+    in_pairs, notes = name in pair_probes, list[str]()
     if unmarked if in_pairs else style or styled:
         other = "unmarked forms" if in_pairs else "styles"
         raise ConfigError(f"probe {name} has no {other}", cure="see `raybias probes list`")
@@ -160,13 +160,20 @@ def write(
         schema, by = pair_probes[name].schema, ["style", pair_probes[name].kind]
         headers = ["style", "type", "rows"]
     else:
-        items = probe_items(chosen_probe(name, data, attribute, unmarked=unmarked))
+        probe = chosen_probe(name, data, attribute, unmarked=unmarked)
+        labels = declared_labels(probe) or LABELS
+        if probe.source == "file" and probe.data is not None:
+            labels = held_labels(probe.data)
+        items = probe_items(probe, labels=labels)
+        if labels != LABELS:
+            named = [f"{number} {label}" for number, label in enumerate(labels)]
+            notes.append(f"labels are {', '.join(named)}")
         schema, by, headers = ITEMS, ["attribute"], ["attribute", "items"]
     write_frame(items, out, schema)
     counts = items.group_by(by, maintain_order=True).len()
     total = ("all", *[""] * (len(by) - 1), len(items))
     text = tabulate([*counts.rows(), total], headers=headers)
-    return Output([text, f"written to {out}"], counts)
+    return Output([text, *notes, f"written to {out}"], counts)
 
 
 def chosen_probe(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from raybias.config import Probe
 from raybias.probes import probe_items
 from raybias.probes.registries import probes
+from support.commands import exit_code
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,17 @@ def test_every_group_has_the_same_templates(items: pl.DataFrame) -> None:
         counts = part.group_by("group", "template_id").agg(words=pl.col("term").n_unique())
         assert counts["words"].unique().to_list() == [2], attribute
         assert counts.height == 44 * part["group"].n_unique()
+
+
+def test_what_is_written_lists_its_labels(
+    items: pl.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that labels of other tools can be put beside the numbers."""
+    for source, listed in (("toxicity", True), ("planted", False)):
+        assert exit_code("probes", "write", source, "--out", tmp_path / "items.parquet") == 0
+        assert ("labels are 0 harmless, 1 toxic" in capsys.readouterr().out) == listed
+        if listed:
+            assert pl.read_parquet(tmp_path / "items.parquet").equals(items)
 
 
 def test_attributes_are_chosen_by_name(items: pl.DataFrame) -> None:
