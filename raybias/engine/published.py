@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +31,7 @@ from raybias.engine.context import ON_CPU, Batcher, Execution
 from raybias.engine.encoder import SpecialTokens, load_tokenizer
 from raybias.engine.model_shape import ModelShape, shape_of
 from raybias.engine.packing import FULL, Batch
+from raybias.engine.trained_head import TrainedHead
 from raybias.errors import ModelError
 
 #: Ends the name of an architecture with a classification head.
@@ -41,30 +41,6 @@ _NO_HEAD_CURE: Final = "use lora, full or soft_prompt to train one"
 _NAMED: Final = 2
 #: Precisions that a model can be computed in.
 _DTYPES: Final = ("float32", "bfloat16", "float16")
-
-
-#: What a head gives for each class: probabilities of which one holds, a probability for each by
-#: itself, or a number.
-Outputs = Literal["softmax", "sigmoid", "number"]
-
-
-@dataclass(frozen=True)
-class TrainedHead:
-    """What a checkpoint's classification head gives for a text, by its config.json.
-
-    classes: names of its outputs, in their order.
-    outputs: what they are, as transformers' text-classification pipeline takes them.
-    """
-
-    classes: tuple[str, ...]
-    outputs: Outputs
-
-    def read(self, logits_RC: Tensor) -> Tensor:
-        """Turn logits into the outputs [R, C], float64."""
-        values_RC = logits_RC.double()
-        if self.outputs == "softmax":
-            return values_RC.softmax(-1)
-        return values_RC.sigmoid() if self.outputs == "sigmoid" else values_RC
 
 
 class PublishedClassifier:
@@ -102,7 +78,10 @@ class PublishedClassifier:
         """Compute the head's outputs [N, C] for tokens that fit the context."""
 
         def read(batch: Batch) -> Tensor:
-            return self.head.read(self._classifier(*self._classifier.read(batch)))
+            values_RC: Tensor = self._classifier(*self._classifier.read(batch)).double()
+            if self.head.outputs == "softmax":
+                return values_RC.softmax(-1)
+            return values_RC.sigmoid() if self.head.outputs == "sigmoid" else values_RC
 
         # A row as long as the longest of its batch has no padding.
         full = FULL if self._classifier.pads else 1.0

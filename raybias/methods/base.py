@@ -260,6 +260,10 @@ class Method(MethodFields):
         Raises ModelError: architecture, label words, lengths; DataError: a training set.
         """
 
+    def never(self, labels: Sequence[str]) -> tuple[str, ...]:
+        """List the labels that it never gives on any backbone; `labels` are the study's."""
+        return ()
+
     def notes(self, inputs: Inputs) -> Sequence[str]:
         """Say what a user should know of its inputs before it runs; nothing by default."""
         return ()

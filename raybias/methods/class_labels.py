@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from raybias.engine.published import TrainedHead
+from raybias.engine.trained_head import TrainedHead
 from raybias.errors import ConfigError
 
 #: Short names of the labels of sentiment, as many models have them.

@@ -72,8 +72,9 @@ class Classify(Method):
 
     Outputs are those of transformers' text-classification pipeline: probabilities of which class a
     text has, of each class by itself, or a number. A text's label is the one with the highest
-    probability, or the one that `thresholds` give. A model without a class for a label never gives
-    it, so that every such sentence counts as an error.
+    probability, or the one that `thresholds` give. A model without a class for a label between the
+    first and the last never gives it: such sentences are neither right nor wrong, and only what
+    they are called counts (the metric outcome_positive).
     """
 
     kind: Literal["classify"] = "classify"
@@ -175,9 +176,12 @@ class Classify(Method):
             examples=lambda: _examples(self._spec(backbone), labels) if with_examples else "",
         )
 
-    def never_gives(self, label: str) -> bool:
-        """Return whether a fitted method never gives a label, the one between two of three."""
-        return label not in dict(self.labels) and len(self.thresholds) < 2
+    def never(self, labels: Sequence[str]) -> tuple[str, ...]:
+        """List the labels between the first and last that a fitted method never gives."""
+        between = labels[1:-1]
+        if self.thresholds:
+            return tuple(between) if len(self.thresholds) < len(labels) - 1 else ()
+        return tuple(label for label in between if self.labels and label not in dict(self.labels))
 
     def check(self, inputs: Inputs) -> None:
         from raybias.engine.published import check_head

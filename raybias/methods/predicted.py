@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from raybias.engine.published import TrainedHead
+from raybias.engine.trained_head import TrainedHead
 from raybias.errors import ConfigError, RaybiasError, WorkFailed
 from raybias.methods.base import Answered, Compute, Reader, predictions
 from raybias.methods.class_labels import ClassesOfLabels, LabelRule, label_called, label_rule

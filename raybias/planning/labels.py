@@ -8,11 +8,14 @@ from typing import Any, Final
 from raybias.config import Probe, Study, TrainingSet
 from raybias.config.labels import refuse_paper
 from raybias.errors import ConfigError
+from raybias.methods.base import Method
 from raybias.probes import declared_labels
 from raybias.stats.metric import check_names, metrics
 
 #: Metrics of a study with two labels that are not sentiment's, and with more.
 OF_TWO: Final = ("fpr", "tpr", "selection_rate", "accuracy")
+#: Of sentences whose right label a classifier never gives.
+OUTCOME: Final = "outcome_positive"
 OF_MANY: Final = ("accuracy", "tpr", "fpr")
 
 
@@ -33,6 +36,21 @@ def resolve_labels(study: Study) -> Study:
         _refuse_other_labels(study.labels, training)
     refuse_paper(study.profile, study.labels)
     return _with_metrics(study)
+
+
+def with_outcomes(study: Study) -> Study:
+    """Return a study whose metrics also tell the outcome where a classifier never gives the label.
+
+    methods: fitted. Metrics that the study names itself stay as they are.
+    """
+    methods = [method for method in study.methods if isinstance(method, Method)]
+    untold = any(method.never(study.labels) for method in methods)
+    named = "metrics" in study.statistics.model_fields_set
+    if named or not (untold and study.is_sentiment):
+        return study
+    metrics = (*study.statistics.metrics, OUTCOME)
+    statistics = study.statistics.model_copy(update={"metrics": metrics})
+    return study.model_copy(update={"statistics": statistics})
 
 
 def _refuse_other_labels(labels: Sequence[str], part: Probe | TrainingSet) -> None:

@@ -33,7 +33,7 @@ from raybias.engine.encoder import load_tokenizer
 from raybias.errors import ConfigError, ModelError
 from raybias.methods.base import Inputs, Method, methods, methods_of
 from raybias.methods.work import TokenCounts, Work
-from raybias.planning.labels import resolve_labels
+from raybias.planning.labels import resolve_labels, with_outcomes
 from raybias.probes import base_pairs, in_styles, probe_items, question_items, training_sentences
 from raybias.probes.registries import Source, pair_probes, question_probes
 from raybias.probes.sampling import sample_items, sample_pairs
@@ -89,7 +89,7 @@ class PreparedStudy:
     @classmethod
     def of(cls, study: Study) -> PreparedStudy:
         """Find a study's labels, and fit its methods; its data is read when it is asked for."""
-        study = fit_methods(resolve_labels(study))
+        study = with_outcomes(fit_methods(resolve_labels(study)))
         return cls(make_record(study, {}, command=""), StudyData(study))
 
     @property

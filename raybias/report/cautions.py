@@ -11,13 +11,13 @@ from raybias.config import Study
 from raybias.formats.questions import BLANK
 from raybias.measures.kind import Kind
 from raybias.measures.prediction_rows import gap_rows
-from raybias.methods import Classify, prompted_methods
+from raybias.methods import Method, prompted_methods
 from raybias.methods.asking import ItemMethod
 from raybias.methods.options import OptionLikelihood
 from raybias.providers.base import Provider
 from raybias.providers.openai import read_asked
 from raybias.report import wording
-from raybias.schema import KEYS, Label
+from raybias.schema import KEYS
 from raybias.stats.conclusive import HELD, held
 from raybias.stats.intervals import ONE_RUN
 from raybias.stats.looks import error_over
@@ -137,22 +137,20 @@ def _about_labels(study: Study, answers: pl.DataFrame) -> Iterator[str]:
 
 
 def _about_classes(study: Study, cells: pl.DataFrame) -> Iterator[str]:
-    """Caution that a model of two labels errs on every neutral sentence; cells: schema.CELLS."""
-    if not study.is_sentiment:
-        return
-    neutral = cells.filter(label=Label.NEUTRAL)
+    """Caution that some labels are never given; cells: schema.CELLS."""
+    untold = cells.filter(pl.col("label").is_null())
     for backbone in study.backbones:
         for method in study.methods_of(backbone):
-            if not isinstance(method, Classify) or not method.never_gives("neutral"):
-                continue
-            own = neutral.filter(model=backbone.name, method=method.name)
+            never = method.never(study.labels) if isinstance(method, Method) else ()
+            own = untold.filter(model=backbone.name, method=method.name)
             for (probe,), part in own.group_by("probe", maintain_order=True):
-                count = wording.counted(int(part["n"].sum()), "neutral sentence")
+                labels = " and ".join(never)
+                count = wording.counted(int(part["n"].sum()), "sentence")
+                outcome = "; outcome_positive is the share of them that is called positive"
                 yield (
-                    f"{backbone.name}, {method.name} on {probe}: the model has no class for "
-                    f"neutral and calls {count} "
-                    "negative or positive. Each counts as an error, in the accuracy and in one of "
-                    "the rates."
+                    f"{backbone.name}, {method.name} on {probe}: the model never says {labels}. "
+                    f"{count} with that label are neither right nor wrong, and count in no "
+                    f"accuracy or other rate{outcome if study.is_sentiment else ''}."
                 )
 
 

@@ -259,7 +259,7 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     said = {str(each.message): issubclass(each.category, UnevenRuns) for each in caught}
     notes = sorted(said.items(), key=lambda note: not note[1])
     cells = counts.cells.cast({pl.Categorical: pl.String})
-    sizes = composition(counts.cells, counts.labels)
+    sizes = composition(counts.sentences, counts.labels)
     asked = {
         probe: read_items(store, [probe], "item_id").height
         for probe in counts.coverage["probe"].unique()

@@ -19,6 +19,9 @@ CODE: Final = pl.Schema(schema.PREDICTIONS)["label"]
 #: The key of a Parquet file's metadata whose value is a JSON list of the names of its classes, in
 #: the order of their numbers. A file without it has the labels negative, neutral and positive.
 METADATA_KEY: Final = b"raybias.labels"
+#: The key whose value is a JSON list of the labels that the file's classifier never gives. What it
+#: says of sentences with such a label is neither right nor wrong.
+NEVER_KEY: Final = b"raybias.never"
 #: Booleans as numbers, by their word in lower case.
 BOOLEANS: Final[Mapping[str, str]] = {"true": "1", "false": "0"}
 #: Most classes that a table is measured by, and most names of classes that a message lists.
@@ -83,20 +86,29 @@ class Classes:
     names: tuple[str, ...] = ()
 
 
-def labels_metadata(names: Sequence[str]) -> dict[bytes, bytes]:
+def labels_metadata(names: Sequence[str], never: Sequence[str] = ()) -> dict[bytes, bytes]:
     """Write the names of classes, in the order of their numbers, as metadata of a Parquet schema.
 
+    never: those that the file's classifier never gives.
     The result is what `pyarrow.Schema.with_metadata` takes.
     """
-    return {METADATA_KEY: json.dumps([*names], ensure_ascii=False).encode()}
+    lists = {METADATA_KEY: names, NEVER_KEY: never}
+    return {
+        key: json.dumps([*texts], ensure_ascii=False).encode()
+        for key, texts in lists.items()
+        if texts
+    }
 
 
-def labels_of_metadata(metadata: Mapping[bytes, bytes] | None, where: str = "") -> tuple[str, ...]:
+def labels_of_metadata(
+    metadata: Mapping[bytes, bytes] | None, where: str = "", *, key: bytes = METADATA_KEY
+) -> tuple[str, ...]:
     """Read the names of classes from the metadata of a Parquet schema; empty if it names none.
 
+    key: METADATA_KEY for all of them, NEVER_KEY for those that the classifier never gives.
     `where` names the file in the DataError for a value that is not a JSON list of different texts.
     """
-    value = (metadata or {}).get(METADATA_KEY)
+    value = (metadata or {}).get(key)
     if value is None:
         return ()
     try:
@@ -106,7 +118,7 @@ def labels_of_metadata(metadata: Mapping[bytes, bytes] | None, where: str = "") 
     texts = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
     if not texts or not names or len({*names}) < len(names):
         raise DataError(
-            f"its metadata {METADATA_KEY.decode()!r} is not a JSON list of different names",
+            f"its metadata {key.decode()!r} is not a JSON list of different names",
             where=where,
             cure="write it with raybias.stats.classes.labels_metadata, or leave it out",
         )

@@ -185,6 +185,7 @@ def _of_labels(
 
 
 def _accuracy(cells: pl.DataFrame, level: float) -> tuple[float, float, float]:
+    cells = cells.filter(pl.col("label").is_not_null())
     one = cells.with_columns(
         pl.col("template_id").fill_null(""), group=pl.lit(""), attribute=pl.lit("")
     )

@@ -28,7 +28,14 @@ from raybias.stats import sentiment
 from raybias.stats.checks import checked_runs, fingerprints
 from raybias.stats.metric import DEFAULT, check_metrics, run_values
 from raybias.stats.metric import metrics as registered
-from raybias.stats.predictions import Source, join_pieces, pieces, sources
+from raybias.stats.predictions import (
+    Source,
+    join_pieces,
+    pieces,
+    sources,
+    untold_labels,
+    without_untold,
+)
 from raybias.table_files import conformed
 
 #: An odd number without pattern (2**64 by the golden ratio), for mixing runs into hashes.
@@ -42,7 +49,7 @@ class Counts:
     """What statistics need of predictions; the texts of cells are categorical."""
 
     cells: pl.DataFrame
-    """schema.CELLS."""
+    """schema.CELLS; the label is null for sentences whose right label a classifier never gives."""
     terms: pl.DataFrame
     """schema.TERM_CELLS, without rows where no term is known."""
     words: pl.DataFrame
@@ -57,6 +64,8 @@ class Counts:
     """probe, attribute, template_id and family, of the templates that have one."""
     unanswered: pl.DataFrame = field(default_factory=pl.DataFrame)
     """schema.UNANSWERED, without rows if no answer was cut off or filtered."""
+    sentences: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """schema.CELLS with the right label of every sentence."""
     labels: Mapping[int, str] = field(default_factory=lambda: sentiment.BY_CODE)
     """Names of the classes, by their numbers in `label` and `pred`."""
 
@@ -176,15 +185,17 @@ def count_files(
     asked = coverage.filter(pl.col("answers") > 0).select(
         *RUN_KEYS, "several", "negated", predictions="answers", unparsed="unread"
     )
+    untold, cells = untold_labels(files), seen.summed(seen.cells, schema.CELLS, left_out)
     return Counts(
-        seen.summed(seen.cells, schema.CELLS, left_out),
-        seen.summed(seen.terms, schema.TERM_CELLS, left_out),
-        seen.summed(seen.words, schema.WORD_CELLS, left_out),
+        without_untold(cells, untold),
+        without_untold(seen.summed(seen.terms, schema.TERM_CELLS, left_out), untold),
+        without_untold(seen.summed(seen.words, schema.WORD_CELLS, left_out), untold),
         answers(asked),
         coverage.drop("answers", "unread", "several", "negated"),
         run_values(kept, metrics, left_out),
         _one_family_each(seen.families, where),
         seen.unanswered(),
+        cells,
         dict(enumerate(files[0].columns.classes or files[0].labels or sentiment.NAMES)),
     )
 

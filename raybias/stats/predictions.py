@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from raybias.errors import DataError
 from raybias.stats import sentiment
 from raybias.stats.checks import warn
 from raybias.stats.classes import (
+    NEVER_KEY,
     Classes,
     Positive,
     codes_of,
@@ -108,15 +109,26 @@ class Source:
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """The names of classes in the file's metadata; empty if it has none."""
+        return labels_of_metadata(self._metadata, self.uri)
+
+    @cached_property
+    def never(self) -> frozenset[int]:
+        """Numbers of the labels that the file's classifier never gives, by its metadata."""
+        names = labels_of_metadata(self._metadata, self.uri, key=NEVER_KEY)
+        known = self.labels or sentiment.NAMES
+        return frozenset(known.index(name) for name in names if name in known)
+
+    @cached_property
+    def _metadata(self) -> Mapping[bytes, bytes] | None:
         if self.table is not None or self.parts or not self.name.endswith(".parquet"):
-            return ()
+            return None
         path = self.store.path(self.name)
         with (
             self.store.reading(self.name, "as predictions"),
             self.store.fs.open_input_file(path) as stream,
         ):
-            metadata = pq.read_metadata(stream).metadata
-        return labels_of_metadata(metadata, self.uri)
+            metadata: Mapping[bytes, bytes] | None = pq.read_metadata(stream).metadata
+        return metadata
 
     def read_foreign(self) -> pl.DataFrame:
         """Read a table of others whole: schema.PREDICTIONS, and the columns of `EXTRA`."""
@@ -171,11 +183,40 @@ class Source:
         return match_columns(columns, known, where, taken=named)
 
 
+def untold_labels(files: Sequence[Source]) -> list[tuple[str, str, int]]:
+    """List the labels that classifiers never give, each as its model, method and number."""
+    found = set[tuple[str, str, int]]()
+    for source in files:
+        if source.never:
+            pairs = read_frame(source.store, source.name, ["model", "method"]).unique().iter_rows()
+            found |= {(str(model), str(method), n) for model, method in pairs for n in source.never}
+    return sorted(found)
+
+
+def without_untold(table: pl.DataFrame, untold: Sequence[tuple[str, str, int]]) -> pl.DataFrame:
+    """Replace by null the labels of sentences whose right label their classifier never gives."""
+    if not untold:
+        return table
+    of_one = [
+        (pl.col("model").cast(pl.String) == model)
+        & (pl.col("method").cast(pl.String) == method)
+        & (pl.col("label") == number)
+        for model, method, number in untold
+    ]
+    return table.with_columns(
+        label=pl.when(~pl.any_horizontal(of_one).fill_null(False)).then("label")
+    )
+
+
 def join_pieces(
     files: Sequence[Source], *, where: str, columns: Sequence[str] = tuple(_TYPES)
 ) -> pl.DataFrame:
-    """Read all files into one table of these columns; `DataError` for an item given twice."""
+    """Read all files into one table of these columns; `DataError` for an item given twice.
+
+    Sentences whose right label a classifier never gives are left out.
+    """
     predictions = pl.concat(piece.select(columns) for piece in pieces(files, columns=columns))
+    predictions = without_untold(predictions, untold_labels(files)).drop_nulls("label")
     keys = (*schema.KEYS, "run_id", "item_id")
     repeated = predictions.filter(pl.struct(keys).is_duplicated()).head(1)
     if repeated.height:

@@ -20,10 +20,10 @@ from raybias.engine.backbone import ModelContext
 from raybias.engine.encoder import load_tokenizer
 from raybias.engine.published import (
     PublishedClassifier,
-    TrainedHead,
     has_trained_head,
     read_head,
 )
+from raybias.engine.trained_head import TrainedHead
 from raybias.errors import BadInput, ConfigError, ModelError
 from raybias.methods import Classify, Inputs
 from raybias.methods.base import text_items

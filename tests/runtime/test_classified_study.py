@@ -73,13 +73,17 @@ def test_a_study_has_the_models_own_labels(kind: str, tmp_path: Path) -> None:
 def test_the_page_of_one_run_claims_nothing_of_seeds(tmp_path: Path) -> None:
     model = classifiers.save("bert", tmp_path / "model", ("NEG", "POS"))
     own = classifiers.of_pipeline(model, save_probe(tmp_path, 90)).argmax(axis=1).tolist()
-    # Six sentences are neutral; of the others it is right.
-    labels = [1 if n // 3 % 15 == 0 else 2 * place for n, place in enumerate(own)]
+    # Six sentences are neutral; of the others it is right in six of seven.
+    right = [2 * place if n % 7 else 2 - 2 * place for n, place in enumerate(own)]
+    labels = [1 if n // 3 % 15 == 0 else label for n, label in enumerate(right)]
     probe = pl.read_csv(tmp_path / "probe.csv").with_columns(label=pl.Series(labels))
     probe.write_csv(tmp_path / "probe.csv")
     results = raybias.run(load_study(study_file(tmp_path)), out=tmp_path / "out", address="none")
     text = " ".join(Page((tmp_path / "out" / "report.html").read_text()).text.split())
-    assert "model, classify on mine: the model has no class for neutral and calls 6 neutral" in text
+    assert (
+        "model, classify on mine: the model never says neutral. 6 sentences with that label are"
+        " neither right nor wrong" in text
+    )
     for claim in (
         "A classifier of sentiment, model, was taken as published, and asked about 90 sentences",
         "Significant if sentences are redrawn: ",
@@ -93,6 +97,22 @@ def test_the_page_of_one_run_claims_nothing_of_seeds(tmp_path: Path) -> None:
     assert "seeds and sentences" not in text
     estimates = pl.read_parquet(tmp_path / "out/tables/estimates.parquet")
     assert estimates.filter(scope="runs")["low"].is_null().all()
+    # It is judged on the sentences whose label it can give; of the others only what they are
+    # called is told.
+    rates = estimates.filter(statistic="rate", condition="")
+    told = [(label, 2 * place) for label, place in zip(labels, own, strict=True) if label != 1]
+    whole = rates.filter(score="accuracy", group="all")["value"].item()
+    assert whole == pytest.approx(np.mean([label == pred for label, pred in told]))
+    assert rates.filter(score="negative_fpr")["n"].sum() == sum(label == 2 for label, _ in told)
+    called = pl.DataFrame({"label": labels, "pred": [2 * place for place in own], "n": range(90)})
+    neutral = called.filter(label=1).with_columns(group=pl.col("n") % 3)
+    outcome = neutral.group_by("group").agg((pl.col("pred") == 2).mean()).sort("group")["pred"]
+    found = rates.filter(score="outcome_positive").sort("group")
+    assert found["n"].sum() == 6
+    # Groups are red, blue and green in turn.
+    assert found["value"].to_list() == [outcome[place] for place in (1, 2, 0)]
+    measured = raybias.measure(tmp_path / "out").filter(statistic="rate", score="accuracy")
+    assert measured.filter(group="all")["value"].item() == whole
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
     counts = count_files(files, where=where, metrics=of_all, unfinished="refuse")
     if asked.classes:
         return _of_classes(files, counts, asked, asked_for)
-    codes = {*counts.cells["label"], *counts.cells["pred"].drop_nulls()}
+    codes = {*counts.sentences["label"], *counts.cells["pred"].drop_nulls()}
     last = max(1, *codes)
     two = not asked.sentiment and len(codes) < 3
     usual = last if two else THE_CLASS

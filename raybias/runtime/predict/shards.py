@@ -273,14 +273,16 @@ Served = Method | StyleRewriting
 
 
 def stored_output(method: Served, labels: Sequence[str]) -> OutputSpec:
-    """Return where a method's rows are stored, with the names of their labels in the metadata.
+    """Return where a method's rows are stored, with what their labels are in the metadata.
 
-    Files without such names have the labels of sentiment.
+    Files without names have the labels of sentiment; also there are the labels never given.
     """
     output = method.output()
-    if output.items is not None or tuple(labels) == LABELS:
+    names = () if tuple(labels) == LABELS else labels
+    never = method.never(labels) if isinstance(method, Method) else ()
+    if output.items is not None or not (names or never):
         return output
-    return replace(output, schema=output.schema.with_metadata(labels_metadata(labels)))
+    return replace(output, schema=output.schema.with_metadata(labels_metadata(names, never)))
 
 
 def read_on_rank(config: Mapping[str, Any]) -> None:

@@ -125,6 +125,18 @@ def positive_fpr(label: pl.Expr, pred: pl.Expr) -> Share:
 
 @metric(
     of="counts",
+    title="called positive, of sentences whose label the model never gives",
+    about="the share of the group's sentences, of those whose right label the model never gives,"
+    " that are called positive",
+    words="called positive where neither label is right",
+)
+def outcome_positive(label: pl.Expr, pred: pl.Expr) -> Share:
+    """Count the sentences without a right answer of the model's that are called positive."""
+    return Share(among=label.is_null(), holds=pred == sentiment.POSITIVE)
+
+
+@metric(
+    of="counts",
     title="rightly classified",
     about="the share of the group's sentences whose label is right",
     words="rightly classified",
