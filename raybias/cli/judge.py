@@ -288,6 +288,8 @@ def _parts(results: Results, found: pl.DataFrame) -> Iterator[str]:
     from raybias.report.judges import judged_text
     from raybias.report.outs import as_reported
     from raybias.report.sentences import by_scope, verdict
+    from raybias.report.wording import describing
+    from raybias.stats.scopes import redrawn_by
 
     study = as_reported(results.store, results.study)
     yield from text(found.filter(pl.col("kind") != KIND), level=study.statistics.level)
@@ -296,10 +298,13 @@ def _parts(results: Results, found: pl.DataFrame) -> Iterator[str]:
             print(f"raybias: warning: {note}", file=sys.stderr)
         scope = study.statistics.scope
         components = results.table("components").collect()
-        said = (
-            verdict(gap_rows(found, scope)),
-            by_scope(gap_rows(found), components),
-        )
-        yield "\n".join([str(gaps_table(found, scope)), "", *filter(None, said)])
+        redrawn = redrawn_by(results.runs.collect())
+        with describing(study):
+            said = (
+                verdict(gap_rows(found, scope)),
+                by_scope(gap_rows(found), components, redrawn),
+            )
+            shown = str(gaps_table(found, scope))
+        yield "\n".join([shown, "", *filter(None, said)])
         if "judged" in results.tables:
             yield judged_text(results.table("judged").collect())

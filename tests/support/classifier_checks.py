@@ -14,6 +14,7 @@ import transformers
 
 from raybias.config import Backbone
 from raybias.engine.published import PublishedClassifier, classifier_shape, has_trained_head
+from raybias.errors import ModelError
 from support import classifiers
 from support.zoo_checks import Outcome, outcome_of
 
@@ -61,7 +62,10 @@ def compare_adapter(kind: str, folder: Path) -> float:
     config = peft.LoraConfig(
         task_type="SEQ_CLS", r=4, init_lora_weights=False, target_modules="all-linear"
     )
-    adapted = peft.get_peft_model(model, config).eval()
+    try:
+        adapted = peft.get_peft_model(model, config).eval()
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"PEFT makes no such adapter ({error})") from error
     adapted.save_pretrained(folder / "adapter")
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     with torch.no_grad():
