@@ -148,7 +148,7 @@ def audit(
     method: Annotated[str | None, typer.Option(show_default="by a pilot and the budget")] = None,
     labels: Annotated[str | None, typer.Option(metavar="'{LABEL: [CLASS, ...], ...}'")] = None,
     threshold: Annotated[list[float] | None, typer.Option(metavar="NUMBER")] = None,
-    truncate: bool = False,
+    truncate: Annotated[bool, typer.Option("--truncate")] = False,
     data: Path = Path("data"),
     budget: str = "10m",
     looks: Annotated[int, typer.Option(min=1, max=5)] = 1,

@@ -96,10 +96,13 @@ def adapter_in(folder: Path) -> PeftAdapter | None:
     Raises ModelError: a config that names no base, an adapter of a kind that raybias does not read,
     or pickled or missing weights.
     """
-    path = folder / ADAPTER_CONFIG
-    if not path.is_file() or any(folder.glob("model*.safetensors")):
-        return None
-    where, content = str(folder), read_json(path)
+    where, path = str(folder), folder / ADAPTER_CONFIG
+    try:
+        if not path.is_file() or any(folder.glob("model*.safetensors")):
+            return None
+    except OSError as error:
+        raise ModelError(f"cannot be read ({error})", where=where, cure="check the path") from error
+    content = read_json(path)
     kind, base = str(content.get("peft_type")), content.get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise ModelError(

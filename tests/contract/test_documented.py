@@ -36,6 +36,7 @@ PYTHON = {
     "extending.md": "tests/contract/test_extending.py",
     "precision.md": "tests/engine/test_quantised.py",
     "own_probe.md": "tests/contract/test_guides.py",
+    "own_model.md": "tests/contract/test_guides.py",
 }
 #: Blocks that show what is printed or written, by their first word.
 SHOWN = ("model ", "study.yaml ", "$ raybias compare", "raybias measure FILES...")

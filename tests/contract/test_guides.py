@@ -125,10 +125,30 @@ def test_the_page_on_metrics(shared: Path) -> None:
     people.with_columns(paid=words, decided=words.reverse()).write_csv("loans.csv")
     follow(loans)
     two_years(Path()).rename("compas-scores-two-years.csv")
+    *years, jobs = years
     for by_number_or_word in years:
         follow(by_number_or_word)
+    said = pl.Series(["nurse", "surgeon", "teacher", "nurse", "teacher"] * 24)
+    of_two = {
+        "gender": ["women", "men"] * 60,
+        "label": said,
+        "pred": said.shift(1, fill_value="nurse"),
+    }
+    pl.DataFrame(of_two).write_csv("bios.csv")
+    follow(jobs)
     follow(example)
     assert Path("DIR/estimates.csv").exists()
+
+
+def test_a_function_of_the_page_on_ones_own_model(shared: Path) -> None:
+    (function,) = (b for b in blocks(DOCS / "guides/own_model.md") if b.language == "python")
+    Path("mine.py").write_text(function.text)
+    Path("data").mkdir()
+    Path("data/amazon").symlink_to(shared / "data/amazon_templates")
+    (audit,) = (line for line in commands("guides/own_model") if "mine.py" in line)
+    follow(f"{audit} --out of-mine")
+    gaps = pl.read_parquet("of-mine/tables/estimates.parquet").filter(statistic="gap")
+    assert {*gaps["group"]} == {"adult", "old", "young"}
 
 
 @pytest.mark.long

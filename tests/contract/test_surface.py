@@ -40,7 +40,7 @@ COMMANDS = {
     },
     "audit": {
         *("MODEL", "--probe", "--method", "--data", "--budget", "--looks", "--margin", "--out"),
-        *("--write", "--no-convert", *RAY),
+        *("--task", "--labels", "--threshold", "--truncate", "--write", "--no-convert", *RAY),
     },
     "measure": {
         *("FILES", "--kind", "--items", "--profile", "--out"),
@@ -69,8 +69,8 @@ FUNCTIONS = {
     "check_probe": ("card",),
     "compare": ("base", "candidate", "base_is", "candidate_is", "scope", "margin", "policy", "out"),
     "audit": (
-        *("model", "probe", "method", "data", "budget", "looks", "margin", "out", "address"),
-        *("convert", "command", "tell"),
+        *("model", "probe", "task", "method", "labels", "threshold", "truncate", "data", "budget"),
+        *("looks", "margin", "out", "address", "convert", "command", "tell"),
     ),
     "convert": ("model", "out", "revision"),
     "data_sets": (),
