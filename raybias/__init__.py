@@ -6,8 +6,9 @@ package loads neither torch nor Ray.
 
 from importlib.metadata import version as _version
 
+from raybias.api.audits import audit
 from raybias.api.files import compare, design, export, judge_labels, judge_sheet, measure
-from raybias.api.studies import audit, convert, demo, doctor, open, plan, run, serve, write_report
+from raybias.api.studies import convert, demo, doctor, open, plan, run, serve, write_report
 from raybias.config import (
     Backbone,
     PairProbe,

@@ -145,7 +145,8 @@ def write(
     style: of a probe in pairs: a style, original by default; may be repeated.
     """
     output_suffix(out)
-    in_pairs, notes = name in pair_probes, list[str]()
+    in_pairs = name in pair_probes
+    notes: list[str] = []
     if unmarked if in_pairs else style or styled:
         other = "unmarked forms" if in_pairs else "styles"
         raise ConfigError(f"probe {name} has no {other}", cure="see `raybias probes list`")
@@ -161,19 +162,25 @@ def write(
         headers = ["style", "type", "rows"]
     else:
         probe = chosen_probe(name, data, attribute, unmarked=unmarked)
-        labels = declared_labels(probe) or LABELS
-        if probe.source == "file" and probe.data is not None:
-            labels = held_labels(probe.data)
-        items = probe_items(probe, labels=labels)
-        if labels != LABELS:
-            named = [f"{number} {label}" for number, label in enumerate(labels)]
-            notes.append(f"labels are {', '.join(named)}")
+        items, notes = _items_with_labels(probe)
         schema, by, headers = ITEMS, ["attribute"], ["attribute", "items"]
     write_frame(items, out, schema)
     counts = items.group_by(by, maintain_order=True).len()
     total = ("all", *[""] * (len(by) - 1), len(items))
     text = tabulate([*counts.rows(), total], headers=headers)
     return Output([text, *notes, f"written to {out}"], counts)
+
+
+def _items_with_labels(probe: Probe) -> tuple[pl.DataFrame, list[str]]:
+    """Read a probe's items; list its labels in a line if they are not those of sentiment."""
+    labels = declared_labels(probe) or LABELS
+    if probe.source == "file" and probe.data is not None:
+        labels = held_labels(probe.data)
+    items = probe_items(probe, labels=labels)
+    if labels == LABELS:
+        return items, []
+    named = [f"{number} {label}" for number, label in enumerate(labels)]
+    return items, [f"labels are {', '.join(named)}"]
 
 
 def chosen_probe(

@@ -21,7 +21,8 @@ import polars as pl
 import typer
 from typer.models import ParameterInfo
 
-from raybias.config import Profile
+from raybias.config import Profile, parse_yaml
+from raybias.errors import ConfigError
 
 ProfileOption = Annotated[
     Profile | None,
@@ -139,3 +140,17 @@ def printed_warnings(category: type[Warning]) -> Iterator[None]:
         yield
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         print(f"raybias: warning: {message}", file=sys.stderr)
+
+
+def classes_of_labels(text: str | None) -> dict[str, Any] | None:
+    """Parse --labels; ConfigError: no mapping of labels to classes."""
+    if text is None:
+        return None
+    cure = "write --labels '{negative: [LABEL_0], positive: [LABEL_1]}'"
+    try:
+        content = parse_yaml(text)
+    except ValueError as error:
+        raise ConfigError(f"--labels {text!r} cannot be read ({error})", cure=cure) from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"--labels {text!r} is no mapping", cure=cure)
+    return content

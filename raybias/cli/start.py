@@ -17,10 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import polars as pl
 import typer
 
-from raybias.api import studies
+from raybias.api import audits, studies
 from raybias.cli.judge import shown
-from raybias.cli.options import Output, ProfileOption, command, command_line
-from raybias.config import Backbone, load_study, parse_yaml, study_schema, to_yaml
+from raybias.cli.options import (
+    Output,
+    ProfileOption,
+    classes_of_labels,
+    command,
+    command_line,
+)
+from raybias.config import Backbone, load_study, study_schema, to_yaml
 from raybias.errors import ConfigError, OutputError, WorkFailed
 from raybias.probes.checks import choose
 from raybias.probes.registries import probes
@@ -139,12 +145,12 @@ def verdict(estimates: pl.DataFrame, planted: Plant) -> str:
     raise WorkFailed(wrong, where="demo", cure="see its report.html")
 
 
-@command(studies.audit)
+@command(audits.audit)
 def audit(
     model: Annotated[str, typer.Argument()],
     *,
     probe: str = "race",
-    task: Annotated[studies.Task | None, typer.Option(show_default="by its labels")] = None,
+    task: Annotated[audits.Task | None, typer.Option(show_default="by its labels")] = None,
     method: Annotated[str | None, typer.Option(show_default="by a pilot and the budget")] = None,
     labels: Annotated[str | None, typer.Option(metavar="'{LABEL: [CLASS, ...], ...}'")] = None,
     threshold: Annotated[list[float] | None, typer.Option(metavar="NUMBER")] = None,
@@ -174,27 +180,13 @@ def audit(
 
     if write is not None:
         return _write_study(model, probe, write)
-    results = studies.audit(
-        model, probe=probe, task=task, method=method, labels=_labels(labels),
+    results = audits.audit(
+        model, probe=probe, task=task, method=method, labels=classes_of_labels(labels),
         threshold=threshold or (), truncate=truncate, data=data, budget=budget, looks=looks,
         margin=margin, out=out, address=address, convert=not no_convert, command=command_line(),
         tell=Reporter().say,
     )  # fmt: skip
     return shown(results)
-
-
-def _labels(text: str | None) -> dict[str, Any] | None:
-    """Parse --labels; ConfigError: no mapping of labels to classes."""
-    if text is None:
-        return None
-    cure = "write --labels '{negative: [LABEL_0], positive: [LABEL_1]}'"
-    try:
-        content = parse_yaml(text)
-    except ValueError as error:
-        raise ConfigError(f"--labels {text!r} cannot be read ({error})", cure=cure) from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"--labels {text!r} is no mapping", cure=cure)
-    return content
 
 
 def _write_study(model: str, probe: str, file: Path) -> Output:

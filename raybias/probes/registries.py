@@ -48,7 +48,11 @@ class Style:
 
 
 #: Modules that register raybias's own: public data sets, one file each, and a user's own tables.
-_SOURCES: Final = ("raybias.probes.published", "raybias.probes.own")
+_SOURCES: Final = (
+    "raybias.probes.published",
+    "raybias.probes.own",
+    "raybias.probes.own_options",
+)
 
 styles: Final[Registry[Style]] = Registry("style", "raybias.probes.styles")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -281,6 +281,15 @@ class PackWorker:
             "prompt_token_id": trainer.prompt_token_id,
             "adapter": None if unusable else folder,
         }
+        record = self._record(row)
+        if unusable:
+            self.store.write_text(f"{folder}/{RAYBIAS}", json.dumps(record))
+        else:
+            trainer.save(self.store, folder, result.weights, record)
+
+    def _record(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what raybias.json keeps of a run: its row, and how it was computed and is read."""
+        trainer, context = self.tuner.trainer, self.task.context
         # What decides how a GPU rounds.
         computed = {
             "device": device_name(trainer.device),
@@ -289,20 +298,15 @@ class PackWorker:
             "tokens_per_batch": trainer.batcher.tokens_per_batch,
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
-        context = self.task.context
         reads = saved_reading(
             self.task.method, context.spec, labels=context.labels, words=context.words
         )
-        record = {
+        return {
             "run": row,
             "fingerprint": self.task.fingerprint,
             "computed": computed,
             READS: reads,
         }
-        if unusable:
-            self.store.write_text(f"{folder}/{RAYBIAS}", json.dumps(record))
-        else:
-            trainer.save(self.store, folder, result.weights, record)
 
 
 def tune_together(config: dict[str, Any]) -> None:

@@ -192,6 +192,18 @@ def codes_of(positive: Positive, names: Sequence[str]) -> frozenset[int]:
     return known
 
 
+def as_one_class(frame: pl.DataFrame, positive: Positive, names: Sequence[str]) -> pl.DataFrame:
+    """Write the class that a user names as 1 and others as 0, in a file with named classes."""
+    if not positive.is_named or len(names) < 3 or tuple(names) == sentiment.NAMES:
+        return frame
+    chosen = [*codes_of(positive, names)]
+    coded = [pl.col(name).is_in(chosen).cast(CODE) for name in ("label", "pred")]
+    frame = frame.with_columns(coded)
+    if "scores" in frame.columns:
+        frame = frame.with_columns(scores=pl.lit(None, frame["scores"].dtype))
+    return frame
+
+
 def _all_words(positive: Positive) -> list[str]:
     return [word for words in (positive.words, *positive.by_column.values()) for word in words]
 

@@ -33,9 +33,8 @@ from raybias.stats.predictions import (
     join_pieces,
     pieces,
     sources,
-    untold_labels,
-    without_untold,
 )
+from raybias.stats.untold import untold_labels, without_untold
 from raybias.table_files import conformed
 
 #: An odd number without pattern (2**64 by the golden ratio), for mixing runs into hashes.

@@ -21,8 +21,7 @@ from raybias.stats.checks import warn
 from raybias.stats.classes import (
     NEVER_KEY,
     Classes,
-    Positive,
-    codes_of,
+    as_one_class,
     labels_of_metadata,
 )
 from raybias.stats.foreign import (
@@ -34,6 +33,7 @@ from raybias.stats.foreign import (
     read_paper_tsv,
 )
 from raybias.stats.group_columns import POOLED
+from raybias.stats.untold import untold_labels, without_untold
 from raybias.storage import Store, reading, split_uri
 from raybias.table_files import (
     columns_of,
@@ -183,31 +183,6 @@ class Source:
         return match_columns(columns, known, where, taken=named)
 
 
-def untold_labels(files: Sequence[Source]) -> list[tuple[str, str, int]]:
-    """List the labels that classifiers never give, each as its model, method and number."""
-    found = set[tuple[str, str, int]]()
-    for source in files:
-        if source.never:
-            pairs = read_frame(source.store, source.name, ["model", "method"]).unique().iter_rows()
-            found |= {(str(model), str(method), n) for model, method in pairs for n in source.never}
-    return sorted(found)
-
-
-def without_untold(table: pl.DataFrame, untold: Sequence[tuple[str, str, int]]) -> pl.DataFrame:
-    """Replace by null the labels of sentences whose right label their classifier never gives."""
-    if not untold:
-        return table
-    of_one = [
-        (pl.col("model").cast(pl.String) == model)
-        & (pl.col("method").cast(pl.String) == method)
-        & (pl.col("label") == number)
-        for model, method, number in untold
-    ]
-    return table.with_columns(
-        label=pl.when(~pl.any_horizontal(of_one).fill_null(False)).then("label")
-    )
-
-
 def join_pieces(
     files: Sequence[Source], *, where: str, columns: Sequence[str] = tuple(_TYPES)
 ) -> pl.DataFrame:
@@ -352,7 +327,7 @@ def _frames(source: Source, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
                 _check(frame, source.uri, row, len(names or sentiment.NAMES))
                 frame = rename_reserved(frame, POOLED, source.uri, warn)
                 frame = frame.cast({name: _TYPES[name] for name in _NUMBERS})
-                yield _of_one_class(frame, source.columns.positive, names)
+                yield as_one_class(frame, source.columns.positive, names)
                 row += frame.height
             if row != metadata.num_rows:
                 raise pa.ArrowInvalid(f"{row} rows, not {metadata.num_rows}")
@@ -423,15 +398,3 @@ def _refuse_unknown(column: pl.Series, classes: int, where: str, offset: int = 0
     )
     unknown = ~column.is_between(0, classes - 1).fill_null(True)
     refuse(unknown, column, f"is not {numbers}", where, cure, offset=offset)
-
-
-def _of_one_class(frame: pl.DataFrame, positive: Positive, names: Sequence[str]) -> pl.DataFrame:
-    """Write the class that a user names as 1 and others as 0, in a file with named classes."""
-    if not positive.is_named or len(names) < 3 or tuple(names) == sentiment.NAMES:
-        return frame
-    chosen = [*codes_of(positive, names)]
-    coded = [pl.col(name).is_in(chosen).cast(_TYPES[name]) for name in _NUMBERS]
-    frame = frame.with_columns(coded)
-    if "scores" in frame.columns:
-        frame = frame.with_columns(scores=pl.lit(None, frame["scores"].dtype))
-    return frame
