@@ -11,11 +11,10 @@ from raybias.errors import ConfigError
 from raybias.methods.base import Method
 from raybias.probes import declared_labels
 from raybias.stats.metric import check_names, metrics
+from raybias.stats.untold import OUTCOME
 
 #: Metrics of a study with two labels that are not sentiment's, and with more.
 OF_TWO: Final = ("fpr", "tpr", "selection_rate", "accuracy")
-#: Of sentences whose right label a classifier never gives.
-OUTCOME: Final = "outcome_positive"
 OF_MANY: Final = ("accuracy", "tpr", "fpr")
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from raybias.table_files import read_frame
+
+#: The metric of what such sentences are called.
+OUTCOME: Final = "outcome_positive"
 
 if TYPE_CHECKING:
     from raybias.stats.predictions import Source

@@ -44,6 +44,7 @@ from raybias.stats.metric_files import (
 from raybias.stats.metric_table import DEFAULT_BACKGROUND, LESS_NOISE
 from raybias.stats.predictions import Source
 from raybias.stats.scopes import REDRAWN
+from raybias.stats.untold import OUTCOME
 
 #: Default metrics of labels of two classes.
 OF_TWO_CLASSES: Final = ("selection_rate", "tpr", "fpr")
@@ -96,7 +97,8 @@ def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
             cure=f"choose from {', '.join(map(str, range(last + 1)))}",
         )
     swapped = two or positive != THE_CLASS
-    names = _wanted(asked, asked_for, two=two, swapped=swapped)
+    untold = counts.cells["label"].null_count() > 0
+    names = _wanted(asked, asked_for, two=two, swapped=swapped, untold=untold)
     counts = replace(
         counts, cells=as_class(counts.cells, positive), terms=as_class(counts.terms, positive),
         words=as_class(counts.words, positive),
@@ -178,8 +180,13 @@ def _joined(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(estimates(part, KIND) for part in parts)
 
 
-def _wanted(asked: Asked, names: Sequence[str], *, two: bool, swapped: bool) -> list[str]:
-    """List the metrics, without those of sentiment for other classes."""
+def _wanted(
+    asked: Asked, names: Sequence[str], *, two: bool, swapped: bool, untold: bool
+) -> list[str]:
+    """List the metrics, without those of sentiment for other classes.
+
+    untold: whether there are sentences whose right label a classifier never gives.
+    """
     over_classes = [n for n, each in metrics.items() if each.over_classes]
     sentiment = [n for n, each in metrics.items()
                  if each.of == "counts" and n not in ("accuracy", *over_classes)]  # fmt: skip
@@ -190,7 +197,7 @@ def _wanted(asked: Asked, names: Sequence[str], *, two: bool, swapped: bool) -> 
             cure=f"leave --positive out of such a table, or ask for {', '.join(OF_TWO_CLASSES)}",
         )
     if ALL in asked.metrics:
-        hidden = [*over_classes, *(sentiment if swapped else [])]
+        hidden = [*over_classes, *(sentiment if swapped else []), *([] if untold else [OUTCOME])]
         return [n for n, each in metrics.items()
                 if n in names or (each.values is None and n not in hidden)]  # fmt: skip
     if not names:
