@@ -25,7 +25,7 @@ READS: Final = "reads"
 #: PEFT's name of the vectors of a prompt.
 PROMPT: Final = "prompt_embeddings"
 #: Before the names of weights in PEFT's files.
-_PREFIX: Final = "base_model.model."
+PREFIX: Final = "base_model.model."
 #: PEFT's kinds that are vectors before a text.
 _PROMPTS: Final = ("PROMPT_TUNING",)
 #: Those that need more than vectors before a text or other weights.
@@ -63,7 +63,7 @@ class PeftAdapter:
         path = self.folder / ADAPTER_WEIGHTS
         try:
             with safe_open(path, framework="numpy") as tensors:
-                return [name.removeprefix(_PREFIX) for name in tensors.keys()]  # noqa: SIM118
+                return [name.removeprefix(PREFIX) for name in tensors.keys()]  # noqa: SIM118
         except (SafetensorError, OSError) as error:
             raise ModelError(
                 f"{ADAPTER_WEIGHTS} is no whole file of safetensors ({error})",
@@ -74,7 +74,7 @@ class PeftAdapter:
     def shape_of(self, name: str) -> tuple[int, ...]:
         """Return the shape of one of its weights; ModelError: not there."""
         with safe_open(self.folder / ADAPTER_WEIGHTS, framework="numpy") as tensors:
-            for stored in (f"{_PREFIX}{name}", name):
+            for stored in (f"{PREFIX}{name}", name):
                 if stored in tensors.keys():  # noqa: SIM118
                     return tuple(tensors.get_slice(stored).get_shape())
         raise ModelError(
