@@ -223,7 +223,7 @@ class Question:
     @property
     def name(self) -> str:
         """Name of its study and OUT."""
-        task = [] if self.source == "amazon" else [self.source]
+        task = [self.task] if self.task not in (None, "sentiment") else []
         kind = [self.kind] if self.kind else []
         model = self.backbone.name if self.is_function else self.model
         return short_name(model, *task, self.attribute, *kind)
@@ -267,7 +267,7 @@ class Question:
         same = backbone.id in (self.model, str(Path(self.model).resolve()))
         rules = study.statistics
         same &= attributes == (self.attribute,) and self.kind in (None, method.kind)
-        same &= study.probes[0].source == self.source
+        same &= self.task is None or study.probes[0].source == TASKS[self.task][0]
         alike = (rules.looks, rules.margin) == (self.looks, self.margin)
         if not (same and alike):
             looks = "" if alike else f", --looks {rules.looks}, --margin {rules.margin}"

@@ -22,6 +22,7 @@ from raybias.errors import ConfigError, ModelError, OutputError, WorkFailed
 from raybias.runtime.serve import app as serve_app
 from raybias.runtime.serve.app import Ingress, Offer, Serving
 from raybias.runtime.serve.http import Limits, Overloaded, token_digest, web
+from raybias.schema import LABELS
 from raybias.storage import Store
 from raybias.study_record import begin, make_record
 
@@ -186,7 +187,7 @@ class Replies:
 
 
 def ingress_of(replies: Replies, replicas: int) -> Ingress:
-    study: Any = SimpleNamespace(name="s")
+    study: Any = SimpleNamespace(name="s", labels=LABELS)
     facts: Any = {"r": {"model": "m", "method": "zero_shot"}}
     offer = Offer(Serving(out="out", replicas=replicas), study, facts, None, {})
     return Ingress(offer, {NAME: replies})
