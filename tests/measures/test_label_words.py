@@ -72,7 +72,7 @@ def rates(table: Any, **options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     outcomes(), st.sampled_from([*CODES]), st.sampled_from([*CODES]), st.booleans(), st.booleans()
 )

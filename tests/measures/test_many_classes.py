@@ -163,7 +163,7 @@ def summed(
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=12)
 @given(tables())
 def test_rates_of_every_class_are_those_of_plain_loops(
     table: tuple[list[str], list[tuple[str, str, str]]],

@@ -24,7 +24,7 @@ from support.report_outs import finished, predicted
 #: Many small folders: what takes time is the work, which no test may wait for.
 RAGGED = settings(
     deadline=None,
-    max_examples=25,
+    max_examples=10,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 pytestmark = pytest.mark.long
