@@ -77,8 +77,11 @@ class PredictReader(Reader):
         values = returned.tolist() if hasattr(returned, "tolist") else returned
         if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__"):
             raise self._wrong(f"returns {type(returned).__name__}, not a value for each text")
-        values = [each.item() if hasattr(each, "item") and not np.ndim(each) else each
-                  for each in values]  # fmt: skip
+        # Numbers of NumPy and torch in a list.
+        values = [
+            value.item() if hasattr(value, "item") and not np.ndim(value) else value
+            for value in values
+        ]
         if len(values) != len(texts):
             raise self._wrong(f"returns {len(values)} values for {len(texts)} texts")
         if all(isinstance(value, str) for value in values):

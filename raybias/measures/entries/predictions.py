@@ -188,8 +188,10 @@ def _wanted(
     untold: whether there are sentences whose right label a classifier never gives.
     """
     over_classes = [n for n, each in metrics.items() if each.over_classes]
-    sentiment = [n for n, each in metrics.items()
-                 if each.of == "counts" and n not in ("accuracy", *over_classes)]  # fmt: skip
+    of_any = ("accuracy", *over_classes)
+    sentiment = [
+        name for name, metric in metrics.items() if metric.of == "counts" and name not in of_any
+    ]
     if of_many := [name for name in names if name in over_classes]:
         raise ConfigError(
             f"the metric {of_many[0]!r} is of tables with more than two classes that are measured "
@@ -198,8 +200,11 @@ def _wanted(
         )
     if ALL in asked.metrics:
         hidden = [*over_classes, *(sentiment if swapped else []), *([] if untold else [OUTCOME])]
-        return [n for n, each in metrics.items()
-                if n in names or (each.values is None and n not in hidden)]  # fmt: skip
+        return [
+            name
+            for name, metric in metrics.items()
+            if name in names or (metric.values is None and name not in hidden)
+        ]
     if not names:
         usual = OF_TWO_CLASSES if two else asked.rules.metrics
         names = OF_TWO_CLASSES if swapped and {*usual} & {*sentiment} else usual
