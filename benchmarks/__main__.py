@@ -30,7 +30,8 @@ from harness import PROCESSOR, Comparison, Size, compare, markdown, publish  # n
 
 #: In the order of a study: tuning, reading, statistics; what starts Ray comes last.
 MODULES = (
-    "tuning", "lora", "scoring", "prompting", "pairs", "options", "endpoint", "gaps", "pipeline",
+    "tuning", "lora", "scoring", "classifying", "prompting", "pairs", "options", "endpoint", "gaps",
+    "pipeline",
 )  # fmt: skip
 SIZES = {
     "small": Size(rounds=3, seeds=6, items=128),

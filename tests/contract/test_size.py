@@ -31,7 +31,7 @@ class Size:
 #: `raybias` is the whole package, `raybias/*.py` its top-level modules. A capability may raise the
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
-    "benchmarks": Size(2_481, 22, 2, 2),
+    "benchmarks": Size(2_538, 23, 2, 2),
     "raybias": Size(28_918, 235, 22, 12),
     "raybias/*.py": Size(1_031, 13, 0, 0),
     "raybias/api": Size(371, 5, 3, 0),
