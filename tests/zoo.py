@@ -125,9 +125,15 @@ def try_architecture(family: str, kind: str, dtype: str) -> Any:
             masked = family == "masked"
             outcomes = check_architecture(kind, folder, masked=masked, dtype=dtype)
         return {
-            name: (outcome.verdict, outcome.detail.replace(f"{folder}: ", ""))
+            name: (outcome.verdict, without_folder(outcome.detail, folder))
             for name, outcome in outcomes.items()
         }
+
+
+def without_folder(detail: str, folder: Path) -> str:
+    """An outcome without the temporary folder of its checkpoint."""
+    begin = re.compile(rf"^{re.escape(str(folder))}[^:]*: ")
+    return begin.sub("", detail).replace(f"{folder.parent}/", "")
 
 
 def print_faults(name: str, by_dtype: dict[str, Any]) -> None:
