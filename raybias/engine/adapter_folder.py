@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,12 +59,18 @@ class PeftAdapter:
         """Whether its model has a classification head."""
         return self.task == "SEQ_CLS"
 
-    def weight_names(self) -> list[str]:
-        """List the weights that its file holds, as its base calls them."""
-        path = self.folder / ADAPTER_WEIGHTS
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the weights that its file holds, as its base calls them.
+
+        Raises ModelError: the file is cut off, or cannot be read.
+        """
         try:
-            with safe_open(path, framework="numpy") as tensors:
-                return [name.removeprefix(PREFIX) for name in tensors.keys()]  # noqa: SIM118
+            with safe_open(self.folder / ADAPTER_WEIGHTS, framework="numpy") as tensors:
+                return {
+                    name.removeprefix(PREFIX): tuple(tensors.get_slice(name).get_shape())
+                    for name in tensors.keys()  # noqa: SIM118
+                }
         except (SafetensorError, OSError) as error:
             raise ModelError(
                 f"{ADAPTER_WEIGHTS} is no whole file of safetensors ({error})",
@@ -73,21 +80,19 @@ class PeftAdapter:
 
     def shape_of(self, name: str) -> tuple[int, ...]:
         """Return the shape of one of its weights; ModelError: not there."""
-        with safe_open(self.folder / ADAPTER_WEIGHTS, framework="numpy") as tensors:
-            for stored in (f"{PREFIX}{name}", name):
-                if stored in tensors.keys():  # noqa: SIM118
-                    return tuple(tensors.get_slice(stored).get_shape())
-        raise ModelError(
-            f"its {ADAPTER_WEIGHTS} lacks {name}",
-            where=str(self.folder),
-            cure="save the adapter again, whole",
-        )
+        if name not in self.shapes:
+            raise ModelError(
+                f"its {ADAPTER_WEIGHTS} lacks {name}",
+                where=str(self.folder),
+                cure="save the adapter again, whole",
+            )
+        return self.shapes[name]
 
     def count_classes(self) -> int | None:
         """Count the classes of its own classification head; None if it has no head."""
-        shapes = [self.shape_of(name) for name in self.weight_names() if "lora_" not in name]
+        whole = [shape for name, shape in self.shapes.items() if "lora_" not in name]
         # The last layer of a head is the narrowest of those that are saved whole.
-        return min((shape[0] for shape in shapes if len(shape) == 2), default=None)
+        return min((shape[0] for shape in whole if len(shape) == 2), default=None)
 
 
 def adapter_in(folder: Path) -> PeftAdapter | None:

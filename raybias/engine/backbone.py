@@ -146,7 +146,7 @@ def load_pretrained(
     if adapter is not None:
         from raybias.engine.merging import merge_adapter
 
-        held = set(adapter.weight_names())
+        held = adapter.shapes
         model = merge_adapter(model, adapter, spec)
         for kind_of_problem in ("missing_keys", "mismatched_keys"):
             loading[kind_of_problem] = {

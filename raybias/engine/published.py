@@ -196,7 +196,7 @@ def _lacking_in_files(spec: Backbone) -> list[str]:
     A name may have a prefix there. None is lacking if there are no such files.
     """
     adapter = adapter_of(spec)
-    names: set[str] = set() if adapter is None else {*adapter.weight_names()}
+    names: set[str] = set() if adapter is None else {*adapter.shapes}
     for path in sorted(Path(source_of(spec)).glob("*.safetensors")):
         with reading_model(spec, path.name), safe_open(path, framework="numpy") as tensors:
             names.update(tensors.keys())

@@ -119,7 +119,7 @@ class Classify(Method):
         tuned = tuned_classifier(backbone, profile)
         if tuned is not None:
             self._fit_tuned(tuned, labels, where=backbone.id)
-            return self.model_copy(update={"dtype": self.dtype})
+            return self
         rule = self.rule(backbone, labels)
         named = None if backbone.dtype == "auto" else backbone.dtype
         return self.model_copy(
@@ -141,13 +141,20 @@ class Classify(Method):
             problem = "`truncate` and `dtype` are of a model's weights, and this is a function"
         if problem:
             raise ConfigError(
-                f"method {self.name!r}: {problem}", where=backbone.name, cure="correct it"
+                f"method {self.name!r}: {problem}",
+                where=backbone.name,
+                cure="take out what the function or the study does not have",
             )
         return self
 
     def _fit_tuned(self, tuned: TunedClassifier, labels: Sequence[str], *, where: str) -> None:
         """Refuse options of a head for a classifier that is read as it was tuned."""
-        options = {"labels": self.labels, "thresholds": self.thresholds, "truncate": self.truncate}
+        options = {
+            "labels": self.labels,
+            "thresholds": self.thresholds,
+            "truncate": self.truncate,
+            "dtype": self.dtype,
+        }
         for name in (name for name, value in options.items() if value):
             raise ConfigError(
                 f"method {self.name!r}: `{name}` is of heads that others trained, and this"

@@ -20,7 +20,7 @@ from raybias.engine.backbone import load_pretrained
 from raybias.engine.checkpoint import model_hashes
 from raybias.engine.context import ON_CPU
 from raybias.engine.published import PublishedClassifier, has_trained_head
-from raybias.errors import ModelError, RaybiasError
+from raybias.errors import ConfigError, ModelError, RaybiasError
 from support import classifiers, studies
 
 TUNED = studies.TUNED | {"seeds": [1], "learning_rates": [3e-2]}
@@ -207,3 +207,14 @@ def test_an_adapter_that_cannot_be_read_is_one_line(
     with pytest.raises(ModelError, match=message) as caught:
         classify(folder, tuned, labels={"negative": "a", "neutral": "b", "positive": "c"})
     assert "\n" not in str(caught.value)
+
+
+def test_a_prompt_that_is_cut_off_is_one_line(tuned: Path, tmp_path: Path) -> None:
+    (adapter,) = (tuned / "out/adapters").glob("tiny.sentences.soft_prompt.*")
+    shutil.copytree(adapter, tmp_path / "prompt")
+    (tmp_path / "prompt/raybias.json").unlink()
+    _cut_off(tmp_path / "prompt", {})
+    with pytest.raises(ModelError, match="is no whole file of safetensors"):
+        classify(tmp_path / "prompt", tuned)
+    with pytest.raises(ConfigError, match="`dtype` is of heads that others trained"):
+        classify(adapter, tuned, dtype="bfloat16")
