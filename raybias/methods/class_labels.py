@@ -22,7 +22,7 @@ from raybias.errors import ConfigError
 #: Short names of the labels of sentiment, as many models have them.
 _SHORT: Final = {"neg": "negative", "neu": "neutral", "pos": "positive"}
 #: A probability from which on a class holds, where a head gives one to each class by itself.
-_HALF: Final = (0.5,)
+HALF: Final = (0.5,)
 #: Classes of each label, by label.
 ClassesOfLabels = Mapping[str, Sequence[str]]
 
@@ -44,12 +44,6 @@ class LabelRule:
     count: int
     thresholds: tuple[float, ...] = ()
     steps: tuple[int, ...] = ()
-
-    @property
-    def never(self) -> list[int]:
-        """Places of the labels that are never given."""
-        given = set(self.steps or self.places)
-        return [place for place in range(self.count) if place not in given]
 
     def read(
         self, outputs_NC: npt.NDArray[np.float64], *, are_numbers: bool
@@ -140,14 +134,10 @@ def _by_probability(
 ) -> LabelRule:
     """Make the rule of the highest probability, of which every class is one label."""
     example = _entry(_spread(head.classes, labels))
-    problem = _find_problem(head, labels, classes, whole=True)
-    if problem is not None:
-        raise _UnclearError(problem, example)
-    label_of = {name: label for label, names in classes.items() for name in names}
-    if not classes:
-        label_of = _by_name(head.classes, labels)
-        if len(label_of) < len(head.classes) or len({*label_of.values()}) < len(label_of):
-            raise _UnclearError("it is not clear which label each class is", example)
+    label_of = _label_of_class(head, labels, classes, example, whole=True)
+    clear = len(label_of) == len(head.classes) == len({*label_of.values()})
+    if not classes and not clear:
+        raise _UnclearError("it is not clear which label each class is", example)
     # A model of two classes on three labels never gives the one between.
     needed = (labels[0], labels[-1]) if len(labels) == 3 else labels
     for label in needed:
@@ -165,14 +155,9 @@ def _by_threshold(
     """Make the rule by which the outputs of one label's classes are parted by thresholds."""
     is_number = head.outputs == "number"
     example = _entry(
-        {labels[-1]: head.classes[-1:]}, [0.0] if is_number else _HALF, "the label of high values"
+        {labels[-1]: head.classes[-1:]}, [0.0] if is_number else HALF, "the label of high values"
     )
-    problem = _find_problem(head, labels, classes, whole=False)
-    if problem is not None:
-        raise _UnclearError(problem, example)
-    label_of = {name: label for label, names in classes.items() for name in names}
-    if not classes:
-        label_of = _by_name(head.classes, labels)
+    label_of = _label_of_class(head, labels, classes, example, whole=False)
     ends = (labels[0], labels[-1])
     named = {*label_of.values()}
     if len(named) != 1 or not named <= {*ends}:
@@ -184,7 +169,7 @@ def _by_threshold(
         )
     if not thresholds and is_number:
         raise _UnclearError("its head gives a number, and `thresholds` are missing", example)
-    thresholds = thresholds or _HALF
+    thresholds = thresholds or HALF
     if len(thresholds) not in {1, len(labels) - 1} or [*thresholds] != sorted({*thresholds}):
         several = f", or {len(labels) - 1}" if len(labels) > 2 else ""
         raise _UnclearError(
@@ -195,6 +180,26 @@ def _by_threshold(
         steps.reverse()
     rule = _rule(head, labels, label_of)
     return LabelRule(rule.classes, rule.places, rule.count, thresholds, tuple(steps))
+
+
+def _label_of_class(
+    head: TrainedHead,
+    labels: Sequence[str],
+    classes: ClassesOfLabels,
+    example: str,
+    *,
+    whole: bool,
+) -> dict[str, str]:
+    """Return the label of each class that a study names, or else of each whose name tells it.
+
+    whole: whether a study that names some has to name all.
+    """
+    problem = _find_problem(head, labels, classes, whole=whole)
+    if problem is not None:
+        raise _UnclearError(problem, example)
+    if not classes:
+        return _by_name(head.classes, labels)
+    return {name: label for label, names in classes.items() for name in names}
 
 
 def _rule(head: TrainedHead, labels: Sequence[str], label_of: Mapping[str, str]) -> LabelRule:

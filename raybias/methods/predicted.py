@@ -16,12 +16,11 @@ import pyarrow as pa
 from raybias.engine.trained_head import TrainedHead
 from raybias.errors import ConfigError, RaybiasError, WorkFailed
 from raybias.methods.base import Answered, Compute, Reader, predictions
-from raybias.methods.class_labels import ClassesOfLabels, LabelRule, label_called, label_rule
+from raybias.methods.class_labels import HALF, ClassesOfLabels, LabelRule, label_called, label_rule
 from raybias.providers.predict import Predict, PredictTexts
 
 #: How far the probabilities of a text may be from 1 together.
 _ROUNDING: Final = 1e-3
-_HALF: Final = (0.5,)
 _RETURNS: Final = (
     "return for each text a label (a word, or its number in the study's order), the probabilities"
     " of all labels, a mapping from classes to probabilities, or a number"
@@ -132,7 +131,7 @@ class PredictReader(Reader):
             )
         named = next(iter(self.classes), self.labels[-1])
         head = TrainedHead(("value",), "number")
-        rule = self._rule(head, {named: ("value",)}, self.thresholds or _HALF)
+        rule = self._rule(head, {named: ("value",)}, self.thresholds or HALF)
         # Without thresholds it is the probability of a label.
         return rule.read(values_N1, are_numbers=bool(self.thresholds))
 

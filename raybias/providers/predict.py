@@ -21,7 +21,7 @@ from raybias.engine.encoder import RoughEncoder, TextEncoder
 from raybias.errors import ConfigError
 from raybias.providers.base import provider
 
-#: A function that takes a list of texts; see `methods.predicted.read_returned` for what it returns.
+#: A function that takes a list of texts; `methods.predicted.PredictReader` reads what it returns.
 PredictTexts = Callable[[list[str]], Any]
 #: Functions of this process that no module holds, such as those of a notebook, by their name.
 _OF_PROCESS: Final[dict[str, PredictTexts]] = {}
@@ -86,7 +86,7 @@ class Predict(Backbone):
 
     def as_installed(self) -> Self:
         """Return it with the hash of its source; ConfigError: not there, or changed since."""
-        found = _source_hash(self.function(), where=self.name)
+        found = _source_hash(self.function())
         if self.source not in ("", found):
             raise ConfigError(
                 f"the source of {self.predict} has changed ({self.source[:12]}.., now"
@@ -191,7 +191,7 @@ def _imported(name: str, *, where: str) -> ModuleType:
         ) from error
 
 
-def _source_hash(function: PredictTexts, *, where: str) -> str:
+def _source_hash(function: PredictTexts) -> str:
     """Compute the sha256 of the file that a function is written in, or of what is known of it."""
     plain = inspect.unwrap(function)
     if not (inspect.isroutine(plain) or inspect.isclass(plain)):

@@ -35,11 +35,16 @@ import polars as pl
 
 from raybias import schema
 from raybias.config import Statistics
-from raybias.schema import TABLE
 from raybias.seeding import generator
 from raybias.stats.bootstrap import Weights, percentile_interval
 from raybias.stats.components import Doubles
-from raybias.stats.contrasts import mean_of_known, ratio, spread
+from raybias.stats.contrasts import (
+    by_classifier,
+    groups_in_mean,
+    mean_of_known,
+    ratio,
+    spread,
+)
 from raybias.stats.foreign import BLOCK
 from raybias.stats.scopes import FEW
 
@@ -140,10 +145,7 @@ def lay_out_recalls(counts: pl.DataFrame, inside: pl.DataFrame, classes: int) ->
 
     `inside` says which groups are in the mean: probe, attribute, group and in_mean.
     """
-    members = {row[:3]: row[3] for row in inside.iter_rows()}
-    parts = counts.cast({pl.Categorical: pl.String}).partition_by(TABLE, as_dict=True)
-    for keys, part in sorted(parts.items(), key=lambda item: tuple(map(str, item[0]))):
-        names = dict(zip(TABLE, map(str, keys), strict=True))
+    for names, part in by_classifier(counts):
         (units, unit_N), (runs, run_N), (groups, group_N) = (
             np.unique(part[column].to_numpy(), return_inverse=True)
             for column in ("unit", "run_id", "group")
@@ -154,13 +156,10 @@ def lay_out_recalls(counts: pl.DataFrame, inside: pl.DataFrame, classes: int) ->
             np.bincount(cell_N, part[column].to_numpy(), int(np.prod(shape))).reshape(shape)
             for column in ("items", "hits")
         )
-        in_mean = [
-            members.get((names["probe"], names["attribute"], group), False) for group in groups
-        ]
         yield Recalls(
             tuple(names.values()),
             tuple(map(str, groups)),
-            np.array(in_mean, bool),
+            groups_in_mean(groups, names, inside),
             all(unit.startswith(BLOCK) for unit in units),
             items.astype(float),
             hits.astype(float),

@@ -11,7 +11,7 @@ source examples, U distinct scores.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -324,6 +324,26 @@ class Laid:
         return values, others
 
 
+def by_classifier(table: pl.DataFrame) -> Iterator[tuple[dict[str, str], pl.DataFrame]]:
+    """Part a table by classifier and attribute, in order; yield TABLE's values with each part."""
+    parts = table.cast({pl.Categorical: pl.String}).partition_by(TABLE, as_dict=True)
+    for keys, part in sorted(parts.items(), key=lambda item: tuple(map(str, item[0]))):
+        yield dict(zip(TABLE, map(str, keys), strict=True)), part
+
+
+def groups_in_mean(
+    groups: Iterable[str], place: Mapping[str, str], inside: pl.DataFrame
+) -> npt.NDArray[np.bool_]:
+    """Return whether each group is in the mean [G].
+
+    place: names the probe and the attribute.
+    inside: probe, attribute, group and in_mean.
+    """
+    known = {row[:3]: row[3] for row in inside.iter_rows()}
+    keys = [(place["probe"], place["attribute"], group) for group in groups]
+    return np.array([known.get(key, False) for key in keys], bool)
+
+
 def lay_out(
     examples: pl.DataFrame, outcomes: Sequence[str], inside: pl.DataFrame
 ) -> Iterator[Laid]:
@@ -332,10 +352,7 @@ def lay_out(
     `examples` have TABLE, run_id, group, unit, label, pred and n; score and source where they are
     known; no extra groups. `outcomes` are the metrics of counts that contrasts are taken of.
     """
-    known = {row[:3]: row[3] for row in inside.iter_rows()}
-    parts = examples.cast({pl.Categorical: pl.String}).partition_by(TABLE, as_dict=True)
-    for keys, part in sorted(parts.items(), key=lambda item: tuple(map(str, item[0]))):
-        place = dict(zip(TABLE, map(str, keys), strict=True))
+    for place, part in by_classifier(examples):
         (groups, group_N), (runs, run_N), (units, unit_N) = (
             np.unique(part[name].to_numpy(), return_inverse=True)
             for name in ("group", "run_id", "unit")
@@ -350,8 +367,7 @@ def lay_out(
             sources = ranked.to_series().to_numpy()
         yield Laid(
             keys=tuple(place.values()), groups=tuple(map(str, groups)),
-            in_mean_G=np.array([known.get((place["probe"], place["attribute"], group), False)
-                                for group in groups], bool),
+            in_mean_G=groups_in_mean(groups, place, inside),
             runs=len(runs), units=len(units), run_N=run_N, group_N=group_N, unit_N=unit_N,
             source_N=sources, gold_N=gold_N, called_N=called_N,
             label_N=part["pred"].cast(pl.Int64).fill_null(-1).to_numpy(),

@@ -109,26 +109,31 @@ class Source:
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """The names of classes in the file's metadata; empty if it has none."""
-        return labels_of_metadata(self._metadata, self.uri)
+        return labels_of_metadata(self._texts_of_footer, self.uri)
 
     @cached_property
     def never(self) -> frozenset[int]:
         """Numbers of the labels that the file's classifier never gives, by its metadata."""
-        names = labels_of_metadata(self._metadata, self.uri, key=NEVER_KEY)
+        names = labels_of_metadata(self._texts_of_footer, self.uri, key=NEVER_KEY)
         known = self.labels or sentiment.NAMES
         return frozenset(known.index(name) for name in names if name in known)
 
-    @cached_property
-    def _metadata(self) -> Mapping[bytes, bytes] | None:
+    @property
+    def _texts_of_footer(self) -> Mapping[bytes, bytes] | None:
         if self.table is not None or self.parts or not self.name.endswith(".parquet"):
             return None
+        texts: Mapping[bytes, bytes] | None = self.footer.metadata
+        return texts
+
+    @cached_property
+    def footer(self) -> pq.FileMetaData:
+        """The footer of one Parquet file, read once: its columns, rows and metadata."""
         path = self.store.path(self.name)
         with (
             self.store.reading(self.name, "as predictions"),
             self.store.fs.open_input_file(path) as stream,
         ):
-            metadata: Mapping[bytes, bytes] | None = pq.read_metadata(stream).metadata
-        return metadata
+            return pq.read_metadata(stream)
 
     def read_foreign(self) -> pl.DataFrame:
         """Read a table of others whole: schema.PREDICTIONS, and the columns of `EXTRA`."""
@@ -307,9 +312,8 @@ def _frames(source: Source, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
     with source.store.reading(source.name, "as predictions"):
         path = source.store.path(source.name)
         with source.store.fs.open_input_file(path) as stream:
-            metadata = pq.read_metadata(stream)
+            metadata, names = source.footer, source.labels
             layout = _layout(metadata, source.uri)
-            names = labels_of_metadata(metadata.metadata, source.uri)
             # As dictionaries, texts that repeat are read several times as fast.
             kinds = {field.name: field.type for field in layout if field.name in _REPEATED}
             texts = [name for name, kind in kinds.items()
