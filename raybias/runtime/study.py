@@ -66,7 +66,8 @@ def run_study(
         start.say(note)
     convert_local_models(start.prepared.study)
     alone = address == NO_RAY or any(map(of_process, study.backbones))
-    if alone and not (address == NO_RAY or names_no_cluster(address)):
+    # No address: this process can call the function, whether or not it is connected to a cluster.
+    if alone and address not in (None, NO_RAY):
         raise ConfigError(
             "Ray's workers cannot call a function of this process",
             where=f"{study.name}, on {address}",

@@ -216,7 +216,7 @@ def test_an_audit_that_tunes_says_that_the_head_is_replaced(
     def begin(*_: object, **__: object) -> None:
         raise Begun
 
-    monkeypatch.setattr("raybias.api.studies.run", begin)
+    monkeypatch.setattr("raybias.api.audits.run", begin)
     with pytest.raises(Begun):
         raybias.audit(
             str(audited / "model"), probe="age", method="full", budget="9000h", address="none",

@@ -176,7 +176,11 @@ def test_a_place_is_a_module_and_a_function(text: str, tmp_path: Path) -> None:
         study_of(tmp_path, text)
 
 
-def test_a_function_of_this_process_needs_no_file(tmp_path: Path) -> None:
+def test_a_function_of_this_process_needs_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A process that could use a cluster calls its own function all the same.
+    monkeypatch.setenv("RAY_ADDRESS", "ray://there:10001")
     study = study_of(tmp_path, "unused:f")
     section = predict_section(lambda texts: [len(text) % 3 for text in texts])
     study = Study.model_validate(study.model_dump() | {"backbones": [section]})
