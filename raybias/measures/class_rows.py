@@ -20,7 +20,7 @@ from raybias.stats.checks import StatisticsWarning, warn
 from raybias.stats.class_contrasts import ClassSummary, Recalls, lay_out_recalls, summaries
 from raybias.stats.class_counts import by_class, recalls_by_unit, without_class
 from raybias.stats.gaps import OUTSIDE, GapAnalysis
-from raybias.stats.intervals import Rules, correct_within, estimates, from_rows
+from raybias.stats.intervals import FAMILY, Rules, correct_within, estimates, from_rows
 from raybias.stats.metric import metrics
 from raybias.stats.metric_files import counts_by_unit
 from raybias.stats.metric_table import LESS_NOISE
@@ -70,7 +70,7 @@ def class_estimates(
         named = _with_names(rows, classes, rates, background)
         _warn_of_undefined(named.filter(score=rates[0], statistic="rate"))
         tested = pl.col("q").is_not_null()
-        yield correct_within(named, ("score", "scope"), tested, rules)
+        yield correct_within(named, (*FAMILY, "scope"), tested, rules)
     if "accuracy" in wanted:
         yield from of_gaps(analysis)
     if sums:

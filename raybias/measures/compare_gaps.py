@@ -242,7 +242,8 @@ def _blend(
     variance = pooled_words(words.with_columns(value=value)).get(base.keys)
     parts = (one + other,) if arms.paired else (one, other)
     # Items of two arms are pairs, also where no template makes pairs of the items of groups.
-    return Blend(tuple(replace(base, values_GRT=part, apart=None) for part in parts), variance)
+    tables = (replace(base, values_GRT=part, apart=None, events=None) for part in parts)
+    return Blend(tuple(tables), variance)
 
 
 def _word_values(arms: Matched, share: Share) -> pl.DataFrame:

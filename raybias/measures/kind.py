@@ -22,7 +22,6 @@ from raybias.stats.components import Doubles, places
 from raybias.stats.intervals import (
     NO_ROWS,
     Rules,
-    correct_within,
     estimates,
     unit_intervals,
     without_each,
@@ -206,19 +205,8 @@ def measure(kind: Kind, answers: pl.DataFrame, rules: Rules | None = None) -> pl
 
 
 def measure_all(answers: Mapping[str, pl.DataFrame], rules: Rules | None = None) -> pl.DataFrame:
-    """Estimate every score of answers by kind; tests of paired kinds are corrected together."""
-    rules = rules or Rules()
-    found = pl.concat(measure(kinds[name], frame, rules) for name, frame in answers.items())
-    paired = [name for name in answers if kinds[name].outcomes is not None]
-    if len(paired) < 2:
-        return found
-    tested = pl.col("q").is_not_null() & pl.col("kind").is_in(paired)
-    # Scores, effects of styles, and means over styles are a family each.
-    family = (
-        *("statistic", "condition"), pl.col("style") == ALL,
-        pl.col("scope").str.contains("styles"), pl.col("model") == ALL,
-    )  # fmt: skip
-    return correct_within(found, family, tested, rules)
+    """Estimate every score of answers by kind."""
+    return pl.concat(measure(kinds[name], frame, rules) for name, frame in answers.items())
 
 
 def _of_place(kind: Kind, sums: pl.DataFrame, level: float) -> Iterator[dict[str, Any]]:

@@ -44,6 +44,8 @@ from raybias.stats.intervals import Rules, false_discovery, from_rows, verdicts
 #: Points; smaller effects are of no concern.
 _MARGIN: Final = 5.0
 _TYPES: Final = pl.Schema(ESTIMATES)
+#: What is corrected together: the bias types by one score under one style.
+_FAMILY: Final = ("model", "method", "probe", "style", "score", "scope")
 #: What rows know beside an estimate: the value that means no bias; of an effect, on which side of
 #: that its score lies before and after (0 where the interval holds it), and the paper's p and z.
 _MORE: Final = ("neutral", "before", "after", "paper_p", "paper_z", "flips")
@@ -84,7 +86,7 @@ def score_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     tested = pl.col("p").is_not_null() & pl.col("low").is_not_null()
     outside = (pl.col("low") > pl.col("neutral")) | (pl.col("high") < pl.col("neutral"))
     seen = pl.when(tested).then(outside & (pl.col("p") <= 1 - rules.level))
-    found = verdicts(table.with_columns(statistic=pl.lit("score")), rules, seen)
+    found = verdicts(table.with_columns(statistic=pl.lit("score")), rules, seen, family=_FAMILY)
     return in_order(found.with_columns(survives=pl.when(tested).then("survives")))
 
 
@@ -139,7 +141,9 @@ def effect_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """
     several = (laid for laid in layouts(outcomes) if len(laid.styles) > 1)
     table = _table(_effects(laid, rules) for laid in several)
-    changes = found = in_order(verdicts(table.with_columns(statistic=pl.lit("difference")), rules))
+    changes = found = in_order(
+        verdicts(table.with_columns(statistic=pl.lit("difference")), rules, family=_FAMILY)
+    )
     if not rules.strict:
         marked, p = pl.col("paper_z").abs() > 1.96, pl.coalesce("paper_p", "p")
         changes = found.with_columns(p=p, significant=marked, survives=marked)
@@ -250,7 +254,9 @@ def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
             columns = dict(zip(_NUMBERS, each, strict=True)) | {"neutral": laid.neutral_M1}
             table = laid.estimates(n_KM1, [ALL], columns)
             found.append(table.with_columns(pl.col("scope") + scope, statistic=pl.lit("score")))
-    distances = pl.concat(verdicts(_table(found), rules) for found in tables.values())
+    distances = pl.concat(
+        verdicts(_table(found), rules, family=_FAMILY) for found in tables.values()
+    )
     return in_order(distances.with_columns(pl.col("value", "low", "high") + pl.col("neutral")))
 
 

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from raybias import schema
-from raybias.schema import ALL, LABELS, TABLE
+from raybias.schema import ALL, TABLE
 from raybias.stats.bootstrap import Resampled
 from raybias.stats.breakdown import leave_one_out
-from raybias.stats.components import Doubles, MeanEstimate, satterthwaite
 from raybias.stats.counts import Counts, without_extras
 from raybias.stats.foreign import BLOCK
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, by_family
-from raybias.stats.intervals import NO_ROWS, REFERENCE, Rules, from_rows, over_runs, reasons_of
+from raybias.stats.intervals import NO_ROWS, Rules, over_runs, reasons_of
 from raybias.stats.metric import metrics, shares
 from raybias.stats.metric_table import LESS_NOISE
 from raybias.stats.null_check import null_check
 from raybias.stats.over_models import model_tables, over_models, reliability
-from raybias.stats.scopes import PLACE, SCOPES, GapTable, every_scope, scope_rows
+from raybias.stats.rate_intervals import as_rates, share_ends
+from raybias.stats.ratios import ratios
+from raybias.stats.scopes import PLACE, SCOPES, every_scope
 
 KIND: Final = "predictions"
-#: Begins the condition of a ratio, before the group that the others are divided by.
-BY: Final = "by "
 #: The score of a classifier of which nothing can be concluded; `reason` says why.
 WITHHELD: Final = "withheld"
 _ITEMS: Final = "items"
@@ -60,7 +57,7 @@ def of_gaps(found: GapAnalysis) -> Iterator[pl.DataFrame]:
     options = found.rules
     yield rate_rows(found)
     yield found.estimates
-    yield unjudged(_ratios(found), found)
+    yield unjudged(ratios(found.rate_tables, found.word_variances, options), found)
     if found.withheld is not None:
         yield found.withheld.with_columns(
             score=pl.lit(WITHHELD), statistic=pl.lit("score"), group=pl.lit(ALL)
@@ -88,8 +85,11 @@ def rate_rows(found: GapAnalysis) -> pl.DataFrame:
     """Estimate the rates of groups, with intervals within 0 and 1."""
     named = found.rates.with_columns(condition=pl.lit(""))
     over = over_runs(named, PLACE, n=pl.col("n_items").min())
-    tables = (replace(each, in_mean_G=np.zeros_like(each.in_mean_G)) for each in found.rate_tables)
+    tables = [as_rates(each) for each in found.rate_tables]
     whole = every_scope(over, tables, found.word_variances, found.rules)
+    if found.rules.interval != "normal":
+        ends = share_ends(tables, found.word_variances, found.rules.level)
+        whole = whole.update(ends, on=ends.columns[:-2], how="left")
     # Each has a row, under `runs` where no scope has an interval.
     has = pl.col("low").is_not_null()
     scoped = whole.filter(has | ((pl.col("scope") == "runs") & ~has.any().over(PLACE)))
@@ -102,43 +102,6 @@ def rate_rows(found: GapAnalysis) -> pl.DataFrame:
     )
 
 
-def _ratios(found: GapAnalysis) -> pl.DataFrame:
-    """Divide each group's rate by that of the most favoured group.
-
-    Intervals are of the logarithm, linearised.
-    """
-    tables: list[GapTable] = []
-    rows: list[dict[str, Any]] = []
-    for table in found.rate_tables:
-        rates_G = table.values_GRT.mean(axis=(1, 2))
-        effect = metrics[table.score].above
-        # Whether being called a label of other tasks is good or bad for a group is not known.
-        unclear = metrics[table.score].of == "class" and found.rules.labels != LABELS
-        if len(table.groups) < 2 or not effect or unclear:
-            continue
-        best = int(rates_G.argmax() if effect == "benefit" else rates_G.argmin())
-        named = replace(table, condition=f"{BY}{table.groups[best]}")
-        known = rates_G > 0
-        kept = np.flatnonzero(known & known[best] & (np.arange(len(known)) != best))
-        if len(kept):
-            parts_GRT = table.values_GRT / np.where(known, rates_G, np.nan)[:, None, None]
-            logs_G = np.log(rates_G[kept] / rates_G[best])
-            tables.append(replace(
-                named, values_GRT=parts_GRT[kept] - parts_GRT[best] + logs_G[:, None, None],
-                groups=tuple(table.groups[g] for g in kept), in_mean_G=table.in_mean_G[kept],
-                apart=table.apart and _of_logs(table.apart, kept, best, logs_G),
-            ))  # fmt: skip
-        for g in np.setdiff1d(np.arange(len(known)), kept):
-            value = 1.0 if g == best else 0.0 if known[best] else None
-            reason = REFERENCE if g == best else "a rate is 0"
-            rows.append({**named.names, "group": table.groups[g], "value": value, "reason": reason})
-    judged = scope_rows(tables, {}, found.rules).drop("mde").with_columns(
-        pl.col("value", "low", "high").exp(), significant=pl.col("p") < 1 - found.rules.level
-    )  # fmt: skip
-    whole = pl.concat([judged, from_rows(rows)], how="diagonal")
-    return whole.with_columns(statistic=pl.lit("ratio"))
-
-
 def unjudged(table: pl.DataFrame, found: GapAnalysis) -> pl.DataFrame:
     """Give the values of classifiers of which nothing is judged the reason, and no interval."""
     for frame in found.unable:
@@ -148,16 +111,6 @@ def unjudged(table: pl.DataFrame, found: GapAnalysis) -> pl.DataFrame:
             *(pl.when(why.is_null()).then(name) for name in ends), reason=pl.coalesce(why, "reason")
         )
     return table
-
-
-def _of_logs(
-    rates: MeanEstimate, kept: npt.NDArray[np.int64], best: int, logs_G: Doubles
-) -> MeanEstimate:
-    """Estimate logarithms of the rates of independent groups by that of the best, linearised."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        variance = rates.variance / rates.mean**2
-    terms = [(variance[each], rates.freedom[each]) for each in (kept, best)]
-    return MeanEstimate(logs_G, *satterthwaite(terms))
 
 
 def net_significance(gaps: pl.DataFrame) -> pl.DataFrame:
@@ -177,8 +130,8 @@ def net_significance(gaps: pl.DataFrame) -> pl.DataFrame:
 def spans(gaps: pl.DataFrame, drawn: Resampled | None) -> pl.DataFrame:
     """Subtract a model's smallest mean gap from its largest (Kohankhaki2024, Table 4).
 
-    It is too large on average; `NAME_less_noise` corrects it. `reason` names the groups that the
-    mean leaves out.
+    It is too large on average, so that `NAME_less_noise`, which is corrected, has the interval.
+    `reason` names the groups that the mean leaves out.
     """
     outside = pl.col("group").filter(~pl.col("in_mean")).unique().sort().str.join(", ")
     inside = pl.col("value").filter("in_mean")
@@ -191,13 +144,15 @@ def spans(gaps: pl.DataFrame, drawn: Resampled | None) -> pl.DataFrame:
     )  # fmt: skip
     if drawn is None:
         return table
-    judged = table.join(
-        drawn.spans, on=_CLASSIFIER, how="left", nulls_equal=True, maintain_order="left"
+    # The interval is of what is left without the noise, which can all be below the raw value.
+    judged = table.drop("value").join(
+        drawn.spans.rename({"corrected": "value"}),
+        on=_CLASSIFIER, how="left", nulls_equal=True, maintain_order="left",
+    )  # fmt: skip
+    known = judged.filter(pl.col("value").is_not_nan()).with_columns(
+        pl.col("score") + LESS_NOISE, scope=pl.lit(drawn.scope), reason=pl.lit(None, pl.String)
     )
-    less = table.select(pl.exclude("value", "reason"), value=judged["corrected"])
-    known = less.filter(~pl.col("value").is_nan().fill_null(value=False))
-    corrected = known.with_columns(pl.col("score") + LESS_NOISE)
-    return pl.concat([judged.with_columns(scope=pl.lit(drawn.scope)), corrected], how="diagonal")
+    return pl.concat([table, known], how="diagonal")
 
 
 def extremes(gaps: pl.DataFrame, drawn: Resampled | None) -> pl.DataFrame:

@@ -108,7 +108,8 @@ def _alone(row: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     plan, width = row["plan"], wording.number(row["half_width"])
     more = _more(row, now, plan)
     if row["reached"]:
-        return f"{more} would do: {width}, at {_price(row['cost'])} {row['unit']}."
+        likely = " to ".join(wording.number(row[end]) for end in ("half_low", "half_high"))
+        return f"{more} might do: {likely}, at {_price(row['cost'])} {row['unit']}."
     narrower = 1 - row["half_width"] / now["half_width"]
     verdict = "would not help" if narrower < _HELP else "would not be enough"
     return f"{more} {verdict}: {width}."

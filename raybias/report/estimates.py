@@ -10,7 +10,7 @@ import polars as pl
 
 from raybias.measures.class_rows import CLASS, class_of
 from raybias.measures.kind import Kind, Table, kinds
-from raybias.measures.prediction_rows import BY, KIND, WITHHELD, gap_rows, under
+from raybias.measures.prediction_rows import KIND, WITHHELD, gap_rows, under
 from raybias.report import sentences, wording
 from raybias.report.forest import forest_of
 from raybias.report.rendering import Cell, Drawn, Row, TextTable, count, slug, table
@@ -18,6 +18,7 @@ from raybias.stats.conclusive import is_refused, refused
 from raybias.stats.gaps import OUTSIDE
 from raybias.stats.intervals import NO_ROWS
 from raybias.stats.metric import metrics
+from raybias.stats.ratios import BY
 from raybias.stats.scopes import ADDED
 
 _ENDS: Final = (

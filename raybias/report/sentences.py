@@ -84,7 +84,7 @@ def _counted(kind: Kind, part: pl.DataFrame, shown: Table) -> Iterator[str]:
     if found.is_empty() or part.height == 1:
         return
     far = (pl.col("value") - shown.neutral).abs()
-    found = found.sort("p", far, descending=[False, True])
+    found = found.sort(far, "p", descending=[True, False])
     if found["condition"].str.starts_with(CLASS).all():
         yield from of_classes(found)
         return

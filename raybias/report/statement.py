@@ -16,12 +16,13 @@ import polars as pl
 
 from raybias.measures.class_rows import CLASS
 from raybias.measures.kind import kinds
-from raybias.measures.prediction_rows import BY, KIND, gap_rows, under
+from raybias.measures.prediction_rows import KIND, gap_rows, under
 from raybias.report import wording
 from raybias.report.rendering import Cell, Row, TextTable, rendered, table, worded
 from raybias.report.sentences import able, conclusion, findings, once, refusals
 from raybias.schema import ALL, TABLE
 from raybias.stats.intervals import NO_ROWS
+from raybias.stats.ratios import BY
 from raybias.stats.scopes import SCOPES
 from raybias.storage import Store
 

@@ -46,11 +46,12 @@ from raybias.stats.contrasts import (
     spread,
 )
 from raybias.stats.foreign import BLOCK
-from raybias.stats.scopes import FEW
 
 #: Products of weights and counts of all draws, and the fewest draws that this leaves.
 _PRODUCTS: Final = 4_000_000_000
 _LEAST_DRAWS: Final = 400
+#: Outcomes of either kind, of fewer of which draws of a recall are not relied on.
+_FEW: Final = 5
 #: Rates held at once.
 _ENTRIES: Final = 1 << 22
 
@@ -118,7 +119,7 @@ class Recalls:
         )
         share_GK = (hits_GK + 1) / (items_GK + 2)
         least_GK = share_GK * (1 - share_GK) / np.maximum(items_GK, 1)
-        few_GK = np.minimum(hits_GK, items_GK - hits_GK) < FEW
+        few_GK = np.minimum(hits_GK, items_GK - hits_GK) < _FEW
         with warnings.catch_warnings():
             # A class that no draw has keeps no recall.
             warnings.simplefilter("ignore", RuntimeWarning)

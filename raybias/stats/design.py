@@ -71,13 +71,28 @@ class Sources:
     """Items of a run that can be wrong in this way."""
     upper: Sources | None = None
     """The same with components that came out below 0, which are not known to be 0, turned over."""
+    widened: float = 1.0
+    """How many times as wide as the components say the intervals came out that were reached."""
 
     def half_width(self, design: Design, scope: Scope, level: float) -> float:
         """Predict half the width of an interval, with Satterthwaite's degrees of freedom."""
         variance, freedom = self._variance(design, design, scope)
         if variance <= 0:
             return 0.0
-        return float(stdtrit(freedom, (1 + level) / 2)) * math.sqrt(variance)
+        return self.widened * float(stdtrit(freedom, (1 + level) / 2)) * math.sqrt(variance)
+
+    def reaching(self, half_width: float | None, scope: Scope, level: float) -> Sources:
+        """Begin from the half width that the design as it is has reached, if it is known.
+
+        It also holds what the components leave out: the least variance of few events, and the
+        bounds below which the variance of a gap is not let fall.
+        """
+        said = self.half_width(self.now, scope, level)
+        if not half_width or said <= 0:
+            return self
+        widened = half_width / said
+        upper = self.upper and replace(self.upper, widened=widened)
+        return replace(self, widened=widened, upper=upper)
 
     def within(self, design: Design, scope: Scope, level: float) -> tuple[float, float]:
         """Predict a range that the half width lies in four times of five."""
@@ -171,7 +186,9 @@ def design(
     The `components` (schema.COMPONENTS) are averaged over the groups of the mean and classifiers; a
     negative mean counts as 0, and with its sign turned in the upper end of the range (`half_low` to
     `half_high`, four times of five). `gaps` are those of the same `GapAnalysis`; those without a
-    verdict are left out. `target` is the wanted half width.
+    verdict are left out. `target` is the wanted half width. The design as it is has the mean half
+    width of these very gaps, and others are predicted to be as much narrower as their components
+    say.
 
     Gives schema.DESIGN: the design as it is (`now`); unless that is enough, with more `runs`,
     `templates` or `words` alone (ten runs more, twice the templates or ten words a group where none
@@ -184,6 +201,7 @@ def design(
         covered = chosen_scope([name for name in SCOPES if known[name]], scope)
         if covered is None:
             continue
+        sources = sources.reaching(_reached(gaps, place, covered), covered, level)
         width = partial(sources.half_width, scope=covered, level=level)
         # One run does not tell how runs vary.
         drawn = [each for each in _DRAWN[: 1 + SCOPES.index(covered)] if now or each != "runs"]
@@ -197,6 +215,14 @@ def design(
                         "reached": found <= target, "cost": sources.cost(tried, costs)}  # fmt: skip
             rows.append(row)
     return pl.DataFrame(rows, schema=pl.Schema(schema.DESIGN))
+
+
+def _reached(gaps: pl.DataFrame, place: Sequence[str], scope: Scope) -> float | None:
+    """Average half the widths of the judged gaps of an attribute and score under a scope."""
+    named = dict(zip(_PLACE, place, strict=True))
+    own = gaps.filter("in_mean", pl.col("reason").is_null(), scope=scope, **named)
+    half = own.select((pl.col("high") - pl.col("low")) / 2).to_series().mean()
+    return None if half is None else float(half)  # type: ignore[arg-type]
 
 
 def _plans(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 
 from raybias import schema
@@ -56,6 +57,8 @@ from raybias.stats.scopes import (
 GAP_KEYS: Final = (*schema.KEYS, "attribute", "group", "score")
 #: The condition of the gap of a group that is not in the mean.
 OUTSIDE: Final = "not in the mean"
+#: Begins the reason of a gap that is 0 on every template.
+SAME: Final = "no template differs"
 #: Begins the reason of a gap that is smaller than a margin.
 SMALLER: Final = "smaller than the margin of "
 #: The unit that is resampled instead of templates, where several were written from one opening.
@@ -217,6 +220,25 @@ class GapAnalysis:
         return [table.less_mean() for table in self.rate_tables]
 
     @cached_property
+    def same_everywhere(self) -> pl.DataFrame:
+        """Gaps that are 0 on every template: what names them, and the `reason`.
+
+        Nothing varies, so there is no interval. At the rules' level no more than
+        1 - (1 - level)^(1 / T) of all templates would differ, if none of T does.
+        """
+        rows: list[dict[str, Any]] = []
+        for table in self.tables:
+            templates = len(table.templates)
+            if templates < 2 or table.apart is not None:
+                continue
+            most = 1 - (1 - self.rules.level) ** (1 / templates)
+            reason = f"{SAME} ({templates} read: at most {most:.1%} of others would)"
+            same_G = ~table.values_GRT.any(axis=(1, 2))
+            for group in np.array(table.groups)[same_G].tolist():
+                rows.append({**table.names, "group": group, "reason": reason})
+        return pl.DataFrame(rows, dict.fromkeys((*PLACE, "reason"), pl.String))
+
+    @cached_property
     def judgeable(self) -> list[GapTable]:
         """The tables of what can have a verdict."""
         names = pl.DataFrame([table.names for table in self.tables])
@@ -263,7 +285,23 @@ class GapAnalysis:
             in_mean=pl.col("in_mean").first(),
         )
         found = every_scope(over, self.tables, self.word_variances, self.rules)
-        return found.filter((pl.col("scope") == "runs") | pl.col("low").is_not_null())
+        known = found.filter((pl.col("scope") == "runs") | pl.col("low").is_not_null())
+        return self._possible(known)
+
+    def _possible(self, gaps: pl.DataFrame) -> pl.DataFrame:
+        """Cut the ends of gaps of shares at what a gap can be.
+
+        That is 1 - 1/G of a group in the mean of G groups, which it is a part of, and 1 of another.
+        """
+        members = self.inside.group_by("probe", "attribute").agg(members=pl.col("in_mean").sum())
+        most = pl.when("in_mean").then(1 - 1 / pl.col("members")).otherwise(1.0)
+        of_share = pl.col("score").is_in([*shares(self.rules.metrics)])
+        placed = gaps.join(members, on=["probe", "attribute"], how="left", maintain_order="left")
+        ends = [
+            pl.when(of_share).then(pl.col(end).clip(-most, most)).otherwise(end).alias(end)
+            for end in ("low", "high")
+        ]
+        return placed.with_columns(ends).drop("members")
 
     def _bootstrapped(self, found: pl.DataFrame) -> pl.DataFrame:
         """Put drawn intervals in the place of the others, where the metric has counts to draw."""
@@ -284,7 +322,8 @@ class GapAnalysis:
             *GAP_KEYS, reason=pl.col("scope").replace_strict(_NOT_DRAWN, default=None)
         )
         references = sole_references(self.inside).with_columns(reason=pl.lit(REFERENCE))
-        known = judged(table, self.rules, [*self.excluded, references, reasons])
+        excluded = [*self.excluded, references, self.same_everywhere, reasons]
+        known = judged(table, self.rules, excluded)
         no_rows = pl.when(pl.col("rate").is_null()).then(pl.lit(NO_ROWS))
         return known.with_columns(reason=pl.coalesce(no_rows, "reason"))
 

@@ -43,6 +43,10 @@ AT_END: Final = "at the end of its range"
 #: Of a group that alone is what the others are compared with: its gap is 0 whatever was predicted.
 REFERENCE: Final = "the reference itself"
 
+#: Estimates that are corrected together: those of the groups of one attribute by one rate of one
+#: classifier.
+FAMILY: Final = (*schema.TABLE, "score")
+
 _TYPES: Final = pl.Schema(schema.ESTIMATES)
 _TEXTS: Final = [n for n, dtype in _TYPES.items() if dtype == pl.String and n != "reason"]
 
@@ -171,9 +175,13 @@ def parametric(table: pl.DataFrame, rules: Statistics) -> pl.DataFrame:
 
 
 def judged(
-    table: pl.DataFrame, rules: Statistics, excluded: Sequence[pl.DataFrame] = ()
+    table: pl.DataFrame,
+    rules: Statistics,
+    excluded: Sequence[pl.DataFrame] = (),
+    *,
+    family: Sequence[str] = FAMILY,
 ) -> pl.DataFrame:
-    """Add `reason`, why a mean over runs cannot be judged, and the verdicts on the others.
+    """Add `reason`, why a mean over runs cannot be judged, and the `verdicts` on the others.
 
     `excluded` are frames of columns that name rows of the table, and the `reason` why these have no
     verdict; of several reasons the first counts.
@@ -191,26 +199,37 @@ def judged(
     )
     known = [reasons_of(table, each) for each in excluded]
     given = pl.coalesce(*known) if known else pl.lit(None, pl.String)
-    return verdicts(table.with_columns(reason=given).with_columns(reason=reason), rules)
+    known = table.with_columns(reason=given).with_columns(reason=reason)
+    return verdicts(known, rules, family=family)
 
 
 def verdicts(
-    table: pl.DataFrame, rules: Statistics, significant: pl.Expr | None = None
+    table: pl.DataFrame,
+    rules: Statistics,
+    significant: pl.Expr | None = None,
+    *,
+    family: Sequence[str] = FAMILY,
 ) -> pl.DataFrame:
-    """Add `q` (Benjamini-Hochberg over the table), `significant` and `survives`.
+    """Add `q` (Benjamini-Hochberg), `significant` and `survives`.
 
     They are null in rows with a `reason`, which enter no correction. By default an estimate is
-    significant where its interval excludes 0.
+    significant where its interval excludes 0. Rows with the same values in the columns of `family`
+    are corrected together, and no others, so that a verdict does not depend on what else was asked.
     """
     tried = pl.col("reason").is_null()
     if significant is None:
         significant = (pl.col("low") > 0) | (pl.col("high") < 0)
     seen = pl.when(tried).then(significant)
     passes = pl.col("q") <= 1 - rules.level if rules.adjust != "none" else pl.lit(True)
-    tested = table.select(pl.when(tried).then("p")).to_series()
-    return table.with_columns(q=false_discovery(tested)).with_columns(
+    return table.with_columns(q=_corrected(tried, family)).with_columns(
         significant=seen, survives=seen & passes
     )
+
+
+def _corrected(tested: pl.Expr, family: Sequence[str | pl.Expr]) -> pl.Expr:
+    """Correct the p of rows that are tested, within families."""
+    p = pl.when(tested).then("p")
+    return p.map_batches(false_discovery, return_dtype=pl.Float64).over(family)
 
 
 def correct_within(
@@ -224,8 +243,7 @@ def correct_within(
     family: columns, or expressions, with one value in each family.
     tested: selects the rows with a test; the others keep their `q` and `survives`.
     """
-    p = pl.when(tested).then("p").map_batches(false_discovery, return_dtype=pl.Float64)
-    q = pl.coalesce(p.over(family), "q")
+    q = pl.coalesce(_corrected(tested, family), "q")
     passes = pl.lit(value=True) if rules.adjust == "none" else pl.col("q") <= 1 - rules.level
     survives = pl.when(tested & pl.col("survives").is_not_null())
     return table.with_columns(q=q).with_columns(

@@ -28,6 +28,7 @@ from raybias.stats.components import (
     mean_squares,
     satterthwaite,
 )
+from raybias.stats.few_events import Events
 from raybias.stats.foreign import BLOCK
 from raybias.stats.intervals import columns_of, parametric
 from raybias.stats.metric import (
@@ -56,8 +57,6 @@ _WITHOUT_SEEDS: Final[Mapping[str, str]] = {
     "wording": "sentences and words for the groups are redrawn",
 }
 
-#: Outcomes of either kind, below which a rate's own variance is not relied on.
-FEW: Final = 5
 _GROUP: Final = (*TABLE, "group")
 #: What names a mean over runs.
 PLACE: Final = (*_GROUP, "score", "condition")
@@ -97,6 +96,10 @@ class GapTable:
     """As in schema.ESTIMATES."""
     apart: MeanEstimate | None = None
     """Of items that no template pairs: the means [G], of independent groups (Welch 1947)."""
+    events: Events | None = None
+    """What the rates rest on; gaps of rare outcomes have a least variance."""
+    items_G: Doubles | None = None
+    """Items of a run that count."""
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -110,7 +113,7 @@ class GapTable:
         return {**named, "condition": self.condition}
 
     def estimates(self, words: WordVariance | None) -> dict[Scope, MeanEstimate]:
-        """Estimate the gaps under every scope that the design allows."""
+        """Estimate the gaps under every scope that the design allows, rare ones by `Events`."""
         varies = bool((self.values_GRT.std(axis=-2) > ROUNDING).any())
         found: dict[Scope, MeanEstimate] = {}
         if varies:
@@ -125,8 +128,10 @@ class GapTable:
                     variance=np.maximum(crossed.variance, self.apart.variance),
                     freedom=np.minimum(crossed.freedom, self.apart.freedom),
                 )
-            if words is not None:
-                found["wording"] = words.added_to(found["sentences"], self)
+        if self.events is not None and self.apart is None:
+            found = {scope: self.events.floored(each) for scope, each in found.items()}
+        if words is not None and "sentences" in found:
+            found["wording"] = words.added_to(found["sentences"], self)
         return found
 
     def less_mean(self) -> GapTable:
@@ -202,7 +207,17 @@ class WordVariance:
     """Words of each group."""
 
     def added_to(self, estimate: MeanEstimate, table: GapTable) -> MeanEstimate:
-        """Add the variance from the choice of words, of the group and of the groups in the mean.
+        """Add the variance from the choice of words, of the group and of the groups in the mean."""
+        members = max(1, int(table.in_mean_G.sum()))
+        weights_GG = np.eye(len(table.groups)) - table.in_mean_G / members
+        return self.added(estimate, weights_GG**2 @ self.by_word(table.groups))
+
+    def by_word(self, groups: Sequence[str]) -> Doubles:
+        """Return what of a word's variance is left in the mean over each group's words [G]."""
+        return 1 / np.array([max(1, self.words.get(group, 1)) for group in groups])
+
+    def added(self, estimate: MeanEstimate, share_X: Doubles) -> MeanEstimate:
+        """Add shares [X] of the variance from the choice of words to means [X].
 
         The variance between the means of words holds the noise of their sentences. It is taken
         whole, as in a t test whose units are words, and what runs and templates vary beyond that
@@ -210,23 +225,20 @@ class WordVariance:
         smaller than `estimate`; else intervals would hold the truth 98 times in 100, not 95. The
         degrees of freedom are Satterthwaite's, but no fewer than the fewest of those added.
         """
-        each_G = 1 / np.array([max(1, self.words.get(group, 1)) for group in table.groups])
-        members = max(1, int(table.in_mean_G.sum()))
-        share_G = (np.eye(len(each_G)) - table.in_mean_G / members) ** 2 @ each_G
-        words_G, noise_G = share_G * (self.variance + self.noise), share_G * self.noise
-        variance_G, freedom_G = satterthwaite(
+        words_X = share_X * (self.variance + self.noise)
+        variance_X, freedom_X = satterthwaite(
             [
-                (words_G, self.freedom),
+                (words_X, self.freedom),
                 (estimate.variance, estimate.freedom),
-                (-noise_G, self.noise_freedom),
+                (-share_X * self.noise, self.noise_freedom),
             ],
-            least=words_G,
+            least=words_X,
         )
         # Noise can explain all of the variance between words, which is then 0.
-        left_G = variance_G > ROUNDING * estimate.variance
-        known_G = np.where(left_G, variance_G, estimate.variance)
-        least_G = np.minimum(estimate.freedom, self.freedom)
-        return MeanEstimate(estimate.mean, known_G, np.maximum(freedom_G, least_G))
+        left_X = variance_X > ROUNDING * estimate.variance
+        known_X = np.where(left_X, variance_X, estimate.variance)
+        least_X = np.minimum(estimate.freedom, self.freedom)
+        return MeanEstimate(estimate.mean, known_X, np.maximum(freedom_X, least_X))
 
 
 def rate_tables(
@@ -271,23 +283,35 @@ def rate_table(counts: CountArrays, k: int, member: Mapping[str, bool]) -> GapTa
     parts_GRT = linearised(items_GRT, hits_GRT)
     templates = tuple(np.array(counts.templates)[templates_T].tolist())
     unpaired = len(templates) > 1 and all(each.startswith(BLOCK) for each in templates)
-    apart = _apart(items_GRT, hits_GRT, parts_GRT) if unpaired else None
-    return GapTable(counts.keys, counts.scores[k], groups, in_mean_G, parts_GRT, templates,
-                    apart=apart)  # fmt: skip
+    events = _events(items_GRT, hits_GRT, of_items=unpaired)
+    return GapTable(
+        counts.keys,
+        counts.scores[k],
+        groups,
+        in_mean_G,
+        parts_GRT,
+        templates,
+        apart=_apart(parts_GRT, events) if unpaired else None,
+        events=events,
+        items_G=items_GRT.sum(axis=2).mean(axis=1),
+    )
 
 
-def _apart(items_GRT: Doubles, hits_GRT: Doubles, parts_GRT: Doubles) -> MeanEstimate:
-    """Estimate the rates of independent groups.
+def _events(items_GRT: Doubles, hits_GRT: Doubles, *, of_items: bool) -> Events:
+    """Count the outcomes that groups' rates rest on: items of a run, or the templates they fill."""
+    items_G = items_GRT.sum(axis=2).mean(axis=1)
+    hits_G = hits_GRT.sum(axis=2).mean(axis=1)
+    if of_items:
+        return Events(items_G, hits_G)
+    templates_G = (items_GRT > 0).any(axis=1).sum(axis=1).astype(float)
+    return Events(templates_G, templates_G * hits_G / items_G)
 
-    Outcomes that are nearly all alike can vary too little by chance: with fewer than five of
-    either kind, the variance is at least that of a rate with one more of each (Laplace).
-    """
-    items_G, hits_G = (each_GRT.sum(axis=2).mean(axis=1) for each_GRT in (items_GRT, hits_GRT))
+
+def _apart(parts_GRT: Doubles, events: Events) -> MeanEstimate:
+    """Estimate the rates of independent groups; those with few events have a least variance."""
     own = mean_squares(parts_GRT.mean(axis=1), ("template",)).estimate()
-    share_G = (hits_G + 1) / (items_G + 2)
-    few_G = np.minimum(hits_G, items_G - hits_G) < FEW
-    least_G = np.where(few_G, share_G * (1 - share_G) / items_G, 0.0)
-    return MeanEstimate(own.mean, np.maximum(own.variance, least_G), np.maximum(items_G - 1, 1.0))
+    variance_G = np.maximum(own.variance, events.least_variances())
+    return MeanEstimate(own.mean, variance_G, np.maximum(events.units_G - 1, 1.0))
 
 
 def word_variances(

@@ -221,12 +221,16 @@ def test_one_run_is_judged_over_its_templates_or_its_items() -> None:
 
 @pytest.mark.filterwarnings("ignore::raybias.stats.checks.StatisticsWarning")
 def test_a_rate_that_never_varies_stands_beside_its_gap() -> None:
-    """A classifier that calls everything neutral has rates of 0, and no interval of them."""
+    """A classifier that calls everything neutral: its rates are 0 on other sentences, or little."""
     found = raybias.measure(predictions(models=1, runs=2, templates=6).with_columns(pred=1))
     rates = found.filter(pl.col("group") != "all", statistic="rate")
     assert {*rates["value"]} == {0.0}
-    assert rates["low"].null_count() == rates.height
-    assert rates.height == found.filter(~PART, statistic="gap").height
+    assert {*rates["scope"]} == {"sentences"}
+    # Four of the six templates count: Wilson's upper end of 0 of 4.
+    np.testing.assert_allclose(rates["high"], 1.96**2 / (4 + 1.96**2), rtol=1e-4)
+    gaps = found.filter(~PART, statistic="gap")
+    assert rates.height == gaps.height
+    assert gaps["low"].null_count() == gaps.height
 
 
 def test_warnings_and_outside_groups_are_shown(

@@ -14,10 +14,11 @@ from raybias import schema
 from raybias.errors import ConfigError
 from raybias.report.design import design_sentences
 from raybias.stats.components import Doubles, mean_squares
+from raybias.stats.counts import count_cells
 from raybias.stats.design import Costs, Design, Sources, cheapest, design, variance_rows
-from raybias.stats.scopes import GapTable, WordVariance
+from raybias.stats.scopes import GapTable, Scope, WordVariance
 from support.commands import exit_code, refused
-from support.stats_data import gap_table, predictions
+from support.stats_data import analysed, gap_table, predictions, word_cells
 
 COSTS = Costs(run=1000.0, item=1.0, items=500)
 
@@ -36,7 +37,9 @@ def tables(*studies: tuple[GapTable, WordVariance | None]) -> tuple[pl.DataFrame
         variance_rows([table], {table.place: words} if words else {}) for table, words in studies
     )
     gaps = rows.select(*schema.KEYS, "attribute", "score", "group").unique()
-    judged = {"in_mean": pl.lit(True), "n": pl.lit(100), "reason": pl.lit(None, pl.String)}
+    judged = {"in_mean": pl.lit(True), "n": pl.lit(100), "reason": pl.lit(None, pl.String),
+              "scope": pl.lit("sentences"), "low": pl.lit(None, pl.Float64),
+              "high": pl.lit(None, pl.Float64)}  # fmt: skip
     return rows, gaps.with_columns(**judged)
 
 
@@ -59,6 +62,22 @@ def test_a_small_study_predicts_the_error_of_a_larger_one() -> None:
     chosen = Design(best["runs"], best["templates"], 1)
     predicted = sources.half_width(chosen, "sentences", 0.95)
     assert predicted == pytest.approx(wanted, rel=0.05)
+
+
+@pytest.mark.parametrize("scope", ["runs", "sentences", "wording"])
+def test_the_design_as_it_is_has_the_intervals_that_were_reached(scope: Scope) -> None:
+    """Also of few events, whose variance is larger than the components say."""
+    table = predictions(seed=4, models=1, runs=3, templates=30, terms=True)
+    found = analysed(count_cells(table), words=word_cells(table), scope=scope)
+    designs = design(found.components, found.gaps, COSTS, target=0.001, scope=scope)
+    reached = found.gaps.filter("in_mean", pl.col("reason").is_null(), scope=scope)
+    for row in designs.filter(plan="now").iter_rows(named=True):
+        own = reached.filter(score=row["score"])
+        half = own.select((pl.col("high") - pl.col("low")).mean() / 2).item()
+        assert row["half_width"] == pytest.approx(half)
+    # More of everything is predicted from there.
+    more = designs.filter(plan="runs" if scope == "runs" else "templates")
+    assert (more["half_width"] < designs.filter(plan="now")["half_width"].max()).all()
 
 
 def test_the_cheapest_design_is_that_of_a_search_through_all() -> None:
@@ -89,7 +108,7 @@ def test_what_does_not_help_is_said_to_be_no_help() -> None:
     (said,) = design_sentences(found, 0.01)
     assert said.startswith("p, x, negative_fpr: the half width is 0.0")
     assert "10 more seeds would not help" in said
-    assert "more templates would do: 0.010" in said
+    assert "more templates might do: 0.009 to 0.010" in said
     assert "Cheapest: " in said
     words = WordVariance(0.05**2, 0.0, 10.0, 10.0, dict.fromkeys(study.groups, 2))
     found = design(*tables((study, words)), COSTS, target=0.03)

@@ -57,7 +57,7 @@ def test_the_mean_over_templates_is_the_gap_of_a_run() -> None:
 
 @pytest.mark.parametrize("runs", [1, 4])
 def test_one_run_and_equal_runs_are_judged_over_templates(runs: int) -> None:
-    one = study(runs=1)
+    one = study(runs=1, templates=80)
     frame = pl.concat([one.with_columns(run_id=pl.lit(str(run))) for run in range(runs)])
     (table, *_) = tables_of(frame)
     found = table.estimates(None)

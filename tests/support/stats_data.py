@@ -13,12 +13,12 @@ import polars as pl
 from raybias import schema
 from raybias.config import Profile
 from raybias.report.files import rules_of_files
-from raybias.stats.counts import Counts, read_counts
+from raybias.stats.counts import Counts, count_cells, read_counts
 from raybias.stats.gaps import GapAnalysis, gap_analysis
 from raybias.stats.intervals import Rules
 from raybias.stats.metric import VALUES
 from raybias.stats.predictions import join_pieces, sources
-from raybias.stats.scopes import GapTable
+from raybias.stats.scopes import GapTable, rate_tables
 
 
 def predictions(
@@ -110,6 +110,13 @@ def crossed(pred_RTGW: npt.NDArray[np.integer[Any]]) -> pl.DataFrame:
         item_id=pl.concat_str("template_id", "term", separator="-"),
         label=pl.lit(1, pl.Int16), pred=pl.Series(pred_RTGW.ravel(), dtype=pl.Int16),
     )  # fmt: skip
+
+
+def rates_of(frame: pl.DataFrame, metrics: Sequence[str]) -> list[GapTable]:
+    """The rates of predictions by run and template; all groups are in the mean."""
+    groups = frame.select("probe", "attribute", "group").unique()
+    inside = groups.with_columns(in_mean=pl.lit(True))
+    return [*rate_tables(count_cells(frame), inside, metrics)]
 
 
 def gap_table(values_GRT: npt.NDArray[np.float64], model: str = "m") -> GapTable:

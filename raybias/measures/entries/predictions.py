@@ -17,7 +17,6 @@ from raybias.errors import ConfigError
 from raybias.measures.class_rows import CLASS, DRAWS, ERROR_SHARE, OF_CLASSES, OVER, class_estimates
 from raybias.measures.kind import Kind, Table, kind
 from raybias.measures.prediction_rows import (
-    BY,
     KIND,
     WITHHELD,
     accuracy_rows,
@@ -43,6 +42,7 @@ from raybias.stats.metric_files import (
 )
 from raybias.stats.metric_table import DEFAULT_BACKGROUND, LESS_NOISE
 from raybias.stats.predictions import Source
+from raybias.stats.ratios import BY
 from raybias.stats.scopes import REDRAWN
 from raybias.stats.untold import OUTCOME
 
