@@ -97,7 +97,7 @@ def once(folder: Path) -> None:
     clocks.append((time.perf_counter(), time.process_time()))
     rules = Rules.under("strict", bootstrap_draws=DRAWS)
     found = gap_analysis(counts, rules)
-    null_check(found.tables, found.word_variances, rules)
+    null_check(found.tables, counts.words, rules)
     *_, table = found.scopes, found.components, found.drawn.spans, found.gaps
     clocks.append((time.perf_counter(), time.process_time()))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

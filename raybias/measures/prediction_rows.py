@@ -72,9 +72,10 @@ def of_gaps(found: GapAnalysis) -> Iterator[pl.DataFrame]:
         yield net_significance(models)
     own = [each for each in found.judgeable if each.keys[0] not in found.rules.engines]
     together = [*model_tables(own)]
-    yield over_models(together, without_extras(found.counts.words), options)
+    words = without_extras(found.counts.words)
+    yield over_models(together, words, options)
     yield reliability(found.judgeable, found.word_variances, together)
-    yield null_check(found.judgeable, found.word_variances, options)
+    yield null_check(found.judgeable, words, options)
     yield leave_one_out(found.tables, found.counts.words, options.metrics)
     yield found.of_terms
     yield found.marked.filter(pl.col("condition") != "gap")

@@ -32,6 +32,7 @@ from raybias.report.export import summary_tables, write_model_card, write_result
 from raybias.report.files import estimates_of_study, write_tables
 from raybias.report.forest import gap_forests
 from raybias.report.judges import UNMEASURED, judge_section
+from raybias.report.meaningless import meaningless
 from raybias.report.rendering import Drawn, rendered, slug, write_figures, write_frame
 from raybias.report.run_figures import devices_used, run_figures
 from raybias.report.statement import write_statement
@@ -266,10 +267,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
         "engines": None if engines is None else engines_table(engines),
         "findings": sentences.findings(gaps),
         "calibration": calibration(planted, estimates),
-        "null_check": dict(
-            estimates.filter(pl.col("score").str.starts_with("meaningless_"), scope=scope)
-            .select("score", "value").iter_rows()
-        ),
+        "meaningless": [*meaningless(estimates, gaps, options)],
         "rules": options,
         "design": designed(tables["design"], options.margin or TARGET, redrawn),
         "chosen_by": sorted(

@@ -201,18 +201,18 @@ def design(
         covered = chosen_scope([name for name in SCOPES if known[name]], scope)
         if covered is None:
             continue
-        sources = sources.reaching(_reached(gaps, place, covered), covered, level)
-        width = partial(sources.half_width, scope=covered, level=level)
+        begun = sources.reaching(_reached(gaps, place, covered), covered, level)
+        width = partial(begun.half_width, scope=covered, level=level)
         # One run does not tell how runs vary.
         drawn = [each for each in _DRAWN[: 1 + SCOPES.index(covered)] if now or each != "runs"]
-        for plan, tried in _plans(sources, drawn, width, target, costs).items():
+        for plan, tried in _plans(begun, drawn, width, target, costs).items():
             row = {**dict(zip(_PLACE, place, strict=True)), "scope": covered, "plan": plan,
                    "reached": False, "unit": costs.unit}  # fmt: skip
             if tried is not None:
-                found, (low, high) = width(tried), sources.within(tried, covered, level)
+                found, (low, high) = width(tried), begun.within(tried, covered, level)
                 row |= {**vars(tried), "words": tried.words if sources.words else None,
                         "half_width": found, "half_low": low, "half_high": high,
-                        "reached": found <= target, "cost": sources.cost(tried, costs)}  # fmt: skip
+                        "reached": found <= target, "cost": begun.cost(tried, costs)}  # fmt: skip
             rows.append(row)
     return pl.DataFrame(rows, schema=pl.Schema(schema.DESIGN))
 

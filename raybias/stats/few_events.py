@@ -37,7 +37,7 @@ class Events:
         return np.minimum(self.hits_G, self.units_G - self.hits_G) < FEWEST
 
     def exchanged(self, among_G: npt.NDArray[np.bool_]) -> Events:
-        """Return what groups [G] rest on if their outcomes change places: what they do on average."""
+        """Return what groups rest on if their outcomes change places: what they do on average."""
         units_G = self.units_G[among_G]
         hits_G = self.hits_G[among_G]
         return Events(np.full_like(units_G, units_G.mean()), np.full_like(hits_G, hits_G.mean()))

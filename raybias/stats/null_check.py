@@ -1,18 +1,23 @@
 """Check a rule on meaningless group labels: how often does it call gaps of nothing significant?
 
-In every template the groups' parts (`metric.linearised`) change places at random, alike in all runs
-and classifiers, so that no group effect is left while templates, runs and their noise stay. A rule
-at level .95 should then flag 5% of gaps, and find a survivor of its correction in at most 5% of
-studies. Groups outside the mean stay out; under `wording` the variance of words is added as the
-study has it.
+Of the scopes that draw seeds, and sentences too: in every template the groups' parts
+(`metric.linearised`) change places at random, alike in all runs and classifiers, so that no group
+effect is left while templates, runs and their noise stay. Of `wording`: words are dealt, with all
+their sentences, to groups at random, and how much words vary is estimated anew from each deal. That
+says nothing of a rule where a group's words are not known, or each group has one; nor does it show
+if words of the groups that have one vary more than other groups' words do, which no data tell from
+an effect of the group.
 
-Shapes: S shuffles, G groups, R runs, T templates.
+A rule at level .95 should then flag 5% of gaps, and find a survivor of its correction in at most 5%
+of studies. Groups outside the mean stay out.
+
+Shapes: S shuffles or deals, G groups, R runs, T templates.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,40 +29,39 @@ from raybias import schema
 from raybias.config import Statistics
 from raybias.schema import ALL
 from raybias.seeding import generator
-from raybias.stats.components import Doubles, MeanEstimate
+from raybias.stats.components import ROUNDING, Doubles, MeanEstimate
 from raybias.stats.intervals import from_rows
-from raybias.stats.scopes import SCOPES, GapTable, Scope, WordVariance
+from raybias.stats.scopes import SCOPES, GapTable, Scope
+from raybias.stats.word_deals import WordCounts, word_counts
 
 #: Shuffles; the share of studies with a survivor is then known to 2 in 100.
 SHUFFLES: Final = 200
 
 #: Values that are shuffled at once; 32 MiB.
 _ENTRIES: Final = 1 << 22
-_WIDEST: Final = "widest"
 
 
-def null_check(
-    tables: Sequence[GapTable], words: Mapping[tuple[str, ...], WordVariance], rules: Statistics
-) -> pl.DataFrame:
-    """Judge studies whose group labels were shuffled within templates.
+def null_check(tables: Sequence[GapTable], words: pl.DataFrame, rules: Statistics) -> pl.DataFrame:
+    """Judge studies whose group labels mean nothing, under each scope that it can be known of.
 
-    Gives columns of schema.ESTIMATES for each scope, and for `widest` (each table under the widest
-    of its scopes): the scores `meaningless_flagged`, the share of gaps that are called significant,
-    and `meaningless_with_survivor`, the share of studies in which one survives the correction; of
-    how many gaps (n) and shuffles (units).
+    `words` are schema.WORD_CELLS. Gives columns of schema.ESTIMATES for each scope: the scores
+    `meaningless_flagged`, the share of gaps that are called significant, and
+    `meaningless_with_survivor`, the share of studies in which one survives the correction; of how
+    many gaps (n) and shuffles (units).
     """
     p_values: dict[str, list[Doubles]] = defaultdict(list)
+    # What is drawn in place of the other intervals draws no words.
+    counts = word_counts(words, tables) if rules.interval != "bootstrap" else {}
     for table in tables:
-        between = words.get(table.place)
-        some = [_p_values(each, between, rules.interval) for each in _shuffled(table)]
-        for scope in some[0] if some else ():
-            p_values[scope].append(np.concatenate([each[scope] for each in some]))
-            widest = p_values[scope][-1]
-        if some:
-            p_values[_WIDEST].append(widest)
+        parts = [_p_values(each.estimates(None), each, rules) for each in _shuffled(table)]
+        for scope in parts[0] if parts else ():
+            p_values[scope].append(np.concatenate([each[scope] for each in parts]))
+        known = counts.get(table.place)
+        if known is not None:
+            p_values["wording"].append(np.concatenate([*_dealt(table, known, rules)]))
     rows: list[dict[str, Any]] = []
     expected = 1 - rules.level
-    for rule in (each for each in (*SCOPES, _WIDEST) if each in p_values):
+    for rule in (scope for scope in SCOPES if scope in p_values):
         p_SN = np.nan_to_num(np.concatenate(p_values[rule], axis=1), nan=1.0)
         tests = stats.false_discovery_control(p_SN, axis=1) if rules.adjust != "none" else p_SN
         survivor_S = (tests <= expected).any(axis=1)
@@ -72,39 +76,79 @@ def null_check(
 
 def _shuffled(table: GapTable) -> Iterator[GapTable]:
     """Yield some shuffles [S, G, R, T] at a time of the groups in the mean; none of a lone one."""
-    inside = table.in_mean_G
-    values_GRT = table.values_GRT[inside]
-    n_groups, _, n_templates = values_GRT.shape
+    inside = _of_mean(table)
+    n_groups, _, n_templates = inside.values_GRT.shape
     if n_groups < 2 or n_templates < 2:
         return
-    groups = tuple(table.groups[g] for g in np.flatnonzero(inside))
-    probe, attribute = table.keys[schema.KEYS.index("probe")], table.keys[-1]
-    random = generator(0, "null check", probe, attribute)
-    apart = table.apart and MeanEstimate(
-        *(each[inside] for each in (table.apart.mean, table.apart.variance, table.apart.freedom))
-    )
-    step = max(1, _ENTRIES // values_GRT.size)
-    for start in range(0, SHUFFLES, step):
-        draws = min(step, SHUFFLES - start)
+    random = _random(table, "null check")
+    for draws in _steps(inside):
         order_STG = random.random((draws, n_templates, n_groups)).argsort(axis=2)
         order_SG1T = order_STG.swapaxes(1, 2)[:, :, None]
-        shuffled = np.take_along_axis(values_GRT[None], order_SG1T, axis=1)
-        yield replace(
-            table, groups=groups, in_mean_G=inside[inside], values_GRT=shuffled, apart=apart
-        )
+        shuffled = np.take_along_axis(inside.values_GRT[None], order_SG1T, axis=1)
+        yield replace(inside, values_GRT=shuffled)
 
 
-def _p_values(table: GapTable, words: WordVariance | None, interval: str) -> dict[Scope, Doubles]:
-    """Compute p [S, G] of shuffled gaps under every scope, by the rule of an interval."""
-    found = table.estimates(None)
+def _dealt(table: GapTable, words: WordCounts, rules: Statistics) -> Iterator[Doubles]:
+    """Yield p [S, G] under `wording` of some deals of words at a time to the groups in the mean.
+
+    A group keeps what its runs vary around their mean, which words do not know.
+    """
+    inside = _of_mean(table)
+    around_GRT = inside.values_GRT - inside.values_GRT.mean(axis=1, keepdims=True)
+    random = _random(table, "null check of words")
+    for draws in _steps(inside):
+        dealt_SGW = words.deal(random, draws)
+        rates_SGT = words.rates(dealt_SGW)
+        gaps_SGT = rates_SGT - rates_SGT.mean(axis=1, keepdims=True)
+        gaps_SGT[np.abs(gaps_SGT) < ROUNDING] = 0.0
+        drawn = replace(inside, values_GRT=gaps_SGT[:, :, None] + around_GRT)
+        found: dict[Scope, MeanEstimate] = drawn.estimates(None)
+        found["wording"] = words.added_to(found["sentences"], dealt_SGW)
+        yield _p_values(found, drawn, rules)["wording"]
+
+
+def _of_mean(table: GapTable) -> GapTable:
+    """Leave out the groups that are not in the mean."""
+    inside_G = table.in_mean_G
+    groups = tuple(table.groups[g] for g in np.flatnonzero(inside_G))
+    apart = table.apart and MeanEstimate(
+        *(each[inside_G] for each in (table.apart.mean, table.apart.variance, table.apart.freedom))
+    )
+    values_GRT = table.values_GRT[inside_G]
+    return replace(
+        table,
+        groups=groups,
+        in_mean_G=inside_G[inside_G],
+        values_GRT=values_GRT,
+        apart=apart,
+        events=table.events and table.events.exchanged(inside_G),
+        items_G=None,
+    )
+
+
+def _random(table: GapTable, name: str) -> np.random.Generator:
+    """Return the random state of a probe and attribute, the same for every classifier."""
+    probe, attribute = table.keys[schema.KEYS.index("probe")], table.keys[-1]
+    return generator(0, name, probe, attribute)
+
+
+def _steps(table: GapTable) -> Iterator[int]:
+    """Yield how many shuffles to make at a time."""
+    step = max(1, _ENTRIES // table.values_GRT.size)
+    for start in range(0, SHUFFLES, step):
+        yield min(step, SHUFFLES - start)
+
+
+def _p_values(
+    found: dict[Scope, MeanEstimate], table: GapTable, rules: Statistics
+) -> dict[Scope, Doubles]:
+    """Compute p [S, G] of meaningless gaps under every scope, by the rule of an interval."""
     for scope, estimate in found.items():
-        if interval == "bootstrap":
+        if rules.interval == "bootstrap":
             squares = table.squares.squares
             drawn = [squares["run",]] if scope == "runs" else [*squares.values()]
             cells = np.prod([*table.squares.levels.values()])
             found[scope] = replace(estimate, variance=np.sum(drawn, axis=0) / cells)
-        elif interval == "normal":
+        elif rules.interval == "normal":
             found[scope] = replace(estimate, freedom=np.full_like(estimate.freedom, np.inf))
-    if words is not None:
-        found["wording"] = words.added_to(found["sentences"], table)
     return {scope: estimate.p_value() for scope, estimate in found.items()}

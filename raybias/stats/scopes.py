@@ -27,6 +27,8 @@ from raybias.stats.components import (
     MeanSquares,
     mean_squares,
     satterthwaite,
+    with_words,
+    word_shares,
 )
 from raybias.stats.few_events import Events
 from raybias.stats.foreign import BLOCK
@@ -208,37 +210,18 @@ class WordVariance:
 
     def added_to(self, estimate: MeanEstimate, table: GapTable) -> MeanEstimate:
         """Add the variance from the choice of words, of the group and of the groups in the mean."""
-        members = max(1, int(table.in_mean_G.sum()))
-        weights_GG = np.eye(len(table.groups)) - table.in_mean_G / members
-        return self.added(estimate, weights_GG**2 @ self.by_word(table.groups))
+        sizes = [self.words.get(group, 1) for group in table.groups]
+        return self.added(estimate, word_shares(sizes, table.in_mean_G))
 
     def by_word(self, groups: Sequence[str]) -> Doubles:
         """Return what of a word's variance is left in the mean over each group's words [G]."""
         return 1 / np.array([max(1, self.words.get(group, 1)) for group in groups])
 
     def added(self, estimate: MeanEstimate, share_X: Doubles) -> MeanEstimate:
-        """Add shares [X] of the variance from the choice of words to means [X].
-
-        The variance between the means of words holds the noise of their sentences. It is taken
-        whole, as in a t test whose units are words, and what runs and templates vary beyond that
-        noise is added. Where words agree more closely than their noise explains, the sum can be
-        smaller than `estimate`; else intervals would hold the truth 98 times in 100, not 95. The
-        degrees of freedom are Satterthwaite's, but no fewer than the fewest of those added.
-        """
+        """Add shares [X] of the variance from the choice of words to means [X]."""
         words_X = share_X * (self.variance + self.noise)
-        variance_X, freedom_X = satterthwaite(
-            [
-                (words_X, self.freedom),
-                (estimate.variance, estimate.freedom),
-                (-share_X * self.noise, self.noise_freedom),
-            ],
-            least=words_X,
-        )
-        # Noise can explain all of the variance between words, which is then 0.
-        left_X = variance_X > ROUNDING * estimate.variance
-        known_X = np.where(left_X, variance_X, estimate.variance)
-        least_X = np.minimum(estimate.freedom, self.freedom)
-        return MeanEstimate(estimate.mean, known_X, np.maximum(freedom_X, least_X))
+        noise_X = share_X * self.noise
+        return with_words(estimate, words_X, noise_X, self.freedom, self.noise_freedom)
 
 
 def rate_tables(

@@ -18,9 +18,11 @@ import yaml
 
 import raybias
 from raybias import schema
+from raybias.config import Statistics
 from raybias.probes.published.planted import Plant
 from raybias.report import sentences
 from raybias.report.calibration import calibration
+from raybias.report.meaningless import meaningless
 from raybias.report.page import write_report
 from raybias.storage import Store
 from support.commands import exit_code
@@ -36,6 +38,35 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = write_out(tmp_path_factory.mktemp("written"), study)
     write_report(store, study)
     return store
+
+
+@pytest.mark.parametrize(
+    ("judged", "known", "said"),
+    [
+        (["wording"], ["runs", "sentences", "wording"], ["words dealt anew"]),
+        (["sentences"], ["runs", "sentences"], ["Of other words for the groups it says nothing"]),
+        (["wording"], ["runs", "sentences"], ["not known: not all groups' words are"]),
+        (["sentences", "wording"], ["sentences", "wording"], ["within every", "words dealt anew"]),
+        (["wording"], [], []),
+    ],
+)
+def test_the_null_check_speaks_of_the_scopes_that_are_judged(
+    judged: list[str], known: list[str], said: list[str]
+) -> None:
+    shares = {"meaningless_flagged": 0.031, "meaningless_with_survivor": 0.2}
+    rows = pl.DataFrame(
+        [(name, scope, value) for name, value in shares.items() for scope in known],
+        ["score", "scope", "value"], orient="row",
+    ).cast({"score": pl.String, "scope": pl.String, "value": pl.Float64})  # fmt: skip
+    gaps = pl.DataFrame({"scope": judged, "significant": True})
+    found = [*meaningless(rows, gaps, Statistics.under("strict"))]
+    assert len(found) == len(said)
+    for sentence, part in zip(found, said, strict=True):
+        assert part in sentence
+        if "not known" not in sentence:
+            assert "3.1% of gaps significant (5% expected); 20% of such studies" in sentence
+            assert "far above its level" in sentence
+            assert ("use a wider scope" in sentence) == ("Of other" in sentence)
 
 
 def test_the_answer_comes_first_with_direction_and_interval(written: Store) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats as reference
 
 from benchmarks.calibrate import Design, simulate
+from raybias import schema
 from raybias.config import Statistics
 from raybias.stats.components import MeanEstimate
 from raybias.stats.counts import count_cells
@@ -17,6 +18,7 @@ from raybias.stats.gaps import GAP_KEYS
 from raybias.stats.metric import metric_rates
 from raybias.stats.null_check import null_check
 from raybias.stats.scopes import GapTable, WordVariance, rate_tables, word_variances
+from raybias.stats.word_deals import word_counts
 from support.stats_data import analysed, crossed, gaps, predictions, word_cells
 
 
@@ -170,12 +172,83 @@ def test_predictions_without_templates_are_judged_over_runs_alone() -> None:
     assert set(asked["reason"]) == {"templates not known, or one"}
 
 
+NO_WORDS = pl.DataFrame(schema=pl.Schema(schema.WORD_CELLS))
+
+
 def test_a_group_effect_is_shuffled_away_and_runs_alone_are_found_wanting() -> None:
     design = Design("check", templates=40, word=0.0)
     tables, _ = simulate(design, 30, gaps=(0.2, 0, 0, 0, 0, 0))
-    found = null_check([table for table, _ in tables.tables()], {}, Statistics.under("strict"))
+    every = [table for table, _ in tables.tables()]
+    found = null_check(every, NO_WORDS, Statistics.under("strict"))
     flagged = found.filter(score="meaningless_flagged")
     shares = dict(flagged.select("scope", "value").iter_rows())
     assert shares["runs"] > 0.15
     assert 0.01 < shares["sentences"] < 0.08
-    assert [*shares] == ["runs", "sentences", "widest"]
+    # No word is known that could be dealt.
+    assert [*shares] == ["runs", "sentences"]
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    templates=st.integers(2, 7),
+    groups=st.integers(2, 4),
+    kept=st.sampled_from([0.6, 1.0]),
+)
+@settings(deadline=None)
+def test_words_that_keep_their_groups_give_the_gaps_that_were_studied(
+    seed: int, templates: int, groups: int, kept: float
+) -> None:
+    names = tuple("abcd"[:groups])
+    frame = predictions(seed=seed, models=1, templates=templates, groups=names, terms=True)
+    cells = frame.select("template_id", "term").unique(maintain_order=True)
+    some = cells.filter(pl.Series(np.random.default_rng(seed).random(cells.height) <= kept))
+    frame = frame.join(some, on=["template_id", "term"], how="semi")
+    counts = word_counts(word_cells(frame), tables_of(frame))
+    variances = word_variances(word_cells(frame))
+    for table in tables_of(frame):
+        if table.place not in counts:
+            continue
+        words = counts[table.place]
+        dealt_1GW = np.asarray(words.group_W == np.arange(groups)[:, None], float)[None]
+        rates_GT = words.rates(dealt_1GW)[0]
+        gaps_GT = rates_GT - rates_GT.mean(axis=0)
+        np.testing.assert_allclose(gaps_GT, table.values_GRT.mean(axis=1), atol=1e-12)
+        if table.place in variances:
+            narrow = table.estimates(None)["sentences"]
+            wide = variances[table.place].added_to(narrow, table)
+            found = words.added_to(narrow, dealt_1GW)
+            np.testing.assert_allclose(found.variance[0], wide.variance, rtol=1e-9)
+            np.testing.assert_allclose(found.freedom[0], wide.freedom, rtol=1e-9)
+
+
+def test_words_are_dealt_whole_and_names_of_groups_alone_are_not() -> None:
+    frame = study(templates=8)
+    lone = frame.filter((pl.col("group") != "0") | (pl.col("term") == "0"))
+    words = word_counts(word_cells(lone), tables_of(lone)[:1])
+    (known,) = words.values()
+    dealt_DGW = known.deal(np.random.default_rng(0), 300)
+    assert (dealt_DGW.sum(axis=1) == 1).all()
+    assert (dealt_DGW.sum(axis=2) == [1, 3, 3]).all()
+    # Each word comes to each group as often as the group has words.
+    np.testing.assert_allclose(
+        dealt_DGW.mean(axis=0), np.repeat([[1], [3], [3]], 7, axis=1) / 7, atol=0.1
+    )
+    single = frame.filter(pl.col("term").is_in(["0", "10", "20"]))
+    unknown = frame.with_columns(
+        term=pl.when(pl.col("group") != "0").then("term").otherwise(pl.lit(None, pl.String))
+    )
+    for other in (single, unknown):
+        cells = word_cells(other.filter(pl.col("term").is_not_null()))
+        assert not word_counts(cells, tables_of(other))
+
+
+def test_under_wording_meaningless_words_are_flagged_at_the_level_if_words_vary() -> None:
+    """Also if a group has an effect, which is dealt with its words."""
+    frame = study(studies=12, word_sd=0.15).with_columns(
+        pred=pl.when(pl.col("group") == "0").then(0).otherwise("pred").cast(pl.Int16)
+    )
+    tables = [each for each in tables_of(frame) if each.score == "negative_fpr"]
+    found = null_check(tables, word_cells(frame), Statistics.under("strict"))
+    shares = dict(found.filter(score="meaningless_flagged").select("scope", "value").iter_rows())
+    assert shares["sentences"] < 0.08
+    assert 0.01 < shares["wording"] < 0.08

@@ -1,0 +1,140 @@
+"""How often claims beside the gaps err, where simulation knows the truth.
+
+`coverage.py` and `calibrate.py` have the gaps themselves.
+
+    python benchmarks/claims.py null --studies 300
+
+Shapes: N studies, G groups, W words of all groups, R runs, T templates, M models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import numpy as np
+import polars as pl
+import typer
+from calibrate import WordTables
+from coverage import tell
+from scipy.special import ndtri
+from scipy.stats import false_discovery_control
+
+from raybias import schema
+from raybias.config import Statistics
+from raybias.seeding import generator
+from raybias.stats.null_check import null_check
+
+app = typer.Typer(help=__doc__.partition("\n")[0])
+Studies = Annotated[int, typer.Option(help="Simulated studies a row.")]
+RULES: Final = Statistics.under("strict")
+
+
+@dataclass(frozen=True)
+class Words:
+    """A study of groups that are alike: words differ by chance, and nothing else does."""
+
+    name: str
+    words: tuple[int, ...] = (3, 2, 1, 2, 2, 1)
+    sd: float = 0.04
+    """Of the rates of words."""
+    alone: float = 1.0
+    """How many times as much words of groups that have one differ."""
+    heavy: bool = False
+    """Whether words' rates have Student's distribution of 3 degrees of freedom, or the normal."""
+    rate: float = 0.3
+    runs: int = 5
+    templates: int = 57
+
+    @property
+    def group_W(self) -> np.ndarray:
+        """The group of each word."""
+        return np.repeat(np.arange(len(self.words)), self.words)
+
+    def rates(self, random: np.random.Generator, studies: int) -> np.ndarray:
+        """Draw rates of words [N, W]."""
+        counts_W = np.array(self.words)[self.group_W]
+        shape = studies, len(counts_W)
+        far = random.standard_t(3, shape) / np.sqrt(3) if self.heavy else random.normal(size=shape)
+        sd_W = self.sd * np.where(counts_W == 1, self.alone, 1.0)
+        return np.asarray(np.clip(self.rate + sd_W * far, 0.01, 0.99))
+
+    def hits(self, random: np.random.Generator, rates_NW: np.ndarray) -> np.ndarray:
+        """Draw which sentences [N, W, R, T] count; runs, templates and their cells vary."""
+        studies, words = rates_NW.shape
+        group_W, groups = self.group_W, len(self.words)
+        fixed = ndtri(rates_NW)[:, :, None, None]
+        fixed = fixed + random.normal(0, 0.1, (studies, 1, self.runs, 1))
+        fixed = fixed + random.normal(0, 0.06, (studies, groups, self.runs, 1))[:, group_W]
+        fixed = fixed + random.normal(0, 0.3, (studies, 1, 1, self.templates))
+        fixed = fixed + random.normal(0, 0.2, (studies, groups, 1, self.templates))[:, group_W]
+        fixed = fixed + random.normal(0, 0.6, (studies, words, 1, self.templates))
+        # The rest of a variance of 1.
+        rest = np.sqrt(1 - 0.1**2 - 0.06**2 - 0.3**2 - 0.2**2 - 0.6**2)
+        noise = random.standard_normal((studies, words, self.runs, self.templates), np.float32)
+        return np.asarray(fixed + rest * noise > 0, np.int64)
+
+
+def word_cells(design: Words, hits_WRT: np.ndarray, keys: Sequence[str]) -> pl.DataFrame:
+    """Count neutral sentences by word and template: schema.WORD_CELLS."""
+    hits_WT = hits_WRT.sum(axis=1)
+    word_N, template_N = (axis.ravel() for axis in np.indices(hits_WT.shape))
+    names = dict(zip(schema.TABLE, keys, strict=True))
+    places = pl.DataFrame(
+        {"group": design.group_W[word_N], "template_id": template_N, "term": word_N}
+    ).cast(pl.String)
+    counts = {0: hits_WT.ravel(), 1: design.runs - hits_WT.ravel()}
+    parts = [
+        places.with_columns(
+            n=pl.Series(n_N), label=pl.lit(1), pred=pl.lit(pred),
+            **{key: pl.lit(value) for key, value in names.items()},
+        )
+        for pred, n_N in counts.items()
+    ]  # fmt: skip
+    types = pl.Schema(schema.WORD_CELLS)
+    return pl.concat(parts).filter(pl.col("n") > 0).select(types.names()).cast(types)
+
+
+DESIGNS: Final = (
+    Words("base"),
+    Words("words do not differ", sd=0.0),
+    Words("words differ more", sd=0.08),
+    Words("heavy words", heavy=True),
+    Words("heavy words that differ more", heavy=True, sd=0.08),
+    Words("one-word groups' words 3 times", alone=3.0),
+    Words("two words each", words=(2,) * 6),
+    Words("12 templates, one run", templates=12, runs=1),
+)
+
+
+@app.command()
+def null(studies: Studies = 200) -> None:
+    """Compare what the null check says of `wording` with how often that scope errs.
+
+    A study is one rate of six groups that are alike.
+    """
+    rows = []
+    for design in DESIGNS:
+        random = generator("null", design.name)
+        flagged, said = [], []
+        survivors = 0
+        for _ in range(studies):
+            hits_NWRT = design.hits(random, design.rates(random, 1))
+            items_NWT = np.full((1, len(design.group_W), design.templates), 1)
+            (table, words), *_ = WordTables(hits_NWRT, items_NWT, design.group_W).tables()
+            if words is None:
+                raise ValueError(f"{design.name}: no group has two words")
+            p_G = table.estimates(words)["wording"].p_value()
+            flagged.append((p_G < 1 - RULES.level).mean())
+            survivors += int((false_discovery_control(p_G) <= 1 - RULES.level).any())
+            cells = word_cells(design, hits_NWRT[0], table.keys)
+            found = null_check([table], cells, RULES).filter(scope="wording")
+            said.append(found.sort("score")["value"].to_numpy())
+        page = np.mean(said, axis=0)
+        rows.append((design.name, np.mean(flagged), page[0], survivors / studies, page[1]))
+    tell(rows, "groups alike", "flagged", "page says", "survivor", "page says")
+
+
+if __name__ == "__main__":
+    app()
