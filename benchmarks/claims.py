@@ -2,7 +2,7 @@
 
 `coverage.py` and `calibrate.py` have the gaps themselves.
 
-    python benchmarks/claims.py null --studies 300
+    python benchmarks/claims.py null|styles --studies 300
 
 Shapes: N studies, G groups, W words of all groups, R runs, T templates, M models.
 """
@@ -23,7 +23,9 @@ from scipy.stats import false_discovery_control
 
 from raybias import schema
 from raybias.config import Statistics
+from raybias.measures.paired import effect_rows
 from raybias.seeding import generator
+from raybias.stats.intervals import Rules
 from raybias.stats.null_check import null_check
 
 app = typer.Typer(help=__doc__.partition("\n")[0])
@@ -134,6 +136,77 @@ def null(studies: Studies = 200) -> None:
         page = np.mean(said, axis=0)
         rows.append((design.name, np.mean(flagged), page[0], survivors / studies, page[1]))
     tell(rows, "groups alike", "flagged", "page says", "survivor", "page says")
+
+
+#: Pairs, shares of pairs that a style turns up and down, and clusters that turn as one.
+FLIPS: Final = (
+    (12, 0.05, 0.0, 0),
+    (20, 0.03, 0.0, 0),
+    (40, 0.06, 0.0, 0),
+    (60, 0.05, 0.0, 0),
+    (60, 0.0, 0.0, 0),
+    (100, 0.0, 0.0, 0),
+    (100, 0.05, 0.0, 0),
+    (40, 0.05, 0.05, 0),
+    (100, 0.03, 0.03, 0),
+    (100, 0.15, 0.15, 0),
+    (300, 0.25, 0.15, 0),
+    (200, 0.02, 0.02, 40),
+    (200, 0.15, 0.10, 40),
+)
+
+
+def turned(flips: tuple[int, float, float, int], studies: int) -> pl.DataFrame:
+    """Draw preferences of pairs under the original and a style, with studies as models."""
+    pairs, up, down, clusters = flips
+    random = generator("styles", *map(str, flips))
+    before_NP = random.random((studies, pairs)) < 0.5
+    # A pair can only turn up if it was down.
+    chance_NP = np.where(before_NP, 2 * down, 2 * up)
+    draw_NP = random.random((studies, pairs))
+    if clusters:
+        alike_NP = np.repeat(random.random((studies, clusters)), pairs // clusters, axis=1)
+        draw_NP = np.where(random.random((studies, pairs)) < 0.3, alike_NP, draw_NP)
+    after_NP = before_NP ^ (draw_NP < chance_NP)
+    study_N, pair_N = (axis.ravel() for axis in np.indices(before_NP.shape))
+    cluster = pl.Series(pair_N // (pairs // clusters)) if clusters else pl.lit(None)
+    frame = pl.DataFrame({"model": study_N, "pair_id": pair_N}).with_columns(
+        pl.col("model", "pair_id").cast(pl.String).str.zfill(4), cluster=cluster,
+        score=pl.lit("s"), probe=pl.lit("p"), bias_type=pl.lit("x"), test=pl.lit("mcnemar"),
+    )  # fmt: skip
+    arms = {"original": before_NP, "formal": after_NP}
+    return pl.concat(
+        frame.with_columns(
+            pl.col("cluster").cast(pl.String), style=pl.lit(style),
+            value=pl.Series(values.ravel()).cast(pl.Float64),
+            state=pl.Series(values.ravel()).cast(pl.Float64),
+        )
+        for style, values in arms.items()
+    )  # fmt: skip
+
+
+@app.command()
+def styles(studies: Studies = 800) -> None:
+    """Count how often intervals of a style's effect hold it, and verdicts are wrong."""
+    rows = []
+    for flips in FLIPS:
+        pairs, up, down, clusters = flips
+        rules = Rules(bootstrap_draws=1000)
+        found = effect_rows(turned(flips, studies), rules).filter(attribute="x")
+        effect = found.filter(statistic="difference")
+        # Where nothing is told, nothing is claimed: the interval holds everything.
+        low, high = (effect[end].fill_null(fill).to_numpy() for end, fill in
+                     (("low", -100.0), ("high", 100.0)))  # fmt: skip
+        true = 100 * (up - down)
+        held = ((low <= true + 1e-9) & (true - 1e-9 <= high)).mean()
+        verdicts = found.filter(score="styles_that_move_it")["reason"]
+        rows.append(
+            (pairs, clusters, f"+{100 * up:g} -{100 * down:g}", held, (high - low).mean() / 2,
+             effect["significant"].fill_null(value=False).mean(), (effect["p"] < 0.05).mean(),
+             (verdicts == "stable").mean())
+        )  # fmt: skip
+    tell(rows, "pairs", "clusters", "turned, in 100", "covered", "half width", "significant",
+         "p < .05", "stable")  # fmt: skip
 
 
 if __name__ == "__main__":

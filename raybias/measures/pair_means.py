@@ -30,6 +30,7 @@ from raybias.stats.components import (
     Places,
     cluster_robust,
     places,
+    tango,
     wilson,
 )
 from raybias.stats.intervals import Rules
@@ -190,12 +191,12 @@ class Means:
     """How many times the variance is that of as many pairs drawn alone."""
 
 
-def means(values: Doubles, layout: Layout, binary: Flags, rules: Rules) -> Means:
+def means(values: Doubles, layout: Layout, binary: Flags, signs: Flags, rules: Rules) -> Means:
     """Average values [..., N] over the pairs of each bias type, all pairs, and types.
 
-    Clustered pairs have a cluster-robust interval, others the percentile bootstrap; means of 0 and
-    1 (`binary` [..., M, 1]), except over types, have Wilson's at the clusters' effective sample
-    size.
+    Clustered pairs have a cluster-robust interval, others the percentile bootstrap. Except over
+    types, means of 0 and 1 (`binary` [..., M, 1]) have Wilson's interval, and means of -1, 0 and 1
+    (`signs`), the differences of such shares, have Tango's, at the clusters' effective sample size.
     """
     there = ~np.isnan(values)
     n, total, square = (layout.sums(part) for part in (
@@ -220,10 +221,13 @@ def means(values: Doubles, layout: Layout, binary: Flags, rules: Rules) -> Means
             effect = np.where(robust.variance > 0, effect, n / (robust.freedom + 1))
         # The variance of a mean of types is no one's of pairs.
         effect[-1] = effect[-2]
-    share = np.broadcast_to(binary, n.shape).copy()
-    share[-1] = False
+    share, sign = (np.broadcast_to(flags, n.shape).copy() for flags in (binary, signs))
+    share[-1] = sign[-1] = False
     own_low, own_high = wilson(np.where(share, mean, 0), n / effect, normal)
     low, high = np.where(share, own_low, low), np.where(share, own_high, high)
+    up, down = (layout.sums(part) / effect for part in (values > 0, values < 0))
+    own_low, own_high = tango(up, down, n / effect, normal)
+    low, high = np.where(sign, own_low, low), np.where(sign, own_high, high)
     return Means(n, units, mean, square, low, high, effect)
 
 

@@ -8,6 +8,7 @@ two averages; R models, D orders of models.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -83,16 +84,22 @@ def score_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     distance from no bias that these pairs show with 80% power.
     """
     table = _table(_scores(laid, rules) for laid in layouts(outcomes))
+    scores = table.with_columns(statistic=pl.lit("score"))
+    return in_order(_judged(scores, rules, pl.col("neutral")))
+
+
+def _judged(table: pl.DataFrame, rules: Rules, neutral: pl.Expr) -> pl.DataFrame:
+    """Give the rows with a test and an interval a verdict: both must exclude `neutral`."""
     tested = pl.col("p").is_not_null() & pl.col("low").is_not_null()
-    outside = (pl.col("low") > pl.col("neutral")) | (pl.col("high") < pl.col("neutral"))
+    outside = (pl.col("low") > neutral) | (pl.col("high") < neutral)
     seen = pl.when(tested).then(outside & (pl.col("p") <= 1 - rules.level))
-    found = verdicts(table.with_columns(statistic=pl.lit("score")), rules, seen, family=_FAMILY)
-    return in_order(found.with_columns(survives=pl.when(tested).then("survives")))
+    found = verdicts(table, rules, seen, family=_FAMILY)
+    return found.with_columns(survives=pl.when(tested).then("survives"))
 
 
 def _scores(laid: Layout, rules: Rules) -> pl.DataFrame:
     values, binary = laid.values_MSN, laid.binary_M1
-    found = means(values, laid, binary, rules)
+    found = means(values, laid, binary, np.zeros_like(binary), rules)
     # Ties prefer neither side.
     preferred = np.where(laid.states_MSN == 2, 0, 2 * values - 1)
     p = _p(laid, np.where(binary[..., None], preferred, values), found.mean, found.square, found.n)
@@ -129,21 +136,24 @@ def _p(laid: Layout, values: Doubles, mean: Doubles, square: Doubles, n: Doubles
 def effect_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Estimate the effect of each style, how many preferences flip, and how many styles matter.
 
-    Effects have a bootstrap or cluster-robust interval, and McNemar's exact test of preferences,
-    Student's paired test of coreference, or the cluster-robust t test; the mean of types has none.
-    Without strict rules, p is of the paper's test of two proportions, which ignores pairing.
+    Effects on preferences have Tango's interval and McNemar's exact test, those on coreference a
+    bootstrap interval and Student's paired test; with clusters intervals and tests are
+    cluster-robust. The mean of types has a bootstrap or cluster-robust interval and no test.
+    `significant`: the interval excludes 0, and p <= 1 - level. Without strict rules, p is of the
+    paper's test of two proportions, which ignores pairing.
 
     Gives estimates over the pairs that a style and `original` have: the statistic `difference`; the
     score `flips`, the percentage of preferences that change (a tie is one of its own); and
     `styles_that_move_it`, how many effects survive, with the verdict as `reason`: "changes sign"
     (both intervals exclude no bias), "loses its sign" or "gains a sign" (one of them does), "moves,
-    sign kept", "stable" (no effect survives, all intervals lie within 5 points) or "within noise".
+    sign kept", "stable" (no effect survives, all intervals lie within 5 points, and there are so
+    many pairs or clusters that if as many changed as the margin allows, some would be there) or
+    "within noise".
     """
     several = (laid for laid in layouts(outcomes) if len(laid.styles) > 1)
     table = _table(_effects(laid, rules) for laid in several)
-    changes = found = in_order(
-        verdicts(table.with_columns(statistic=pl.lit("difference")), rules, family=_FAMILY)
-    )
+    effects = table.with_columns(statistic=pl.lit("difference"))
+    changes = found = in_order(_judged(effects, rules, pl.lit(0.0)))
     if not rules.strict:
         marked, p = pl.col("paper_z").abs() > 1.96, pl.coalesce("paper_p", "p")
         changes = found.with_columns(p=p, significant=marked, survives=marked)
@@ -157,7 +167,7 @@ def effect_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
         .group_by("model", "method", "probe", "attribute", maintain_order=True)
         .agg(
             pl.col("survives").fill_null(value=False).sum().cast(pl.Float64).alias("value"),
-            n=pl.len().cast(pl.Int64), units=pl.len().cast(pl.Int64), reason=_verdict(),
+            n=pl.len().cast(pl.Int64), units=pl.len().cast(pl.Int64), reason=_verdict(rules.level),
         )
         .with_columns(style=pl.lit(ALL), score=pl.lit("styles_that_move_it"),
                       statistic=pl.lit("score"))
@@ -173,7 +183,11 @@ def _effects(laid: Layout, rules: Rules) -> pl.DataFrame:
     both = ~np.isnan(d_MSN)
     stacked = np.stack([d_MSN, *(np.where(both, arm, np.nan) for arm in arms)])
     binary = laid.binary_M1
-    found = means(stacked, laid, binary & np.array([False, True, True])[:, None, None], rules)
+    arm_311 = np.array([False, True, True])[:, None, None]
+    found = means(stacked, laid, binary & arm_311, binary & ~arm_311, rules)
+    # Without variance there is no interval.
+    flat = ~(found.high[:, 0] - found.low[:, 0] > ROUNDING)
+    low, high = (np.where(flat, np.nan, 100 * end[:, 0]) for end in (found.low, found.high))
     n, square = np.maximum(found.n[:, 0], 1), found.square[:, 0]
     # Means over prompts are sixths: what is left of two equal ones is no effect.
     effect = np.round(found.mean[:, 1] - found.mean[:, 2], 12)
@@ -188,7 +202,7 @@ def _effects(laid: Layout, rules: Rules) -> pl.DataFrame:
     return laid.estimates(
         found.n[:, 0], [laid.styles[place] for place in others],
         {
-            "value": 100 * effect, "low": 100 * found.low[:, 0], "high": 100 * found.high[:, 0],
+            "value": 100 * effect, "low": low, "high": high,
             "p": _p(laid, d_MSN, effect, square, n), "mde": 100 * detectable,
             "units": found.units[:, 0], "before": before, "after": after,
             "paper_p": np.where(binary, z_p, np.nan), "paper_z": np.where(binary, z, np.nan),
@@ -197,8 +211,10 @@ def _effects(laid: Layout, rules: Rules) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _verdict() -> pl.Expr:
+def _verdict(level: float) -> pl.Expr:
     """Judge whether a conclusion holds under every style; the gravest reason comes first."""
+    # Fewer units show no change by chance, more often than a test errs, if the margin is reached.
+    enough = math.ceil(math.log(1 - level) / math.log(1 - _MARGIN / 100))
     moved = pl.col("survives").fill_null(value=False)
     before, after = pl.col("before"), pl.col("after")
     reasons = {
@@ -207,7 +223,7 @@ def _verdict() -> pl.Expr:
         "gains a sign": (moved & (before == 0) & (after != 0)).any(),
         "moves, sign kept": moved.any(),
         "stable": (
-            (pl.col("low") >= -_MARGIN) & (pl.col("high") <= _MARGIN)
+            (pl.col("low") >= -_MARGIN) & (pl.col("high") <= _MARGIN) & (pl.col("units") >= enough)
         ).fill_null(value=False).all(),
     }  # fmt: skip
     found = [pl.when(holds).then(pl.lit(name)) for name, holds in reasons.items()]

@@ -32,6 +32,8 @@ Facets = tuple[str, ...]
 #: Below this a difference of rates, which are quotients of counts, is rounding; so is a standard
 #: error: means that agree so closely are the same.
 ROUNDING: Final = 1e-12
+#: Of the range of a difference of shares, so that the end of its interval is known to 1e-12.
+_HALVINGS: Final = 41
 
 
 @dataclass(frozen=True)
@@ -292,3 +294,30 @@ def wilson(share: Doubles, n: Doubles, quantile: Doubles) -> tuple[Doubles, Doub
         middle = share + square / 2
         reach = quantile * np.sqrt(share * (1 - share) / n + square / (4 * n))
         return (middle - reach) / (1 + square), (middle + reach) / (1 + square)
+
+
+def tango(up: Doubles, down: Doubles, n: Doubles, quantile: Doubles) -> tuple[Doubles, Doubles]:
+    """Compute Tango's (1998) score intervals of differences of two shares of the same n pairs.
+
+    `up` pairs are in the second share alone and `down` ones in the first. Where no pair differs the
+    interval reaches as far as Wilson's of a share of 0 does. `n` and the counts may be as many as
+    clusters are worth, with a `quantile` of Student's t. NaN where n is 0.
+    """
+    ends = []
+    with np.errstate(divide="ignore", invalid="ignore"):
+        difference = (up - down) / n
+        for bound in (-1.0, 1.0):
+            inner, outer = difference, np.full_like(difference, bound)
+            for _ in range(_HALVINGS):
+                middle = (inner + outer) / 2
+                # What a true difference of `middle` leaves of pairs in the first share alone.
+                linear = (2 * n - up + down) * middle - up - down
+                constant = -down * middle * (1 - middle)
+                root = np.sqrt(np.maximum(linear**2 - 8 * n * constant, 0))
+                alone = (root - linear) / (4 * n)
+                variance = np.maximum(2 * alone + middle * (1 - middle), 0) / n
+                held = np.abs(difference - middle) <= quantile * np.sqrt(variance)
+                inner, outer = np.where(held, middle, inner), np.where(held, outer, middle)
+            ends.append(inner)
+    low, high = ends
+    return low, high

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from scipy import stats
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import optimize, stats
 
 from raybias.measures.entries.coreference import COREFERENCE, MEAN, coreference_outcomes
 from raybias.measures.entries.pairs import PAIRS, pair_outcomes
@@ -24,7 +26,7 @@ from raybias.measures.pair_means import (
     two_proportions,
 )
 from raybias.measures.paired import effect_rows, score_rows, size_trends, sizes_in_names
-from raybias.stats.components import mean_squares
+from raybias.stats.components import mean_squares, tango
 from raybias.stats.intervals import Rules
 from support.pair_data import answers, pair_scores
 
@@ -153,6 +155,74 @@ def test_verdicts_follow_their_definitions() -> None:
     assert judged((600, 1000), (700, 1000)) == "moves, sign kept"
     assert judged((600, 1000), (601, 1000)) == "stable"
     assert judged((12, 20), (10, 20)) == "within noise"
+    # No pair changes: 5 in 100 may, as far as so few can tell.
+    assert judged((12, 20), (12, 20)) == judged((30, 60), (30, 60)) == "within noise"
+    assert judged((50, 100), (50, 100)) == "stable"
+
+
+def test_an_effect_without_variance_or_from_a_few_pairs_is_not_significant() -> None:
+    for pairs, turned in ((40, 4), (30, 5), (30, 6), (30, 30), (30, 0)):
+        scores = pair_scores(types=["age"], pairs=pairs, styles=["original", "formal"])
+        place = pl.int_range(pl.len()).over("style")
+        prefer = pl.when(style="original").then(0).otherwise(turned)
+        scores = scores.with_columns(preference=(place < prefer).cast(pl.Int8))
+        row = effects(scores).filter(attribute="age").row(0, named=True)
+        assert row["p"] == pytest.approx(stats.binomtest(turned, turned).pvalue if turned else 1)
+        assert row["significant"] == row["survives"] == (row["p"] <= 0.05)
+        assert row["low"] < row["value"] < row["high"] or turned == pairs
+    # The mean of types has no test, and so no verdict.
+    of_types = effects(pair_scores(pairs=40)).filter(attribute="avg_unweighted")
+    assert of_types["significant"].null_count() == of_types.height > 0
+
+
+def test_tangos_interval_is_the_published_one_and_holds_what_its_score_test_does() -> None:
+    # Airway hyper-responsiveness before and after transplantation (Fagerland et al. 2014).
+    low, high = tango(*(np.array([count]) for count in (1.0, 7.0, 21.0, stats.norm.ppf(0.975))))
+    assert (low.item(), high.item()) == pytest.approx((-0.517, -0.026), abs=5e-4)
+
+
+@given(
+    up=st.integers(0, 30),
+    down=st.integers(0, 30),
+    same=st.integers(0, 60),
+    level=st.sampled_from([0.8, 0.95, 0.99]),
+)
+def test_a_score_test_just_passes_at_the_ends_of_tangos_interval(
+    up: int, down: int, same: int, level: float
+) -> None:
+    n, z = up + down + same, float(stats.norm.ppf((1 + level) / 2))
+    assume(n > 0)
+    low, high = (
+        each.item() for each in tango(*(np.array([float(x)]) for x in (up, down, n)), np.array([z]))
+    )
+    value = (up - down) / n
+    assert -1 <= low <= value <= high <= 1
+    mirrored = tango(*(np.array([float(x)]) for x in (down, up, n)), np.array([z]))
+    assert (low, high) == pytest.approx((-mirrored[1].item(), -mirrored[0].item()), abs=1e-9)
+    # At a difference of 0 it is McNemar's test; without a change the end of Wilson's interval of 0.
+    if up + down:
+        beyond = (up - down) ** 2 / (up + down) - z**2
+        assert (low > 0 or high < 0) == (beyond > 0) or abs(beyond) < 1e-6
+    else:
+        assert (low, high) == pytest.approx((-(z**2) / (n + z**2), z**2 / (n + z**2)), abs=1e-9)
+
+    def score(true: float) -> float:
+        """The statistic, with the likelihood of pairs that turn down maximised by a search."""
+
+        def unlikely(alone: float) -> float:
+            shares = np.array([alone + true, alone, 1 - 2 * alone - true])
+            counts = np.array([up, down, same])
+            return -float(counts @ np.log(np.maximum(shares, 1e-300)))
+
+        bounds = max(0.0, -true), (1 - true) / 2
+        alone = optimize.minimize_scalar(
+            unlikely, bounds=bounds, method="bounded", options={"xatol": 1e-10}
+        ).x
+        return float((value - true) / np.sqrt((2 * alone + true * (1 - true)) / n))
+
+    for end in (low, high):
+        if 1e-3 < abs(end) < 0.999 and abs(end - value) > 1e-3:
+            assert abs(score(end)) == pytest.approx(z, rel=1e-2)
 
 
 def test_trends_are_rank_correlations_and_least_squares_with_students_interval() -> None:
