@@ -2,7 +2,7 @@
 
 `coverage.py` and `calibrate.py` have the gaps themselves.
 
-    python benchmarks/claims.py null|styles --studies 300
+    python benchmarks/claims.py marked|null|styles --studies 300
 
 Shapes: N studies, G groups, W words of all groups, R runs, T templates, M models.
 """
@@ -15,8 +15,9 @@ from typing import Annotated, Final
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import typer
-from calibrate import WordTables
+from calibrate import RATE, WordTables
 from coverage import tell
 from scipy.special import ndtri
 from scipy.stats import false_discovery_control
@@ -24,9 +25,13 @@ from scipy.stats import false_discovery_control
 from raybias import schema
 from raybias.config import Statistics
 from raybias.measures.paired import effect_rows
+from raybias.schema import Label
 from raybias.seeding import generator
+from raybias.stats.breakdown import markedness
+from raybias.stats.counts import without_extras
 from raybias.stats.intervals import Rules
 from raybias.stats.null_check import null_check
+from raybias.stats.scopes import word_variances
 
 app = typer.Typer(help=__doc__.partition("\n")[0])
 Studies = Annotated[int, typer.Option(help="Simulated studies a row.")]
@@ -78,24 +83,27 @@ class Words:
         return np.asarray(fixed + rest * noise > 0, np.int64)
 
 
-def word_cells(design: Words, hits_WRT: np.ndarray, keys: Sequence[str]) -> pl.DataFrame:
-    """Count neutral sentences by word and template: schema.WORD_CELLS."""
-    hits_WT = hits_WRT.sum(axis=1)
-    word_N, template_N = (axis.ravel() for axis in np.indices(hits_WT.shape))
-    names = dict(zip(schema.TABLE, keys, strict=True))
-    places = pl.DataFrame(
-        {"group": design.group_W[word_N], "template_id": template_N, "term": word_N}
-    ).cast(pl.String)
-    counts = {0: hits_WT.ravel(), 1: design.runs - hits_WT.ravel()}
-    parts = [
-        places.with_columns(
-            n=pl.Series(n_N), label=pl.lit(1), pred=pl.lit(pred),
-            **{key: pl.lit(value) for key, value in names.items()},
-        )
-        for pred, n_N in counts.items()
-    ]  # fmt: skip
-    types = pl.Schema(schema.WORD_CELLS)
-    return pl.concat(parts).filter(pl.col("n") > 0).select(types.names()).cast(types)
+def counted(design: Words, hits_WRT: np.ndarray, keys: Sequence[str]) -> pl.DataFrame:
+    """Count neutral sentences by run, word and template: the columns of both kinds of cells."""
+    word_N, run_N, template_N = (axis.ravel() for axis in np.indices(hits_WRT.shape))
+    names = {key: pl.lit(value) for key, value in zip(schema.TABLE, keys, strict=True)}
+    places = {"group": design.group_W[word_N], "run_id": run_N, "template_id": template_N,
+              "term": word_N}  # fmt: skip
+    # Neutral sentences that count are called negative, the others neutral.
+    pred = pl.Series(np.where(hits_WRT.ravel(), Label.NEGATIVE, Label.NEUTRAL))
+    return (
+        pl.DataFrame(places)
+        .cast(pl.String)
+        .with_columns(n=pl.lit(1), label=pl.lit(int(Label.NEUTRAL)), pred=pred, **names)
+    )
+
+
+def cells_of(found: pl.DataFrame, kind: pa.Schema) -> pl.DataFrame:
+    """Add up counts by the columns of a kind of cells."""
+    types = pl.Schema(kind)
+    return (
+        found.group_by(types.names()[:-1]).agg(pl.col("n").sum()).select(types.names()).cast(types)
+    )
 
 
 DESIGNS: Final = (
@@ -130,7 +138,7 @@ def null(studies: Studies = 200) -> None:
             p_G = table.estimates(words)["wording"].p_value()
             flagged.append((p_G < 1 - RULES.level).mean())
             survivors += int((false_discovery_control(p_G) <= 1 - RULES.level).any())
-            cells = word_cells(design, hits_NWRT[0], table.keys)
+            cells = cells_of(counted(design, hits_NWRT[0], table.keys), schema.WORD_CELLS)
             found = null_check([table], cells, RULES).filter(scope="wording")
             said.append(found.sort("score")["value"].to_numpy())
         page = np.mean(said, axis=0)
@@ -207,6 +215,41 @@ def styles(studies: Studies = 800) -> None:
         )  # fmt: skip
     tell(rows, "pairs", "clusters", "turned, in 100", "covered", "half width", "significant",
          "p < .05", "stable")  # fmt: skip
+
+
+#: Groups, the sentence without a group, and the one with a neutral word.
+FORMS: Final = (*map(str, range(6)), schema.UNMARKED, schema.PLACEHOLDER)
+
+
+def marked_study(design: Words, random: np.random.Generator, number: int) -> pl.DataFrame:
+    """Count a study of six groups, and of the forms without a group, which have one word."""
+    rates_NW = design.rates(random, 1)
+    rates_NW[:, -2:] = design.rate
+    keys = (str(number), "", "", "p", "", "x")
+    counts = counted(design, design.hits(random, rates_NW)[0], keys)
+    return counts.with_columns(group=pl.col("group").replace(dict(enumerate(FORMS))))
+
+
+@app.command()
+def marked(studies: Studies = 200) -> None:
+    """Count how often intervals of the effect of naming a group hold it; all effects are 0."""
+    rows = []
+    for sd in (0.0, 0.03, 0.08):
+        design = Words("marked", words=(3, 2, 1, 2, 2, 1, 1, 1), sd=sd)
+        random = generator("marked", str(sd))
+        parts = [marked_study(design, random, n) for n in range(studies)]
+        counts = pl.concat(parts)
+        words = cells_of(without_extras(counts), schema.WORD_CELLS)
+        inside = pl.DataFrame({"probe": "p", "attribute": "x", "group": FORMS[:6], "in_mean": True})
+        variances = word_variances(words, RULES.metrics)
+        cells = cells_of(counts, schema.CELLS)
+        found = markedness(cells, inside, variances, RULES, []).filter(score=RATE)
+        for effect in ("marking_effect", "beyond_neutral", "neutral_effect", "gap"):
+            part = found.filter(condition=effect)
+            low, high = part["low"].to_numpy(), part["high"].to_numpy()
+            held, width = ((low <= 0) & (high >= 0)).mean(), (high - low).mean()
+            rows.append((sd, effect, part["scope"][0], held, width / 2))
+    tell(rows, "sd of words", "effect", "scope", "covered", "half width")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from raybias.report.forest import forest_of
 from raybias.report.outs import prediction_files, read_items
 from raybias.report.rendering import Cell, Row, TextTable, rendered, same, slug, table, worded
 from raybias.report.sentences import able, ranked
-from raybias.stats.breakdown import largest
+from raybias.stats.breakdown import NEUTRAL, largest
 from raybias.stats.conclusive import refused
 from raybias.stats.counts import item_counts
 from raybias.stats.intervals import NO_ROWS
@@ -173,11 +173,12 @@ def marked_parts(
 ) -> list[dict[str, Any]]:
     """Arrange the effects of naming groups (`GapAnalysis.marked`), by probe and attribute."""
     effects = estimates.filter(
-        pl.col("condition").is_in(["neutral_effect", *_EFFECTS]), kind=KIND, statistic="difference"
+        pl.col("condition").is_in([NEUTRAL, *_EFFECTS]), kind=KIND, statistic="difference"
     )
     parts = []
     for place, (probe, attribute) in enumerate(wording.probe_order(markedness)):
         part = markedness.filter(probe=probe, attribute=attribute)
+        named = part.filter(pl.col("condition") != NEUTRAL)
         read = readings(part)
         counts = read.group_by("reading").len().sort("len", "reading", descending=[True, False])
         figure = forest_of(
@@ -196,7 +197,7 @@ def marked_parts(
                 "neutral": [*_neutral(part)],
                 "readings": counts.rows(),
                 "redrawn": wording.listed(
-                    [REDRAWN[scope] for scope in part["scope"].unique(maintain_order=True)]
+                    [REDRAWN[scope] for scope in named["scope"].unique(maintain_order=True)]
                 ),
                 "effects": _effects(read, attribute),
                 "figures": [figure] if figure else [],
@@ -256,7 +257,7 @@ def breakdowns(
 
 def _neutral(part: pl.DataFrame) -> Iterator[str]:
     for rate in part["score"].unique(maintain_order=True):
-        rows = part.filter(score=rate, condition="neutral_effect")
+        rows = part.filter(score=rate, condition=NEUTRAL)
         name = f"being {wording.metric(rate).title}"
         begin = f"A neutral word in the group's place changes the rate of {name} by"
         if rows.height == 1:

@@ -10,6 +10,7 @@ Shapes: G groups, R runs, T templates.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,13 +23,26 @@ from raybias.stats.components import ROUNDING, Doubles
 from raybias.stats.counts import without_extras
 from raybias.stats.intervals import from_rows, judged, over_runs, parametric, unrounded
 from raybias.stats.metric import DEFAULT, CountArrays, count_arrays, counted_by
-from raybias.stats.scopes import PLACE, GapTable, by_group, every_scope, members_of, one_scope
+from raybias.stats.scopes import (
+    PLACE,
+    GapTable,
+    WordVariance,
+    by_group,
+    every_scope,
+    members_of,
+    one_scope,
+)
 
 #: Prefixes of `condition`: the gap of a word, and a gap without a template or a word.
 WORD: Final = "word: "
 WITHOUT: Final = "without "
 #: Begins the reason of a gap without one of them that carries it.
 CARRIED: Final = "carried by "
+#: The effect (column `condition`) of a neutral word in the place of a group's.
+NEUTRAL: Final = "neutral_effect"
+#: Why an estimate has no verdict under `wording`.
+NO_WORDS: Final = "no group with two known words"
+_GAP: Final = "gap"
 _RUN: Final = (*RUN_KEYS, "attribute", "score")
 _TABLE: Final = (*TABLE, "score")
 _GROUP: Final = ("probe", "attribute", "group")
@@ -173,6 +187,7 @@ def _word_rates(
 def markedness(
     cells: pl.DataFrame,
     members: pl.DataFrame,
+    words: Mapping[tuple[str, ...], WordVariance],
     rules: Statistics,
     excluded: Sequence[pl.DataFrame],
 ) -> pl.DataFrame:
@@ -181,7 +196,8 @@ def markedness(
     On the templates that have every form in every run: marking_effect is a group's rate minus the
     unmarked rate, neutral_effect the placeholder's rate minus the unmarked one, beyond_neutral a
     group's rate minus the placeholder's; and gap. A group without some of these templates is left
-    out. Words are not resampled: intervals of wording are those of sentences.
+    out. Intervals of `wording` draw the words of the group that is named, and of a gap those of the
+    groups in the mean; neutral words are never drawn.
 
     Gives columns of schema.ESTIMATES under the rules' scope, a row for each effect, which is the
     `condition`; also `in_mean`, `runs`, `templates`, and `sd` over runs.
@@ -197,14 +213,33 @@ def markedness(
         for k in range(len(counts.scores))
         for table in _effects(counts, k, members_of(counts, members))
     ]
-    found = every_scope(_over_runs(effects), effects, {}, rules)
-    chosen = one_scope(found, "sentences" if rules.scope == "wording" else rules.scope)
+    neutral = [table for table in effects if table.condition == NEUTRAL]
+    of_groups = [table for table in effects if table.condition != NEUTRAL]
+    of_sentences = "sentences" if rules.scope == "wording" else rules.scope
+    chosen = pl.concat([
+        one_scope(_every_scope(of_groups, words, rules), rules.scope),
+        one_scope(_every_scope(neutral, {}, rules), of_sentences),
+    ])  # fmt: skip
+    unknown = chosen.filter(pl.col("low").is_null(), scope="wording")
+    reasons = unknown.select(*PLACE, reason=pl.lit(NO_WORDS))
     return (
-        judged(chosen, rules, excluded)
+        judged(chosen, rules, [*excluded, reasons])
         .sort("model", "attribute", "score", "condition", "group", *schema.KEYS[1:])
         .with_columns(statistic=pl.lit("difference"))
         .drop("mde", "equivalent")
     )
+
+
+def _every_scope(
+    effects: Sequence[GapTable], words: Mapping[tuple[str, ...], WordVariance], rules: Statistics
+) -> pl.DataFrame:
+    # What a group is compared with has no words of its own, unless it is the mean of groups.
+    tables = [
+        table if table.condition == _GAP
+        else replace(table, in_mean_G=np.zeros_like(table.in_mean_G))
+        for table in effects
+    ]  # fmt: skip
+    return every_scope(_over_runs(effects), tables, words, rules)
 
 
 def _effects(counts: CountArrays, k: int, member: Mapping[str, bool]) -> Iterator[GapTable]:
@@ -231,9 +266,9 @@ def _effects(counts: CountArrays, k: int, member: Mapping[str, bool]) -> Iterato
     mean = np.mean([rates[group] for group in inside], axis=0) if inside else None
     for effect, groups, base_RT in (
         ("marking_effect", named, unmarked),
-        ("neutral_effect", neutral, unmarked),
+        (NEUTRAL, neutral, unmarked),
         ("beyond_neutral", named, placeholder),
-        ("gap", named, mean),
+        (_GAP, named, mean),
     ):
         if groups and base_RT is not None:
             values_GRT = np.stack([rates[group] - base_RT for group in groups])

@@ -19,7 +19,7 @@ from raybias import schema
 from raybias.schema import RUN_KEYS
 from raybias.stats import sentiment
 from raybias.stats.bootstrap import DrawnScope, Resampled, resampled
-from raybias.stats.breakdown import by_term, markedness
+from raybias.stats.breakdown import NO_WORDS, by_term, markedness
 from raybias.stats.checks import (
     StatisticsWarning,
     check_reference_groups,
@@ -66,7 +66,7 @@ FAMILIES: Final = "families"
 #: Why a gap has no verdict under a scope that was asked for.
 _NOT_DRAWN: Final = {
     "sentences": "templates not known, or one",
-    "wording": "no group with two known words",
+    "wording": NO_WORDS,
 }
 #: Most groups that a warning names.
 _NAMED: Final = 5
@@ -181,7 +181,8 @@ class GapAnalysis:
     @cached_property
     def marked(self) -> pl.DataFrame:
         """Judge what naming a group does: as `breakdown.markedness`."""
-        return markedness(self.counts.cells, self.inside, self.rules, self.excluded)
+        cells, words = self.counts.cells, self.word_variances
+        return markedness(cells, self.inside, words, self.rules, self.excluded)
 
     @cached_property
     def drawn(self) -> Resampled:

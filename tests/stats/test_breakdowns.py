@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
+from scipy import stats as reference
 
 from raybias import schema
 from raybias.measures.prediction_rows import extremes
 from raybias.stats.breakdown import by_template, largest, leave_one_out
 from raybias.stats.counts import composition, count_cells, read_counts
 from raybias.stats.intervals import ONE_RUN
+from raybias.stats.scopes import word_variances
 from support.stats_data import analysed, crossed, gaps, predictions, term_cells, word_cells
 
 EXAMPLES = settings(max_examples=3, deadline=None)
@@ -88,6 +90,49 @@ def test_each_template_has_the_same_weight_and_only_whole_ones_count() -> None:
     seeds = measured(table, reference_groups=chosen, scope="runs")
     assert seeds["low"].null_count() == seeds.height
     assert set(seeds["reason"]) == {ONE_RUN}
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 1000), st.sampled_from([("a", "b"), ("a", "b", "c", "d")]))
+def test_effects_of_groups_draw_their_words_and_neutral_words_are_fixed(
+    seed: int, groups: tuple[str, ...]
+) -> None:
+    table = predictions(seed=seed, models=1, templates=7, groups=groups, terms=True, extras=True)
+    plain = table.filter(~pl.col("group").is_in(schema.EXTRA_GROUPS))
+    cells = word_cells(plain)
+    narrow, wide = (
+        measured(table, words=cells, scope=scope, interval="normal")
+        for scope in ("sentences", "wording")
+    )
+    by = ["score", "condition", "group"]
+    both = narrow.join(wide, on=by, suffix="_wide")
+    assert both.height == narrow.height == wide.height
+    variances = {key[-1]: found for key, found in word_variances(cells).items()}
+    for row in both.iter_rows(named=True):
+        sentences, wording = (
+            ((row[f"high{end}"] - row[f"low{end}"]) / 2 / reference.norm.ppf(0.975)) ** 2
+            for end in ("", "_wide")
+        )
+        if row["condition"] == "neutral_effect":
+            assert (row["scope_wide"], wording) == ("sentences", sentences)
+            continue
+        assert row["scope_wide"] == "wording"
+        if row["condition"] == "gap":
+            continue
+        # No mean of groups is in the effect, so the words are those of one group.
+        words = variances[row["score"]]
+        count = words.words[row["group"]]
+        whole = (words.variance + words.noise) / count
+        expected = max(sentences + words.variance / count, whole)
+        assert wording == pytest.approx(expected, abs=1e-12)
+
+
+def test_without_words_effects_have_no_interval_that_draws_them() -> None:
+    found = measured(predictions(extras=True), scope="wording")
+    named = found.filter(pl.col("condition") != "neutral_effect")
+    assert set(named["reason"]) == {"no group with two known words"}
+    assert named["low"].null_count() == named.height > 0
+    assert found.filter(condition="neutral_effect")["low"].null_count() == 0
 
 
 def test_nothing_to_measure_without_unmarked_sentences() -> None:
