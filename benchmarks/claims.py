@@ -2,13 +2,14 @@
 
 `coverage.py` and `calibrate.py` have the gaps themselves.
 
-    python benchmarks/claims.py marked|null|styles --studies 300
+    python benchmarks/claims.py marked|models|null|styles --studies 300
 
 Shapes: N studies, G groups, W words of all groups, R runs, T templates, M models.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -31,6 +32,7 @@ from raybias.stats.breakdown import markedness
 from raybias.stats.counts import without_extras
 from raybias.stats.intervals import Rules
 from raybias.stats.null_check import null_check
+from raybias.stats.over_models import model_tables, over_models
 from raybias.stats.scopes import word_variances
 
 app = typer.Typer(help=__doc__.partition("\n")[0])
@@ -67,16 +69,28 @@ class Words:
         sd_W = self.sd * np.where(counts_W == 1, self.alone, 1.0)
         return np.asarray(np.clip(self.rate + sd_W * far, 0.01, 0.99))
 
-    def hits(self, random: np.random.Generator, rates_NW: np.ndarray) -> np.ndarray:
-        """Draw which sentences [N, W, R, T] count; runs, templates and their cells vary."""
+    def templates_of(self, random: np.random.Generator, studies: int) -> np.ndarray:
+        """Draw what templates add [N, W, 1, T]: to all, to a group, and to a word."""
+        groups, words, templates = len(self.words), len(self.group_W), self.templates
+        of_group = random.normal(0, 0.2, (studies, groups, 1, templates))[:, self.group_W]
+        of_word = random.normal(0, 0.6, (studies, words, 1, templates))
+        return np.asarray(random.normal(0, 0.3, (studies, 1, 1, templates)) + of_group + of_word)
+
+    def hits(
+        self, random: np.random.Generator, rates_NW: np.ndarray, common: float = 0.0
+    ) -> np.ndarray:
+        """Draw which sentences [N, W, R, T] count; runs, templates and their cells vary.
+
+        Studies, such as models that read the same sentences, have a share of the variance of
+        templates in `common`.
+        """
         studies, words = rates_NW.shape
         group_W, groups = self.group_W, len(self.words)
         fixed = ndtri(rates_NW)[:, :, None, None]
         fixed = fixed + random.normal(0, 0.1, (studies, 1, self.runs, 1))
         fixed = fixed + random.normal(0, 0.06, (studies, groups, self.runs, 1))[:, group_W]
-        fixed = fixed + random.normal(0, 0.3, (studies, 1, 1, self.templates))
-        fixed = fixed + random.normal(0, 0.2, (studies, groups, 1, self.templates))[:, group_W]
-        fixed = fixed + random.normal(0, 0.6, (studies, words, 1, self.templates))
+        fixed = fixed + np.sqrt(1 - common) * self.templates_of(random, studies)
+        fixed = fixed + np.sqrt(common) * self.templates_of(random, 1)
         # The rest of a variance of 1.
         rest = np.sqrt(1 - 0.1**2 - 0.06**2 - 0.3**2 - 0.2**2 - 0.6**2)
         noise = random.standard_normal((studies, words, self.runs, self.templates), np.float32)
@@ -250,6 +264,41 @@ def marked(studies: Studies = 200) -> None:
             held, width = ((low <= 0) & (high >= 0)).mean(), (high - low).mean()
             rows.append((sd, effect, part["scope"][0], held, width / 2))
     tell(rows, "sd of words", "effect", "scope", "covered", "half width")
+
+
+MODELS: Final = 6
+
+
+@app.command()
+def models(studies: Studies = 100) -> None:
+    """Count false findings over six models in which four groups are alike.
+
+    Models share words' rates and half of what templates do.
+    """
+    rows = []
+    for words, sd in ((2, 0.0), (2, 0.03), (2, 0.1), (1, 0.0), (1, 0.1)):
+        design = Words("models", words=(words,) * 4, sd=sd, templates=40, runs=3)
+        random = generator("models", str(words), str(sd))
+        found: dict[str, list[float]] = defaultdict(list)
+        for _ in range(studies):
+            rates_NW = np.repeat(design.rates(random, 1), MODELS, axis=0)
+            hits_NWRT = design.hits(random, rates_NW, common=0.5)
+            items_NWT = np.ones((MODELS, len(design.group_W), design.templates), np.int64)
+            tables = [each for each, _ in WordTables(hits_NWRT, items_NWT, design.group_W).tables()]
+            counts = pl.concat(
+                counted(design, hits, table.keys)
+                for hits, table in zip(hits_NWRT, tables, strict=True)
+            )
+            cells = cells_of(counts, schema.WORD_CELLS)
+            table = over_models([*model_tables(tables)], cells, RULES)
+            ends = table.filter(pl.col("score").str.ends_with("_in_models"))
+            found["some extreme"].append(bool((ends["p"] < 1 - RULES.level).any()))
+            gaps = table.filter(statistic="gap")
+            for (scope,), part in gaps.group_by("scope"):
+                found[str(scope)].append(float((part["p"].to_numpy() < 1 - RULES.level).mean()))
+        heads = ("some extreme", "sentences", "wording", "models", "models, words")
+        rows.append((words, sd, *(np.mean(found[name]) if found[name] else None for name in heads)))
+    tell(rows, "words", "sd of words", *heads)
 
 
 if __name__ == "__main__":

@@ -194,7 +194,8 @@ def _estimate(row: Mapping[str, Any] | None, kind: Kind, shown: Table) -> str:
 
 
 def _cover(kind: Kind, estimates: pl.DataFrame, level: float) -> str:
-    scopes = estimates.filter(pl.col("low").is_not_null(), pl.col("scope") != "models")["scope"]
+    of_models = pl.col("scope").str.starts_with("models")
+    scopes = estimates.filter(pl.col("low").is_not_null(), ~of_models)["scope"]
     names = scopes.unique(maintain_order=True).to_list()
     if kind.redrawn:
         told = [f"{name}: {kind.redrawn.get(name, name)}" for name in names]

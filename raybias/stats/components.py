@@ -219,7 +219,7 @@ def with_words(
     estimate: MeanEstimate,
     words_G: Doubles,
     noise_G: Doubles,
-    freedom: int,
+    freedom: Doubles | float,
     noise_freedom: Doubles | float,
 ) -> MeanEstimate:
     """Add the variance `words_G` [..., G] between means of words, with `noise_G` in it.

@@ -1,13 +1,14 @@
 """Judge claims over models, and the reliability of rankings of groups and of models.
 
 Every model has runs of its own and reads the same templates. The interval of a mean over models
-covers other runs and sentences of these very models, other words too, or other models.
+covers other runs and sentences of these very models, other words too, or other models, with these
+words or with others.
 
 The reliability of a ranking (generalizability coefficient) is v / (v + error variance): v is the
 variance between the ranked, estimated without bias (Brennan 2001, *Generalizability Theory*,
 chapter 2). It is about the correlation of two studies like this one.
 
-Shapes: D draws, G groups, M models, R runs, T templates.
+Shapes: D draws, G groups, M models, R runs, T templates, W words.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ from raybias.stats.scopes import (
     estimates_of_sum,
     word_variances,
 )
+from raybias.stats.word_deals import WordCounts, word_counts
 
-ModelScope = Literal["sentences", "wording", "models"]
+ModelScope = Literal["sentences", "wording", "models", "models, words"]
 #: How often the extremes of groups whose names are exchanged are counted.
 _DRAWS: Final = 999
 _AT_ONCE: Final = 4_000_000
@@ -81,34 +83,60 @@ class ModelTables:
         if words is not None:
             found["wording"] = words.added_to(found["sentences"], self.tables[0])
         found["models"] = self.crossed.estimate()
+        if words is not None:
+            found["models, words"] = words.added_to(found["models"], self.tables[0])
         return found
 
-    def extremes(self) -> dict[str, dict[str, Doubles]]:
+    def extremes(self, words: Sequence[WordCounts]) -> dict[str, dict[str, Doubles]]:
         """Count the models in which each group of the mean is `lowest` and `highest`, and test it.
 
-        `value` [G] are the models, of which groups at the same end share one; `p` is the chance of
-        as many or more if the groups' names were exchanged in every template, alike in all models
-        and runs. NaN for a group that is not in the mean.
+        `value` [G] are the models, of which groups at the same end share one; `p` is the chance
+        that any group is at either end in as many models or more, if groups are alike: if their
+        words are dealt to them, alike in all models and runs, each with all its sentences; without
+        `words`, a count for each model, if their names are exchanged in every template. NaN for a
+        group that is not in the mean.
         """
         in_mean_G = self.tables[0].in_mean_G
-        values_TGM = self.means_GMT[in_mean_G].transpose(2, 0, 1)
-        n_templates, n_groups, _ = values_TGM.shape
-        observed = _ends(values_TGM.mean(axis=0))
-        reached = {end: np.ones(n_groups) for end in observed}
+        observed = _ends(self.means_GMT[in_mean_G].mean(axis=2))
         random = generator("extremes over models", *map(str, self.keys), self.tables[0].score)
-        at_once = max(1, _AT_ONCE // values_TGM.size)
-        for first in range(0, _DRAWS, at_once):
-            draws = min(at_once, _DRAWS - first)
-            order_DTG = random.random((draws, n_templates, n_groups)).argsort(axis=2)
-            drawn_DGM = values_TGM[np.arange(n_templates)[:, None], order_DTG].mean(axis=1)
-            for end, counts_DG in _ends(drawn_DGM).items():
-                reached[end] += (counts_DG >= observed[end] - ROUNDING).sum(axis=0)
+        drawn = self._dealt(words, random) if words else self._exchanged(random)
+        # One test for all groups and both ends (Westfall and Young 1993).
+        most_D = np.concatenate(
+            [np.max([*_ends(each_DGM).values()], axis=(0, 2)) for each_DGM in drawn]
+        )
         found: dict[str, dict[str, Doubles]] = {}
         for end, counts_G in observed.items():
+            reached_G = (most_D >= counts_G[:, None] - ROUNDING).sum(axis=1)
             both_2G = np.full((2, len(in_mean_G)), np.nan)
-            both_2G[:, in_mean_G] = counts_G, reached[end] / (1 + _DRAWS)
+            both_2G[:, in_mean_G] = counts_G, (1 + reached_G) / (1 + _DRAWS)
             found[end] = dict(zip(("value", "p"), both_2G, strict=True))
         return found
+
+    def _exchanged(self, random: np.random.Generator) -> Iterator[Doubles]:
+        """Yield gaps [D, G, M] of groups whose names are exchanged in every template."""
+        values_TGM = self.means_GMT[self.tables[0].in_mean_G].transpose(2, 0, 1)
+        n_templates, n_groups, _ = values_TGM.shape
+        for draws in _steps(values_TGM.size):
+            order_DTG = random.random((draws, n_templates, n_groups)).argsort(axis=2)
+            yield values_TGM[np.arange(n_templates)[:, None], order_DTG].mean(axis=1)
+
+    def _dealt(self, words: Sequence[WordCounts], random: np.random.Generator) -> Iterator[Doubles]:
+        """Yield rates [D, G, M] of groups to which words are dealt."""
+        first = words[0]
+        items_WM, hits_WM = (
+            np.stack([each_WT.sum(axis=1) for each_WT in counts], axis=1)
+            for counts in ([w.items_WT for w in words], [w.hits_WT for w in words])
+        )
+        for draws in _steps(len(first.words_G) * max(items_WM.shape)):
+            dealt_DGW = first.deal(random, draws)
+            yield (dealt_DGW @ hits_WM) / (dealt_DGW @ items_WM)
+
+
+def _steps(size: int) -> Iterator[int]:
+    """Yield how many draws of so many values to make at a time."""
+    at_once = max(1, _AT_ONCE // size)
+    for first in range(0, _DRAWS, at_once):
+        yield min(at_once, _DRAWS - first)
 
 
 def model_tables(tables: Sequence[GapTable]) -> Iterator[ModelTables]:
@@ -143,8 +171,10 @@ def over_models(
     """Judge the mean of every gap over models under each scope, and count its extremes.
 
     Gives columns of schema.ESTIMATES for the model `all`: mean gaps (units are models), and the
-    scores `NAME_lowest_in_models` and `NAME_highest_in_models` of `ModelTables.extremes`.
+    scores `NAME_lowest_in_models` and `NAME_highest_in_models` of `ModelTables.extremes`, under
+    `wording` if the same words are known of all models, and else under `sentences`.
     """
+    counts = word_counts(words, [table for models in together for table in models.tables])
     means: list[dict[str, Any]] = []
     ends: list[dict[str, Any]] = []
     for models in together:
@@ -154,8 +184,11 @@ def over_models(
             low, high = found.interval(rules.level)
             columns = {"value": found.mean, "low": low, "high": high, "p": found.p_value()}
             means += by_group({**names, "statistic": "gap", "scope": scope}, groups, columns)
-        for end, columns in models.extremes().items():
-            named = {**names, "score": f"{score}_{end}_in_models", "statistic": "score"}
+        known = [counts[table.place] for table in models.tables if table.place in counts]
+        same = len(known) == len(models.tables) and len({each.names for each in known}) == 1
+        for end, columns in models.extremes(known if same else []).items():
+            named = {**names, "score": f"{score}_{end}_in_models", "statistic": "score",
+                     "scope": "wording" if same else "sentences"}  # fmt: skip
             ends += by_group(named, groups, columns)
     table = from_rows(means)
     parts = [verdicts(table.filter(scope=scope), rules) for scope in get_args(ModelScope)]

@@ -29,6 +29,8 @@ _WORD: Final = ("group", "word")
 class WordCounts:
     """Counts of one rate for every word of the groups in a mean, over all runs."""
 
+    names: tuple[tuple[str, str], ...]
+    """The group and the word of each of the W."""
     group_W: Places
     """The group of each word; every group has a word, and one has two or more."""
     items_WT: Doubles
@@ -58,17 +60,20 @@ class WordCounts:
         """
         words_G = self.words_G
         several_G = words_G > 1
-        more_G = words_G[several_G] - 1
         between_DG, noise_DG, templates_DG = self._apart(dealt_DGW[:, several_G])
-        freedom = int(more_G.sum())
-        between_D1, noise_D1 = (
-            (each_DG @ more_G)[:, None] / freedom for each_DG in (between_DG, noise_DG)
-        )
-        noise_freedom_D1 = ((templates_DG - 1) @ more_G)[:, None]
+        # Words that are all on one template say nothing of their noise.
+        freedom_DG = np.where(templates_DG > 1, words_G[several_G] - 1, 0)
+        freedom_D1 = freedom_DG.sum(axis=1, keepdims=True)
+        noise_freedom_D1 = (freedom_DG * (templates_DG - 1)).sum(axis=1, keepdims=True)
         share_G = word_shares([*words_G], np.ones(len(words_G), bool))
-        return with_words(
-            estimate, share_G * between_D1, share_G * noise_D1, freedom, noise_freedom_D1
-        )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            between_D1, noise_D1 = (
+                (each_DG * freedom_DG).sum(axis=1, keepdims=True) / freedom_D1
+                for each_DG in (between_DG, noise_DG)
+            )
+            return with_words(
+                estimate, share_G * between_D1, share_G * noise_D1, freedom_D1, noise_freedom_D1
+            )
 
     def _apart(self, dealt_DGW: Doubles) -> tuple[Doubles, Doubles, Doubles]:
         """Compute the variance between words' means, its noise, and the templates [D, G]."""
@@ -125,4 +130,4 @@ def _counts(values: pl.DataFrame, table: GapTable) -> WordCounts | None:
     template_N = places(known["template"], [*table.templates])
     counts = np.zeros((2, words.height, len(table.templates)))
     counts[:, word_N.to_numpy(), template_N] = known.select("n_items", "hits").to_numpy().T
-    return WordCounts(places(words["group"], groups), *counts)
+    return WordCounts((*words.rows(),), places(words["group"], groups), *counts)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import permutations
+
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from raybias.stats.checks import StatisticsWarning
 from raybias.stats.components import mean_squares
 from raybias.stats.over_models import ModelTables, model_tables, reliability
+from raybias.stats.scopes import WordVariance
+from raybias.stats.word_deals import WordCounts
 from support.stats_data import gap_table
 
 #: Standard deviations of a simulated gap between models, templates, runs, and of their cells.
@@ -42,6 +49,74 @@ def test_each_scope_covers_what_it_says_and_no_more(runs: tuple[int, ...]) -> No
     assert ((low < 0) & (high > 0)).mean() < 0.91
 
 
+def test_other_models_with_other_words_are_a_scope_of_their_own() -> None:
+    models, _ = simulated(2000, (5,) * 6)
+    word_sd = 0.05
+    # The two words of a group are the same for all models.
+    of_words_G = np.random.default_rng(3).normal(0, word_sd / np.sqrt(2), 2000)
+    tables = tuple(
+        replace(table, values_GRT=table.values_GRT + of_words_G[:, None, None])
+        for table in models.tables
+    )
+    counts = dict.fromkeys(tables[0].groups, 2)
+    words = WordVariance(word_sd**2, 0.0, 40, 40.0, counts)
+    found = ModelTables(tables).estimates(words)
+    held = {}
+    for scope, estimate in found.items():
+        low, high = estimate.interval(0.95)
+        held[scope] = ((low < 0) & (high > 0)).mean()
+    assert held["models, words"] == pytest.approx(0.95, abs=0.02)
+    assert held["models"] < 0.8
+
+
+@given(seed=st.integers(0, 1000), models=st.integers(2, 5))
+@settings(max_examples=10, deadline=None)
+def test_an_extreme_is_tested_among_all_deals_of_words_groups_and_ends(
+    seed: int, models: int
+) -> None:
+    """Against every deal of six words to three groups of two."""
+    random = np.random.default_rng(seed)
+    hits_MWT = random.integers(0, 5, (models, 6, 4)).astype(float)
+    items_WT, group_W = np.full((6, 4), 4.0), np.repeat(np.arange(3), 2)
+    counts = [WordCounts((), group_W, items_WT, hits_WT) for hits_WT in hits_MWT]
+    rates_MGT = hits_MWT.reshape(models, 3, 2, 4).mean(axis=2) / 4
+    tables = [
+        gap_table((rates_GT - rates_GT.mean(axis=0))[:, None], model=f"m{m}")
+        for m, rates_GT in enumerate(rates_MGT)
+    ]
+    found = ModelTables(tuple(tables)).extremes(counts)
+    means_MW = hits_MWT.mean(axis=2)
+    most = []
+    for order in permutations(range(6)):
+        if any(order[first] > order[first + 1] for first in (0, 2, 4)):
+            continue
+        gaps_MG = means_MW[:, order].reshape(models, 3, 2).mean(axis=2)
+        counts_G = [
+            sum((end == gaps_G[g]) / (gaps_G == end).sum()
+                for gaps_G in gaps_MG for end in (at(gaps_G),) if np.ptp(gaps_G))
+            for at in (np.min, np.max) for g in range(3)
+        ]  # fmt: skip
+        most.append(max(counts_G))
+    for end in ("lowest", "highest"):
+        for value, p in zip(found[end]["value"], found[end]["p"], strict=True):
+            exact = np.mean(np.array(most) >= value - 1e-9)
+            assert p == pytest.approx(exact, abs=0.06)
+
+
+def test_names_exchanged_in_sentences_are_tested_for_all_groups_and_ends() -> None:
+    """Groups that are alike: some group at some end is at most one time of twenty significant."""
+    random = np.random.default_rng(0)
+    some = []
+    for _ in range(150):
+        tables = []
+        for m in range(5):
+            values = random.normal(0, 1, (4, 1, 12))
+            tables.append(gap_table(values - values.mean(axis=0), model=f"m{m}"))
+        found = ModelTables(tuple(tables)).extremes([])
+        some.append(min(found[end]["p"].min() for end in found) <= 0.05)
+    assert np.mean(some) <= 0.1
+
+
 def test_models_with_as_many_runs_are_one_balanced_table() -> None:
     models, _ = simulated(3, (4, 4, 4))
     values_GMRT = np.stack([table.values_GRT for table in models.tables], axis=1)
@@ -62,7 +137,7 @@ def test_equal_extremes_share_a_model() -> None:
         for m, gaps_G in enumerate(gaps_MG)
     ]
     (models,) = model_tables(tables)
-    found = models.extremes()
+    found = models.extremes([])
     np.testing.assert_allclose(found["lowest"]["value"], [2.5, 0.5, 0])
     np.testing.assert_allclose(found["highest"]["value"], [0, 1, 2])
     assert found["lowest"]["p"][2] == 1

@@ -314,6 +314,7 @@ PREDICTIONS: Final = kind(
             FAMILIES: "seeds and families of templates are redrawn",
             f"{FAMILIES}, words": "seeds, families of templates and words for groups are redrawn",
             "models": "models and sentences are redrawn",
+            "models, words": "models, sentences and words for the groups are redrawn",
         },
         defined=_defined,
         digits=3,
