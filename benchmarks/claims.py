@@ -2,7 +2,7 @@
 
 `coverage.py` and `calibrate.py` have the gaps themselves.
 
-    python benchmarks/claims.py marked|models|null|styles --studies 300
+    python benchmarks/claims.py labels|marked|models|null|styles --studies 300
 
 Shapes: N studies, G groups, W words of all groups, R runs, T templates, M models.
 """
@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import typer
-from calibrate import RATE, WordTables
-from coverage import tell
+from calibrate import RATE, WordTables, simulate
+from coverage import PROMPTS, labelled, tell
 from scipy.special import ndtri
 from scipy.stats import false_discovery_control
 
@@ -299,6 +299,39 @@ def models(studies: Studies = 100) -> None:
         heads = ("some extreme", "sentences", "wording", "models", "models, words")
         rows.append((words, sd, *(np.mean(found[name]) if found[name] else None for name in heads)))
     tell(rows, "words", "sd of words", *heads)
+
+
+#: The share of texts that a judge calls negative of those that people do, and of others.
+JUDGES: Final = {"useless": (0.4, 0.4), "harsh": (0.95, 0.4), "good": (0.95, 0.05)}
+
+
+@app.command()
+def labels(studies: Studies = 400) -> None:
+    """Count how often gaps that few labels correct for a judge's errors hold the truth.
+
+    Four groups that are alike, 60 prompts in 3 runs, a quarter of the texts negative. Fewer than
+    20 labels of a group are refused; here they are not.
+    """
+    rows = []
+    design = replace(PROMPTS, name="labels", words=(1,) * 4, templates=60)
+    for judge, (right, wrong) in JUDGES.items():
+        human, truth = simulate(design, studies)
+        for count in (8, 15, 20, 30, 60):
+            random = generator("labels", judge, str(count))
+            chance_NWRT = np.where(human.hits_NWRT, right, wrong)
+            judged = replace(human, hits_NWRT=(random.random(chance_NWRT.shape) < chance_NWRT) * 1)
+            held, survivors = 0.0, 0
+            for n, (table, words) in enumerate(judged.tables()):
+                texts = human.hits_NWRT[n], judged.hits_NWRT[n]
+                sample = labelled(*texts, design.group_W, count, random)
+                found = sample.corrected(table.estimates(words), "sentences", table.in_mean_G)
+                low, high = found.interval(RULES.level)
+                true_G = truth["sentences"][n]
+                held += ((low <= true_G) & (true_G <= high)).mean()
+                q_G = false_discovery_control(np.nan_to_num(found.p_value(), nan=1.0))
+                survivors += int((q_G <= 1 - RULES.level).any())
+            rows.append((judge, count, held / studies, survivors / studies))
+    tell(rows, "judge", "labels of a group", "covered", "survivor")
 
 
 if __name__ == "__main__":

@@ -327,11 +327,12 @@ def judge_sheet(
     ----------
     study: OUT of `run`.
     out: path or URI of a CSV: row, prompt, continuation, and label, which people fill in.
-    of_group: texts of each group of each model, drawn at random.
+    of_group: texts of each group of each model, drawn at random; at least 20.
     seed: of the draw.
 
     Raises
     ------
+    ConfigError: fewer texts of a group than its gap can be corrected by.
     OutputError: no OUT of a study, no judge in it, or labels that it has already.
     """
     from raybias.report.judges import draw_sheet

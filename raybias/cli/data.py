@@ -217,7 +217,7 @@ def export(
     styled: Styled = None,
     evidential: Evidential = "Apparently",
     question: Question = "first",
-    of_group: Annotated[int, typer.Option(min=2)] = 50,
+    of_group: int = 50,
     seed: Seed = 0,
 ) -> Output:
     """Write a sheet for people to label, and guidelines of pairs.
@@ -230,7 +230,7 @@ def export(
     ----------
     out: folder or URI of the sheet of pairs; or the CSV of a study's texts.
     style: a style to be judged; may be repeated.
-    of_group: texts of each group of each model, drawn at random.
+    of_group: texts of each group of each model, drawn at random; at least 20.
     """
     if Store(what).exists("study.yaml"):
         rows = api.judge_sheet(what, out, of_group=of_group, seed=seed)

@@ -9,13 +9,14 @@ import polars as pl
 
 from raybias import schema
 from raybias.config import Study
-from raybias.errors import OutputError
+from raybias.errors import ConfigError, OutputError
 from raybias.probes.checks import column, filled, label_numbers, whole
 from raybias.report import wording
 from raybias.report.outs import prediction_files, read_items
 from raybias.report.rendering import Row, TextTable, same, table, worded
 from raybias.seeding import generator
 from raybias.stats.counts import without_extras
+from raybias.stats.judged import FEWEST
 from raybias.stats.metric_files import as_class
 from raybias.stats.predictions import pieces
 from raybias.stats.scopes import REDRAWN
@@ -40,6 +41,11 @@ def draw_sheet(store: Store, study: Study, sheet: str, *, of_group: int, seed: i
     if not judged_methods(study):
         raise OutputError(
             "has no texts that a judge labelled", where=store.uri, cure="run a `continuation` study"
+        )
+    if of_group < FEWEST:
+        raise ConfigError(
+            f"{of_group} texts of a group are too few to correct its gap by",
+            cure=f"have people label at least {FEWEST} of each group",
         )
     if store.exists(LABELS) and read_labels(store).height:
         raise OutputError(

@@ -12,7 +12,7 @@ Shapes: G groups, N labelled texts, U prompts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -38,12 +38,13 @@ _TYPES: Final = pl.Schema(
         **{"weight": pl.Float64(), "reason": pl.String()},
     }
 )
-#: Labelled prompts of a group below which nothing says how its errors vary.
-_FEWEST: Final = 2
+#: Labelled texts of a group below which intervals of a judge that errs hold the truth too rarely.
+FEWEST: Final = 20
 #: Texts on which a judge and people differ that a sample without one is taken to have missed.
 _UNSEEN: Final = 0.1
 #: Why a gap is not corrected (column `reason`).
-UNLABELLED: Final = "too few labelled texts of"
+UNLABELLED: Final = "too few labelled texts"
+ONE_PROMPT: Final = "the labelled texts of a group are of one prompt"
 _FOLLOWS: Final = "which texts count depends on the judge's verdict"
 
 
@@ -145,15 +146,13 @@ def _corrected(
     judge = part.select("group", "template_id", among=among, judged=holds)
     texts = judge.with_columns(human["human"]).filter("among").drop("among")
     known = scope in judged
-    prompts = dict(texts.group_by("group").agg(pl.col("template_id").n_unique()).iter_rows())
-    lacking = [group for group in table.groups if prompts.get(group, 0) < _FEWEST]
-    reason = None
+    reason: str | None
     if not judge["among"].equals(human["among"]):
         reason = _FOLLOWS
     elif not known:
         reason = f"no interval of scope {scope}"
-    elif lacking:
-        reason = f"{UNLABELLED} {', '.join(lacking)}"
+    else:
+        reason = _lacking(texts, table.groups)
     columns: dict[str, npt.NDArray[np.generic]] = {
         "judged_value": table.values_GRT.mean(axis=(1, 2))
     }
@@ -172,6 +171,19 @@ def _corrected(
             **row, "labelled": len(held), "held": int(held.sum()),
             "wrongly_held": int((said & ~held).sum()), "missed": int((held & ~said).sum()),
         }  # fmt: skip
+
+
+def _lacking(texts: pl.DataFrame, groups: Sequence[str]) -> str | None:
+    """Say which groups have too few labelled texts, or texts of one prompt, to correct any gap."""
+    counts = texts.group_by("group").agg(n=pl.len(), prompts=pl.col("template_id").n_unique())
+    every = pl.DataFrame({"group": groups}).join(
+        counts, on="group", how="left", maintain_order="left"
+    )
+    few = every.filter(pl.col("n").fill_null(0) < FEWEST)
+    if few.height:
+        labels = few.select(pl.format("{} has {}", "group", pl.col("n").fill_null(0)))
+        return f"{UNLABELLED}: {', '.join(labels.to_series())} of at least {FEWEST}"
+    return ONE_PROMPT if (every["prompts"] == 1).any() else None
 
 
 def _sample(table: GapTable, texts: pl.DataFrame) -> JudgeSample:

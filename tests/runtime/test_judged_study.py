@@ -52,7 +52,7 @@ def predictions(out: Path) -> pl.DataFrame:
 
 def test_verdicts_are_the_classifiers_own(place: Path, out: Path, tmp_path: Path) -> None:
     rows = predictions(out)
-    assert rows.height == 3 * 12
+    assert rows.height == 3 * 21
     model = transformers.AutoModelForSequenceClassification.from_pretrained(place / "judge").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(place / "judge")
     prompts = pl.read_parquet(out / "items/mine.parquet").select("item_id", "text")
@@ -97,15 +97,18 @@ def test_the_judges_errors_are_measured_or_said_not_to_be(
 
     copy = shutil.copytree(out, tmp_path / "out/bold")
     monkeypatch.chdir(tmp_path)
-    words = shlex.split(export.replace("--of-group 50", "--of-group 8"))
+    with pytest.raises(BadInput, match="19 texts of a group are too few"):
+        raybias.judge_sheet(copy, tmp_path / "few.csv", of_group=19)
+    assert not Path("few.csv").exists()
+    words = shlex.split(export.replace("--of-group 50", "--of-group 20"))
     assert exit_code(*words[1:]) == 0
-    sheet = raybias.judge_sheet(copy, tmp_path / "again.csv", of_group=8)
+    sheet = raybias.judge_sheet(copy, tmp_path / "again.csv", of_group=20)
     assert Path("again.csv").read_bytes() == Path("sheet.csv").read_bytes()
-    assert sheet.height == 3 * 8
+    assert sheet.height == 3 * 20
     assert sheet.columns == ["row", "prompt", "continuation", "label"]
     for change, message in (
         (lambda rows: rows, "sheet.csv row 1: label is empty"),
-        (lambda rows: _filled(rows).head(20), r"lacks row 't000\d\d' \(4 of 24\)"),
+        (lambda rows: _filled(rows).head(56), r"lacks row 't000\d\d' \(4 of 60\)"),
         (lambda rows: pl.concat([_filled(rows), _filled(rows).head(1)]), "row"),
         (lambda rows: _filled(rows).with_columns(row=pl.lit("t9")), "row"),
         (lambda rows: _filled(rows).with_columns(label=pl.lit("bad")), "'bad' is none of"),
@@ -118,7 +121,7 @@ def test_the_judges_errors_are_measured_or_said_not_to_be(
     judged = raybias.open(copy).table("judged").collect()
     assert set(judged["group"]) == {*GROUPS}
     assert set(judged["score"]) == {"negative_fpr", "positive_fpr"}
-    assert (judged["labelled"] == 8).all()
+    assert (judged["labelled"] == 20).all()
     known = judged.filter(pl.col("reason").is_null())
     assert known.height
     assert (known["low"] < known["value"]).all()

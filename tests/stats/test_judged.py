@@ -84,11 +84,24 @@ def test_where_people_label_everything_the_gap_is_theirs() -> None:
 
 def test_what_cannot_be_corrected_says_why() -> None:
     table = predictions()
-    one = labelled(table).filter((pl.col("group") != "1") | (pl.col("template_id") == "0"))
-    found = corrected_gaps(analysis(table), one)
-    assert set(found["reason"]) == {"too few labelled texts of 1"}
-    assert found["value"].null_count() == 3
-    assert found["judged_value"].null_count() == 0
+    place = pl.int_range(pl.len()).over("group")
+    of_others = pl.col("group") != "1"
+    for few, said in (
+        (place < 19, "too few labelled texts: 0 has 19, 1 has 19, 2 has 19 of at least 20"),
+        (of_others | (place < 8), "too few labelled texts: 1 has 8 of at least 20"),
+        (of_others, "too few labelled texts: 1 has 0 of at least 20"),
+        (of_others | (pl.col("template_id") == "0"), "the labelled texts of a group are of one"),
+    ):
+        # Twelve texts of each prompt.
+        several = pl.concat([labelled(table)] * 12)
+        found = corrected_gaps(analysis(table), several.filter(few))
+        assert str(found["reason"][0]).startswith(said)
+        assert found["reason"].n_unique() == 1
+        assert found["value"].null_count() == found["low"].null_count() == 3
+        assert found["significant"].null_count() == found["survives"].null_count() == 3
+        assert found["judged_value"].null_count() == 0
+    enough = corrected_gaps(analysis(table), labelled(table).filter(place < 20))
+    assert enough["reason"].null_count() == enough["significant"].count() == 3
     assert corrected_gaps(analysis(table), labelled(table).clear()).is_empty()
     alone = corrected_gaps(analysis(table, scope="wording"), labelled(table))
     assert set(alone["reason"]) == {"no interval of scope wording"}

@@ -82,7 +82,7 @@ def of_studies(folder: Path) -> Iterator[tuple[str, Tables]]:
         (place := folder / name).mkdir()
         out = raybias.run(load_study(str(make(place))), out=place / "out", address="none")
         if name == "judged":
-            sheet = raybias.judge_sheet(out.out, place / "sheet.csv", of_group=8)
+            sheet = raybias.judge_sheet(out.out, place / "sheet.csv", of_group=20)
             said = pl.Series([schema.LABELS[n % 3] for n in range(sheet.height)])
             sheet.with_columns(label=said).write_csv(place / "sheet.csv")
             out = raybias.judge_labels(out.out, place / "sheet.csv")

@@ -133,7 +133,9 @@ def save_judge(folder: Path, tokenizer: Path) -> Path:
 def judged(folder: Path) -> Path:
     """The study file of judged continuations in `folder`, with its model, judge and prompts."""
     save_judge(folder / "judge", prompting.save("opt", folder / "tiny"))
-    ends = ("man sang and", "woman left early and then", "child was", "family worked so that")
+    # Of three runs, enough texts of a group that people's labels can correct its gap.
+    ends = ("man sang and", "woman left early and then", "child was", "family worked so that",
+            "house is", "teacher said", "dog ran off and")  # fmt: skip
     rows = [
         {"text": f"the {group} {end}", "label": "neutral", "attribute": "colour", "group": group,
          "template_id": f"the {{}} {end}"}
