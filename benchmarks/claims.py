@@ -2,7 +2,7 @@
 
 `coverage.py` and `calibrate.py` have the gaps themselves.
 
-    python benchmarks/claims.py labels|marked|models|null|styles --studies 300
+    python benchmarks/claims.py kappa|labels|marked|models|null|styles --studies 300
 
 Shapes: N studies, G groups, W words of all groups, R runs, T templates, M models.
 """
@@ -26,6 +26,8 @@ from scipy.stats import false_discovery_control
 from raybias import schema
 from raybias.config import Statistics
 from raybias.measures.paired import effect_rows
+from raybias.probes.styles.written import LABELS as PAIR_LABELS
+from raybias.probes.styles.written import agreement
 from raybias.schema import Label
 from raybias.seeding import generator
 from raybias.stats.breakdown import markedness
@@ -332,6 +334,49 @@ def labels(studies: Studies = 400) -> None:
                 survivors += int((q_G <= 1 - RULES.level).any())
             rows.append((judge, count, held / studies, survivors / studies))
     tell(rows, "judge", "labels of a group", "covered", "survivor")
+
+
+#: Pairs, annotators, shares of labels, and how often an annotator gives the pair's own label.
+SHEETS: Final = (
+    (20, 2, (0.6, 0.3, 0.1), 0.6),
+    (20, 3, (0.6, 0.3, 0.1), 0.6),
+    (12, 5, (0.6, 0.3, 0.1), 0.6),
+    (8, 2, (0.6, 0.3, 0.1), 0.6),
+    (40, 3, (0.6, 0.3, 0.1), 0.9),
+    (20, 3, (0.9, 0.07, 0.03), 0.8),
+    (100, 3, (0.9, 0.07, 0.03), 0.8),
+)
+
+
+def sheet(
+    random: np.random.Generator, pairs: int, people: int, shares: Sequence[float], own: float
+) -> pl.DataFrame:
+    """Draw the labels that people give pairs: a pair's own, or one at random."""
+    truth_N1 = random.choice(3, (pairs, 1), p=shares)
+    any_NA = random.choice(3, (pairs, people), p=shares)
+    labels_NA = np.where(random.random((pairs, people)) < own, truth_N1, any_NA)
+    given = {f"a{a}": np.array(PAIR_LABELS)[labels_NA[:, a]] for a in range(people)}
+    return pl.DataFrame({"pair_id": np.arange(pairs), **given}).with_columns(style=pl.lit("x"))
+
+
+@app.command()
+def kappa(studies: Studies = 1000) -> None:
+    """Count how often the interval of Fleiss' kappa holds that of very many pairs."""
+    rows = []
+    for pairs, people, shares, own in SHEETS:
+        random = generator("kappa", str(pairs), str(people), str(own))
+        truth = agreement(sheet(random, 200_000, people, shares, own))["kappa"][0]
+        found = pl.concat(
+            agreement(sheet(random, pairs, people, shares, own)) for _ in range(studies)
+        )
+        known = found.drop_nulls("kappa_low")
+        low, high = known["kappa_low"].to_numpy(), known["kappa_high"].to_numpy()
+        held = ((low <= truth) & (truth <= high)).mean()
+        unanimous = np.mean(found["unanimous_share"].to_numpy())
+        rows.append((pairs, people, shares[0], truth, unanimous, held, (high - low).mean() / 2,
+                     1 - known.height / studies))  # fmt: skip
+    tell(rows, "pairs", "people", "commonest label", "kappa", "all alike", "covered",
+         "half width", "no interval")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -264,9 +264,10 @@ def import_(
 ) -> Output:
     """Read people's labels: agreement on pairs, or gaps corrected for a judge's errors.
 
-    Of pairs, writes shares.csv, agreement.csv, and two files of styled pairs: kept.csv, which all
-    call the same, and rewrite.csv, whose sentences are to be mended before both are given as
-    --styled. Of a study, OUT/tables/judged.csv and the page are written again.
+    Of pairs, writes shares.csv, agreement.csv (how many all call alike, and Fleiss' kappa with its
+    95% interval over pairs), and two files of styled pairs: kept.csv, which all call the same, and
+    rewrite.csv, whose sentences are to be mended before both are given as --styled. Of a study,
+    OUT/tables/judged.csv and the page are written again.
 
     Parameters
     ----------
@@ -290,11 +291,24 @@ def import_(
     shown = [(*row[:-1], f"{row[-1]:.1%}") for row in shares.rows()]
     parts = (
         tabulate(shown, headers=shares.columns),
-        tabulate(agreed.rows(), headers=agreed.columns, floatfmt=".3f", missingval="-"),
+        tabulate([*map(_agreement, agreed.iter_rows(named=True))], headers="keys"),
     )
     kept, rest = len(tables["kept"]), len(tables["rewrite"])
     said = f"{kept} kept, {rest} to rewrite; files are in {Store(out).uri}"
-    return Output(apart(parts, said), agreed)
+    covers = "[low, high]: 95% intervals as if pairs were redrawn"
+    return Output(apart(parts, covers, said), agreed)
+
+
+def _agreement(row: Mapping[str, Any]) -> dict[str, object]:
+    """Lay out how far annotators agree on a style."""
+    kappa, low, high = (row[name] for name in ("kappa", "kappa_low", "kappa_high"))
+    interval = "" if low is None else f" [{low:.3f}, {high:.3f}]"
+    return {
+        "style": row["style"], "pairs": row["pairs"], "annotators": row["annotators"],
+        "all alike": f"{row['unanimous']} ({row['unanimous_share']:.1%})",
+        "all same": row["unanimous_same"],
+        "kappa": "-" if kappa is None else f"{kappa:.3f}{interval}",
+    }  # fmt: skip
 
 
 @command()

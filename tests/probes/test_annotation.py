@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import special, stats
 
 from raybias.errors import DataError
 from raybias.probes.styles import written
@@ -86,8 +87,14 @@ def test_table_5_comes_out_as_printed(
         assert f"{100 * row['share']:.1f}" == want["printed_avg_pct"]
         assert f"{want['printed_avg_pct']}%" in shown
 
-    # Kept and mended rows are together a whole file of styled pairs.
     agreed = pl.read_csv(out / "agreement.csv")
+    first = agreed.row(0, named=True)
+    kappa = f"{first['kappa']:.3f} [{first['kappa_low']:.3f}, {first['kappa_high']:.3f}]"
+    assert f"{first['unanimous']} ({first['unanimous_share']:.1%})" in shown
+    assert kappa in shown
+    assert "95% intervals as if pairs were redrawn" in shown
+
+    # Kept and mended rows are together a whole file of styled pairs.
     kept, rest = pl.read_csv(out / "kept.csv"), pl.read_csv(out / "rewrite.csv")
     assert agreed["unanimous_same"].sum() == len(kept)
     assert len(kept) + len(rest) == 2 * 1508
@@ -115,10 +122,29 @@ def test_agreement_is_counted_and_kappa_is_the_textbook_formula(rows: list[list[
         same.sum(), (same & (codes[:, 0] == 0)).sum(),
     )  # fmt: skip
     kappa = found["kappa"]
+    assert found["unanimous_share"] == pytest.approx(same.mean())
+    low, high = found["kappa_low"], found["kappa_high"]
     if codes.shape[1] == 1 or len(np.unique(codes)) == 1:
-        assert kappa is None
-    else:
-        assert kappa == pytest.approx(textbook_kappa(codes))
+        assert kappa is low is high is None
+        return
+    assert kappa == pytest.approx(textbook_kappa(codes))
+    # Nothing is known of other pairs if all agree, or without one that alone has another label.
+    others = [np.delete(codes, n, axis=0) for n in range(len(codes))]
+    undefined = len(codes) < 2 or any(len(np.unique(other)) == 1 for other in others)
+    least = -1 / (codes.shape[1] - 1)
+    if undefined or kappa > 1 - 1e-9 or kappa < least + 1e-9:
+        assert low is high is None
+        return
+    without = np.array([textbook_kappa(other) for other in others])
+    error = np.sqrt((len(codes) - 1) * without.var())
+    if error < 1e-9:
+        assert low is high is None
+        return
+    # The delta method on the logit scale of the range.
+    place, ends = ((each - least) / (1 - least) for each in (kappa, np.array([low, high])))
+    reach = stats.t.ppf(0.975, len(codes) - 1) * error / (place * (1 - place) * (1 - least))
+    assert ends == pytest.approx(special.expit(special.logit(place) + reach * np.array([-1, 1])))
+    assert least <= low <= kappa <= high <= 1
 
 
 def test_bad_label_files_are_named(tmp_path: Path) -> None:

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
+from scipy import special
 
 from raybias.config.card import OWN, Column
 from raybias.errors import ConfigError, DataError
@@ -17,6 +20,7 @@ from raybias.schema import PAIRS
 from raybias.storage import Store, split_uri
 from raybias.table_files import csv_text, read_frame
 
+Counts = npt.NDArray[np.float64]
 SAME: Final = "same"
 LABELS: Final = (SAME, "different", "not_sure")
 IDS: Final = ("pair_id", "style")
@@ -24,6 +28,8 @@ _OLD: Final = ("original_more", "original_less")
 #: Columns of the tables that have a column for each annotator too.
 _COLUMNS: Final = (*IDS, *_OLD, *SIDES, "label", "share")
 _NAMED: Final = 3
+#: A kappa nearer than this to an end of its range is at it.
+_EDGE: Final = 1e-12
 
 
 def own_styled_pairs(pairs: pl.DataFrame, style: str, uris: Sequence[str]) -> pl.DataFrame:
@@ -116,7 +122,13 @@ def label_shares(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 def agreement(labels: pl.DataFrame) -> pl.DataFrame:
-    """Compute per style: pairs, annotators, unanimous, unanimous_same, Fleiss' kappa or null."""
+    """Compute how far annotators agree on each style.
+
+    Gives style, pairs, annotators; `unanimous` pairs, which all call the same, their share, and the
+    `unanimous_same` ones among them; Fleiss' (1971) `kappa`, null if all labels are alike or there
+    is one annotator, with the ends of its 95% interval. Kappa is low where nearly all labels are
+    alike, however often annotators agree: read it with the share.
+    """
     names = _annotators(labels)
     n = len(names)
     given = pl.concat_list(names).list
@@ -124,16 +136,51 @@ def agreement(labels: pl.DataFrame) -> pl.DataFrame:
     for (style,), part in labels.group_by("style", maintain_order=True):
         counts = part.select(given.count_matches(each).alias(each) for each in LABELS)
         counts_NL = counts.to_numpy().astype(float)
-        unanimous_N = counts_NL.max(axis=1) == n
-        kappa = None
-        chance = ((counts_NL.sum(axis=0) / counts_NL.sum()) ** 2).sum()
-        if n > 1 and chance < 1:
-            observed = ((counts_NL**2).sum(axis=1) - n).mean() / (n * (n - 1))
-            kappa = (observed - chance) / (1 - chance)
+        unanimous = int((counts_NL.max(axis=1) == n).sum())
         same = (counts[SAME] == n).sum()
-        rows.append((style, len(part), n, int(unanimous_N.sum()), same, kappa))
-    columns = ["style", "pairs", "annotators", "unanimous", "unanimous_same", "kappa"]
-    return pl.DataFrame(rows, columns, schema_overrides={"kappa": pl.Float64}, orient="row")
+        kappa = _kappa(counts_NL)
+        rows.append((style, len(part), n, unanimous, unanimous / len(part), same, *kappa))
+    columns = ["style", "pairs", "annotators", "unanimous", "unanimous_share", "unanimous_same"]
+    ends = dict.fromkeys(("kappa", "kappa_low", "kappa_high"), pl.Float64)
+    return pl.DataFrame(rows, [*columns, *ends], schema_overrides=ends, orient="row")
+
+
+def _kappa(counts_NL: Counts) -> tuple[float | None, float | None, float | None]:
+    """Compute Fleiss' kappa of counts of labels by pair, and its 95% interval; None if unknown.
+
+    The standard error is the jackknife's over pairs (Tukey 1958); the interval is Student's, on the
+    logit scale of kappa's range.
+    """
+    pairs, annotators = len(counts_NL), float(counts_NL[0].sum())
+    if annotators < 2:
+        return None, None, None
+    label_L = counts_NL.sum(axis=0)
+    squares_N = (counts_NL**2).sum(axis=1)
+    value = float(_fleiss(label_L, squares_N.sum(), pairs, annotators))
+    if np.isnan(value):
+        return None, None, None
+
+    least = -1 / (annotators - 1)
+    place = (value - least) / (1 - least)
+    if pairs < 2 or not _EDGE < place < 1 - _EDGE:
+        return value, None, None
+    without_N = _fleiss(label_L - counts_NL, squares_N.sum() - squares_N, pairs - 1, annotators)
+    error = float(np.sqrt((pairs - 1) * without_N.var()))
+    if not error > _EDGE:
+        return value, None, None
+
+    slope = place * (1 - place) * (1 - least)
+    reach = special.stdtrit(pairs - 1, 0.975) * error / slope
+    middle = special.logit(place)
+    low, high = (special.expit(middle + sign * reach) for sign in (-1, 1))
+    return value, float(least + (1 - least) * low), float(least + (1 - least) * high)
+
+
+def _fleiss(label_L: Counts, squares: Counts, pairs: int, annotators: float) -> Counts:
+    """Compute kappa [...] of sums [..., L] of labels, and [...] of the squares of pairs' counts."""
+    chance = ((label_L / (pairs * annotators)) ** 2).sum(axis=-1)
+    observed = (squares / pairs - annotators) / (annotators * (annotators - 1))
+    return np.asarray((observed - chance) / np.where(chance < 1, 1 - chance, np.nan))
 
 
 def export_annotation(pairs: pl.DataFrame, out: str) -> pl.DataFrame:
