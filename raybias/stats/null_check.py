@@ -47,7 +47,7 @@ def null_check(tables: Sequence[GapTable], words: pl.DataFrame, rules: Statistic
     `words` are schema.WORD_CELLS. Gives columns of schema.ESTIMATES for each scope: the scores
     `meaningless_flagged`, the share of gaps that are called significant, and
     `meaningless_with_survivor`, the share of studies in which one survives the correction; of how
-    many gaps (n) and shuffles (units).
+    many gaps (n) and shuffles (units). Each table is a family of the correction, as in `verdicts`.
     """
     p_values: dict[str, list[Doubles]] = defaultdict(list)
     # What is drawn in place of the other intervals draws no words.
@@ -62,9 +62,11 @@ def null_check(tables: Sequence[GapTable], words: pl.DataFrame, rules: Statistic
     rows: list[dict[str, Any]] = []
     expected = 1 - rules.level
     for rule in (scope for scope in SCOPES if scope in p_values):
-        p_SN = np.nan_to_num(np.concatenate(p_values[rule], axis=1), nan=1.0)
-        tests = stats.false_discovery_control(p_SN, axis=1) if rules.adjust != "none" else p_SN
-        survivor_S = (tests <= expected).any(axis=1)
+        families = [np.nan_to_num(p_SG, nan=1.0) for p_SG in p_values[rule]]
+        p_SN = np.concatenate(families, axis=1)
+        if rules.adjust != "none":
+            families = [stats.false_discovery_control(p_SG, axis=1) for p_SG in families]
+        survivor_S = np.any([(q_SG <= expected).any(axis=1) for q_SG in families], axis=0)
         rows += [
             {"model": ALL, "group": ALL, "score": f"meaningless_{name}", "statistic": "rate",
              "scope": rule, "value": float(found.mean()), "n": p_SN.shape[1], "units": SHUFFLES,

@@ -356,8 +356,12 @@ def _words_apart(several: pl.DataFrame) -> pl.DataFrame:
         mean=mean, part=(pl.col("value") - mean) * pl.col("templates") / seen
     )
     means = parts.unique(word, maintain_order=True).group_by(_GROUP)
+    # Words that lack a template have a part of 0 there. Squares of differences, and not a
+    # difference of squares, so that parts that are equal leave nothing.
+    mean_part = pl.col("part").sum() / n
+    lacking = (n - pl.len()) * mean_part**2
     cells = parts.group_by(*_GROUP, "template", maintain_order=True).agg(
-        n, t, spread=(pl.col("part") ** 2).sum() - pl.col("part").sum() ** 2 / n
+        n, t, spread=((pl.col("part") - mean_part) ** 2).sum() + lacking
     )
     noise = cells.group_by(_GROUP, maintain_order=True).agg(
         n, t, noise=pl.col("spread").sum() / ((n - 1) * t * (t - 1))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
 import numpy as np
 import polars as pl
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +26,7 @@ ALIKE = settings(
 def alike_tables(draw: st.DrawFn) -> pl.DataFrame:
     """Answers that the template alone decides, or the template, run and model."""
     random = np.random.default_rng(draw(st.integers(0, 99)))
-    groups, templates = draw(st.integers(2, 7)), draw(st.integers(2, 9))
+    groups, templates = draw(st.integers(2, 7)), draw(st.integers(6, 9))
     models, runs = draw(st.integers(1, 2)), draw(st.integers(1, 3))
     classes = draw(st.sampled_from([2, 3]))
     words = [draw(st.integers(1, 3)) for _ in range(groups)]
@@ -67,13 +69,19 @@ def test_no_gap_of_groups_that_are_answered_alike_is_found(
     gaps = between.filter(statistic="gap", condition="").drop_nulls("value")
     assert gaps.height
     assert (gaps["value"] == 0).all()
-    assert gaps["low"].null_count() == gaps.height
+    # The papers' own rule has an interval from 0 to 0.
+    ends = gaps.select("low", "high")
+    assert ends.null_count().row(0) == (gaps.height, gaps.height) or (
+        profile == "paper" and not ends.fill_null(0.0).to_numpy().any()
+    )
     ratios = between.filter(statistic="ratio").drop_nulls("value")
     np.testing.assert_allclose(ratios["value"], 1.0, rtol=1e-12)
-    templates = table["template_id"].n_unique()
-    said = f"no template differs ({templates} read: at most {1 - 0.05 ** (1 / templates):.1%} of"
-    one = gaps.filter(pl.col("model") != "all", ~pl.col("reason").str.contains("mirror|name no"))
-    assert one["reason"].str.starts_with(said).all()
+    reasons = gaps.filter(pl.col("model") != "all")["reason"].unique()
+    said = [re.fullmatch(r"no template differs \((\d+) read: at most ([\d.]+)% .*", reason)
+            for reason in reasons if not re.match("mirror|it ", reason)]  # fmt: skip
+    for match in said:
+        assert match is not None, reasons
+        assert float(match[2]) == pytest.approx(100 * (1 - 0.05 ** (1 / int(match[1]))), abs=0.06)
 
 
 @ALIKE
