@@ -313,7 +313,7 @@ PREDICTIONS: Final = kind(
             "items": "seeds and items are redrawn (no templates are known)",
             FAMILIES: "seeds and families of templates are redrawn",
             f"{FAMILIES}, words": "seeds, families of templates and words for groups are redrawn",
-            "models": "models and sentences are redrawn",
+            "models": "models and sentences are redrawn, with these words",
             "models, words": "models, sentences and words for the groups are redrawn",
         },
         defined=_defined,
