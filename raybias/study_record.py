@@ -206,6 +206,8 @@ def _identity(record: Record) -> dict[str, Any]:
     for content, backbone in zip(study["backbones"], record.study.backbones, strict=True):
         for name in backbone.never_change_answers:
             del content[name]
+    # It changes words and no number.
+    study["statistics"].pop("favourable", None)
     if not record.study.is_sentiment:
         # Their order too: a mapping with its keys sorted loses it.
         study["labels"] = [*record.study.labels]

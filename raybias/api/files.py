@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +23,7 @@ from raybias.storage import Draft, Store
 from raybias.study_record import read_record
 
 if TYPE_CHECKING:
+    from raybias.measures.predictions_read import MeasuredPredictions
     from raybias.report.compare import Comparison
     from raybias.stats.foreign import Columns
     from raybias.stats.intervals import Rules
@@ -49,12 +51,13 @@ def measure(
     label_column: str = "label",
     pred_column: str = "pred",
     positive: Class | Mapping[str, Class] | None = None,
+    favourable: Class | None = None,
     threshold: float | None = None,
     reference_groups: Mapping[str, str | Sequence[str]] | None = None,
     background: str = "",
     out: str | Path | None = None,
     command: str = "",
-    report_classes: Callable[[str], object] | None = None,
+    report_classes: Callable[[MeasuredPredictions], object] | None = None,
 ) -> pl.DataFrame:
     """Estimate every score of predictions and answers, with intervals (`schema.ESTIMATES`).
 
@@ -74,8 +77,8 @@ def measure(
     out: folder or URI for estimates.csv, estimates.parquet, figures and report.html. In CSV, text
         that a spreadsheet would take for a formula has an apostrophe before it.
     command: that this is, for the page.
-    report_classes: called with a sentence that says what was read as the class in each column of
-        predictions, such as `print`.
+    report_classes: called with what was read as the class in each column of predictions, such as
+        `print`: its text is a sentence.
 
     The others are of predictions alone.
 
@@ -100,6 +103,10 @@ def measure(
         `["yes", 1]` is the class in either column, and `{"paid": "yes", "decided": 1}` by column.
         By default 1 of 0 and 1, else the larger of two numbers; two words are refused without it,
         and more than two are measured each.
+    favourable: the prediction that is good for the person who gets it: a number, a boolean or a
+        word, or several that together are the class, or all that is not of it. By default that of
+        the study whose output is given, if it declares one. Without it nothing says who gains or
+        loses by a gap.
     threshold: the number from which on a prediction, or a score if there are no predictions, is
         of the class; by default a score is from 0.5 on.
     reference_groups: by attribute, the groups whose mean a gap is taken from; by default the
@@ -118,7 +125,7 @@ def measure(
     from raybias.measures.kind import measure_all
     from raybias.measures.reading import parted, read
     from raybias.probes import question_items
-    from raybias.report.files import describing_files, rules_of_files
+    from raybias.report.files import rules_of_files
     from raybias.report.page import write_estimate_page
     from raybias.stats.classes import positive_of
     from raybias.stats.foreign import Columns
@@ -129,7 +136,7 @@ def measure(
         pred_column,
         by=_texts(by),
         cut={name: tuple(bounds) for name, bounds in (cut or {}).items()},
-        positive=positive_of(positive, threshold),
+        positive=positive_of(positive, threshold, favourable),
     )
     check_cut(columns.cut, columns.by)
     tables = tables_of(given)
@@ -143,23 +150,22 @@ def measure(
         options={"scope": scope, "interval": interval, "margin": margin},
     )
     strict = rules.strict if others else rules.adjust != "none"
-    found, counted = [], ""
+    found: list[pl.DataFrame] = []
+    measured: MeasuredPredictions | None = None
     with warnings_of_caller():
         if predicted:
-            scores, counted = _measure_predictions(
-                predicted, columns, rules, _texts(metric), background
-            )
-            found.append(scores)
+            measured = _measure_predictions(predicted, columns, rules, _texts(metric), background)
+            found.append(measured.estimates)
         if others:
             about: pl.DataFrame | str | None = None if items is None else str(items)
             if isinstance(about, str) and not about.endswith((".csv", ".json", ".json.gz")):
                 about = question_items(QuestionProbe(source="bbq", data=about))
             found.append(measure_all(read(others, kind, about), rules))
     estimates = pl.concat(found)
-    if counted and report_classes is not None:
-        report_classes(counted)
+    if measured is not None and report_classes is not None:
+        report_classes(measured)
     if out is not None:
-        with Draft(out) as store, describing_files(() if positive is not None else paths):
+        with Draft(out) as store:
             write_estimate_page(
                 store,
                 estimates,
@@ -168,7 +174,7 @@ def measure(
                 strict=strict,
                 scope=scope or "widest",
                 command=command,
-                counted=counted,
+                measured=measured,
             )
     return estimates
 
@@ -179,24 +185,32 @@ def _measure_predictions(
     rules: Rules,
     metrics: Sequence[str],
     background: str,
-) -> tuple[pl.DataFrame, str]:
-    """Estimate every score of predictions; say which class rates are of, if they are of one."""
+) -> MeasuredPredictions:
+    """Estimate every score of predictions; a user, else a study, says what is favourable."""
     from raybias.measures.entries.predictions import Asked, measure_predictions
     from raybias.report.files import out_of
     from raybias.stats.checks import StatisticsWarning
     from raybias.stats.file_classes import classes_of, with_classes
     from raybias.stats.predictions import sources
+    from raybias.stats.rated_class import rated_label
 
     paths = [str(each) for each in predicted if not isinstance(each, pl.DataFrame)]
     outs = [*dict.fromkeys(filter(None, map(out_of, paths)))]
     for changed in filter(None, (changes(Store(study)) for study in outs)):
         warnings.warn(in_words(changed), StatisticsWarning, stacklevel=2)
-    files = sources(predicted, columns)
-    classes = classes_of(files, columns.positive)
+    positive = columns.positive
+    if rules.favourable is not None and not positive.favourable:
+        positive = replace(positive, favourable=(rules.favourable,))
+    files = sources(predicted, replace(columns, positive=positive))
+    classes = classes_of(files, positive)
     files = with_classes(files, classes.names)
     published = any(file.is_paper_tsv for file in files)
     # The class that a user names goes before that of the study.
-    number = None if columns.positive.is_named else rules.number_of_class
+    number = None if positive.is_named else rules.number_of_class
+    rated, sentence = classes.rated, classes.sentence
+    if number is not None:
+        rated = rated_label(number, rules.labels, positive.favourable)
+        sentence = f"Rates of one class are those of the label {rules.positive}."
     wanted = Asked(
         rules=rules,
         metrics=metrics,
@@ -204,11 +218,11 @@ def _measure_predictions(
         positive=number if number is not None else classes.positive,
         sentiment=classes.is_sentiment or published or (bool(outs) and rules.labels == LABELS),
         classes=classes.names if number is None else (),
+        rated=rated,
+        favourable=positive.favourable,
+        sentence=sentence,
     )
-    sentence = classes.sentence
-    if number is not None:
-        sentence = f"Rates of one class are those of the label {rules.positive}."
-    return measure_predictions(files, wanted), sentence
+    return measure_predictions(files, wanted)
 
 
 def _texts(texts: str | Sequence[str]) -> tuple[str, ...]:

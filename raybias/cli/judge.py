@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import polars as pl
 import typer
@@ -28,6 +28,9 @@ from raybias.results import Results
 from raybias.seal import ChangedWarning
 from raybias.storage import Store
 from raybias.table_files import standard_input
+
+if TYPE_CHECKING:
+    from raybias.measures.predictions_read import MeasuredPredictions
 
 ScopeOption = Annotated[
     Scope | None,
@@ -79,6 +82,7 @@ def measure(
             show_default="1 of 0 and 1, else the larger of two numbers; of more classes, each",
         ),
     ] = None,
+    favourable: Annotated[str | None, typer.Option(metavar="VALUE,...")] = None,
     threshold: float | None = None,
     reference: list[str] | None = None,
     background: str | None = None,
@@ -100,6 +104,9 @@ def measure(
         the labels and predictions. Several are one class, and each column takes those that it has:
         1,Medium,High. COLUMN=WORD names the class of one column: paid=2,decided=1. In "quotes" a
         word may hold a comma. Without it, each of more than two classes is measured.
+    favourable: the prediction that is good for the person who gets it, such as approved; several
+        are all words of the class, or all that are not of it. By default the study's, if it
+        declares one; without it nothing says who gains or loses by a gap.
     reference: groups whose mean a gap is taken from, as attribute=group,group; may be repeated. By
         default the study's or the papers' lists, else all groups.
     target: say instead which seeds, templates or words to add for intervals of this half width, and
@@ -108,10 +115,12 @@ def measure(
     """
     from raybias.report.design import design_text
     from raybias.report.estimates import text
-    from raybias.report.files import describing_files, design_of_files
+    from raybias.report.files import design_of_files
     from raybias.report.rendering import markdown
+    from raybias.report.wording import describing_class
     from raybias.stats.checks import StatisticsWarning
     from raybias.stats.metric_table import listed_metrics
+    from raybias.stats.rated_class import RatedClass
 
     if listed:
         metrics = listed_metrics()
@@ -123,7 +132,7 @@ def measure(
         with printed_warnings(StatisticsWarning):
             designs, width = design_of_files(files, target=target, profile=profile, scope=scope)
         return Output([design_text(designs, width)], designs)
-    said: list[str] = []
+    measured: list[MeasuredPredictions] = []
     references = _parted("--reference", reference or (), "attribute=group,group", _GROUPS)
     groups = {attribute: _names(text) for attribute, text in references.items()}
     with printed_warnings(StatisticsWarning):
@@ -131,16 +140,17 @@ def measure(
             given, kind=kind, items=items, metric=metric or (), profile=profile, scope=scope,
             interval=interval, margin=margin, by=_names(by or ""), cut=_bounds(cut or ()),
             label_column=label_column, pred_column=pred_column,
-            positive=_classes(positive, (label_column, pred_column)), threshold=threshold,
+            positive=_classes(positive, (label_column, pred_column)),
+            favourable=None if favourable is None else _words(favourable), threshold=threshold,
             reference_groups=groups, background=background or "", out=out, command=command_line(),
-            report_classes=said.append,
+            report_classes=measured.append,
         )  # fmt: skip
     written = (
         f"estimates.csv, .parquet, figures and report.html are in {Store(out).uri}" if out else ""
     )
-    # A class that is named may be another than the study's.
-    with describing_files(given if positive is None else ()):
-        parts = [*said, *text(estimates, scope=scope or "widest")]
+    rated = measured[0].rated if measured else RatedClass()
+    with describing_class(rated):
+        parts = [*map(str, measured), *text(estimates, scope=scope or "widest")]
     return Output(apart(parts, written), estimates)
 
 
@@ -157,11 +167,17 @@ def _bounds(texts: Iterable[str]) -> dict[str, list[float]]:
         raise ConfigError(f"--cut has a bound that is no number ({error})", cure=_BOUNDS) from error
 
 
+def _words(text: str) -> list[str]:
+    """Parse words such as `Medium,High`; in "quotes" one may hold a comma."""
+    (words,) = csv.reader([text], skipinitialspace=True)
+    return words
+
+
 def _classes(text: str | None, columns: Collection[str]) -> list[str] | dict[str, list[str]] | None:
     """Parse the words of a class: `yes,1`, or by column `paid=yes,decided=1`."""
     if text is None:
         return None
-    (words,) = csv.reader([text], skipinitialspace=True)
+    words = _words(text)
     by_column: dict[str, list[str]] = {}
     for word in words:
         name, equals, value = word.partition("=")

@@ -17,7 +17,7 @@ from pydantic import Field, field_validator, model_validator
 from raybias.config.labels import check_labels
 from raybias.config.reading import parse_section, yaml_mapping
 from raybias.config.section import Section
-from raybias.schema import CONDITIONS, CONTEXTS, DIRECTIONS, POLARITIES
+from raybias.schema import CONDITIONS, CONTEXTS, DIRECTIONS, LABELS, POLARITIES
 
 
 @dataclass(frozen=True)
@@ -190,6 +190,9 @@ class Card(Section):
     labels: tuple[str, ...] = ()
     """For labels: the labels of the column `label`, in order, if they are not negative, neutral and
     positive: `[harmless, toxic]`. A study whose first probe has this card takes them over."""
+    favourable: str = ""
+    """For labels: the label that is good for a group to be given. Without it nothing says who gains
+    or loses by a gap."""
     gold: str = Field("", max_length=2000)
     """What the gold label, or the right option, means."""
     harm: str = Field(min_length=1)
@@ -222,6 +225,12 @@ class Card(Section):
             ),
             f"reference names {unknown!r}, which is not in `people`": unknown is not None,
             "`labels` are of the kind label; take them out": self.labels and self.kind != "label",
+            "`favourable` is of the kind label; take it out": (
+                self.favourable and self.kind != "label"
+            ),
+            f"favourable names {self.favourable!r}, which is none of the labels": (
+                self.favourable and self.favourable not in (self.labels or LABELS)
+            ),
         }
         for fault, found in faults.items():
             if found:

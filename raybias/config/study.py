@@ -96,12 +96,16 @@ class Statistics(Section):
     positive: str | None = None
     """The label that metrics of one class, such as `tpr` and `fpr`, are about; by default
     `positive`, or the last of a study's two labels."""
+    favourable: str | None = None
+    """The label that is good for a person to be given; by default the one that all probes declare.
+    Without it nothing says who gains or loses by a gap."""
 
     @model_serializer(mode="wrap")
-    def _without_unset_positive(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `positive` if it is None: a study of sentiment names none."""
+    def _without_unset_labels(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `positive` and `favourable` if they are None."""
         fields: dict[str, Any] = handler(self)
-        return {n: value for n, value in fields.items() if n != "positive" or value is not None}
+        unset = [n for n in ("positive", "favourable") if fields.get(n) is None]
+        return {name: value for name, value in fields.items() if name not in unset}
 
     @model_validator(mode="after")
     def _drawable(self) -> Self:

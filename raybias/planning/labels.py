@@ -9,7 +9,7 @@ from raybias.config import Probe, Study, TrainingSet
 from raybias.config.labels import refuse_paper
 from raybias.errors import ConfigError
 from raybias.methods.base import Method
-from raybias.probes import declared_labels
+from raybias.probes import declared_favourable, declared_labels
 from raybias.stats.metric import check_names, metrics
 from raybias.stats.untold import OUTCOME
 
@@ -19,7 +19,7 @@ OF_MANY: Final = ("accuracy", "tpr", "fpr")
 
 
 def resolve_labels(study: Study) -> Study:
-    """Return the study with its labels, the label that rates are about, and its metrics.
+    """Return the study with its labels, those that are rated and favourable, and its metrics.
 
     A study that sets no `verbalizer` has the labels that its first probe declares. Raises
     ConfigError: a probe, training set, metric or profile that is made for other labels.
@@ -34,7 +34,25 @@ def resolve_labels(study: Study) -> Study:
     for training in study.training:
         _refuse_other_labels(study.labels, training)
     refuse_paper(study.profile, study.labels)
-    return _with_metrics(study)
+    return _with_favourable(_with_metrics(study))
+
+
+def _with_favourable(study: Study) -> Study:
+    """Name the label that is favourable: the study's, or the one that all its probes declare."""
+    favourable = study.statistics.favourable
+    if favourable is None:
+        declared = {declared_favourable(probe) for probe in study.probes}
+        if len(declared) != 1 or not any(declared):
+            return study
+        (favourable,) = declared
+    if favourable not in study.labels:
+        raise ConfigError(
+            f"{favourable!r} is no label of the study, which has {', '.join(study.labels)}",
+            where="statistics.favourable",
+            cure="name one of them",
+        )
+    statistics = study.statistics.model_copy(update={"favourable": favourable})
+    return study.model_copy(update={"statistics": statistics})
 
 
 def with_outcomes(study: Study) -> Study:

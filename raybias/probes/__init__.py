@@ -57,6 +57,14 @@ def declared_labels(part: Probe | TrainingSet) -> tuple[str, ...] | None:
     return labels
 
 
+def declared_favourable(probe: Probe) -> str:
+    """Return the label that a probe's source or card declares to be good; empty if none is."""
+    source = probes[probe.source]
+    if source.labels is None and probe.data is not None and is_card(probe.data):
+        return read_card(probe.data).favourable
+    return source.favourable
+
+
 def probe_items(probe: Probe, *, labels: Sequence[str] | None = None) -> pl.DataFrame:
     """Read the items of a probe (schema.ITEMS), in their published order.
 

@@ -53,7 +53,7 @@ _MOST_NUMBERED: Final = 1000
 #: Written, though they are empty, so that they are filled in.
 _ASKED: Final = ("facets",)
 #: Shown as a comment only: keys of data sets of the hub, and labels other than sentiment.
-_OPTIONAL: Final = ("hub", "revision", "subset", "split", "labels")
+_OPTIONAL: Final = ("hub", "revision", "subset", "split", "labels", "favourable")
 
 
 @probe("file", about="your own sentences: text, label, attribute, group", data=TABLES, labels=None)
@@ -343,7 +343,7 @@ def commented_card(kind: str) -> str:
         elif name in example or name in _ASKED:
             given = to_yaml({name: example.get(name, [])}, width=_WIDTH)
             parts.append(_comment(about) + given)
-        elif name in _OPTIONAL and (kind == "label" or name != "labels"):
+        elif name in _OPTIONAL and (kind == "label" or name not in ("labels", "favourable")):
             parts.append(_comment(f"{about} ({name}: ..)"))
     return "\n".join(parts)
 

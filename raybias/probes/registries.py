@@ -80,6 +80,7 @@ class Source:
     kinds: tuple[str, ...]
     templates: ReadTemplates | None
     labels: tuple[str, ...] | None = LABELS
+    favourable: str = ""
 
     @property
     def kind(self) -> str:
@@ -109,6 +110,7 @@ def probe(
     kinds: tuple[str, ...] = (),
     templates: ReadTemplates | None = None,
     labels: tuple[str, ...] | None = LABELS,
+    favourable: str = "",
 ) -> Callable[[ReadTable], ReadTable]:
     """Register a function that reads the items of a probe; `ConfigError` for a name twice.
 
@@ -127,8 +129,9 @@ def probe(
     templates: reads the templates by attribute, with their slots; needed for `unmarked`.
     labels: of sentences, in order, such as `("harmless", "toxic")`: the column `label` has their
         index. None if they are the study's, which the function then takes as `labels`.
+    favourable: the label that is good for a group to be given; empty if none is.
     """
-    _check_labels(name, labels)
+    _check_labels(name, labels, favourable)
     pairs = schema in (PAIRS, COREFERENCES)
     registry = probes if schema == ITEMS else pair_probes if pairs else question_probes
     return registry.register(
@@ -141,12 +144,19 @@ def probe(
             kinds=kinds,
             templates=templates,
             labels=labels,
+            favourable=favourable,
         ),
     )
 
 
-def _check_labels(name: str, labels: tuple[str, ...] | None) -> None:
-    """Refuse labels that no study can have, and those of sentiment in another order."""
+def _check_labels(name: str, labels: tuple[str, ...] | None, favourable: str = "") -> None:
+    """Refuse labels that no study can have, those of sentiment in another order, and others."""
+    if favourable and favourable not in (labels or ()):
+        raise ConfigError(
+            f"{favourable!r} is favourable, and is none of the labels {', '.join(labels or ())}",
+            where=f"source {name}",
+            cure="name one of its labels",
+        )
     if labels is None:
         return
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -45,6 +45,7 @@ from raybias.stats.classes import Classes, Positive
 from raybias.stats.conclusive import refusal, refused
 from raybias.stats.file_classes import classes_of
 from raybias.stats.predictions import sources
+from raybias.stats.rated_class import RatedClass, sentiment_class
 from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
 from raybias.study_record import Record, read_record
@@ -85,6 +86,8 @@ class Comparison:
     """The coverage of the intervals, and cautions."""
     decision: Decision | None = None
     """What the policy says, if there is one."""
+    rated: RatedClass = field(default_factory=RatedClass)
+    """The class that rates are about."""
 
     @property
     def verdict(self) -> Verdict:
@@ -218,12 +221,14 @@ class Comparison:
         if (policy := self.decision) is not None:
             content["policy"] = {"verdict": policy.verdict, "unselected": policy.unselected,
                                  "rules": policy.rules.to_dicts()}  # fmt: skip
+        with wording.describing_class(self.rated):
+            figures = [*self._figures()]
         page = {
             **said,
             "verdict": self.verdict if policy is None else policy.verdict,
             "title": f"Comparison: {self.candidate} against {self.base}",
             "headline": self.headline,
-            "figures": [*self._figures()],
+            "figures": figures,
             "all_tables": self.tables,
         }
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
@@ -304,6 +309,8 @@ def compare(
     within = margin or (policy.margin if policy else rules.margin) or MARGIN
     changes, answers = judged(within)
     notes = [*_notes(matches, changes, answers, within, level), *_engines(matches, rules.engines)]
+    if classes.sentence:
+        notes.append(classes.sentence)
     lacking = groups_without_rows(matches, rules.metrics) if matches else []
     lacking += groups_without_rows(by_class, OF_EACH_CLASS) if by_class else []
     if lacking:
@@ -313,7 +320,8 @@ def compare(
         names_of = [*_keys(changes), *(["condition"] if by_class else []), "group", "score"]
         decision = decided(policy, lambda margin: judged(margin)[0], names_of)
         notes += decision.notes(level)
-    return Comparison(names[0], names[1], changes, answers, within, level, notes, decision)
+    rated = classes.rated or RatedClass()
+    return Comparison(names[0], names[1], changes, answers, within, level, notes, decision, rated)
 
 
 def _classes(paths: Sequence[str]) -> Classes:
@@ -325,7 +333,8 @@ def _classes(paths: Sequence[str]) -> Classes:
     classes = classes_of(distinct, Positive())
     of_study = any(map(out_of, paths)) and not classes.sentence
     known = of_study or any(file.is_paper_tsv for file in distinct)
-    return replace(classes, is_sentiment=classes.is_sentiment or known)
+    rated = sentiment_class(None, ()) if known and classes.rated is None else classes.rated
+    return replace(classes, is_sentiment=classes.is_sentiment or known, rated=rated)
 
 
 def _read(

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -16,17 +15,16 @@ import polars as pl
 from raybias import schema
 from raybias.config import Backbone, Study
 from raybias.config.card import parse_card
-from raybias.measures.prediction_rows import gap_rows, under
+from raybias.measures.prediction_rows import gap_rows
 from raybias.methods import prompted_methods
 from raybias.probes import sources
 from raybias.probes.registries import probes
 from raybias.providers.base import Provider
 from raybias.providers.openai import read_asked
 from raybias.report import wording
+from raybias.report.accuracy import label_columns
 from raybias.report.rendering import Cell, TextTable, count, same, table, worded
 from raybias.seal import digest
-from raybias.stats.counts import without_extras
-from raybias.stats.scopes import SCOPES
 from raybias.storage import Store, split_uri
 from raybias.study_record import Record
 
@@ -289,40 +287,6 @@ def _unanswered(counts: pl.DataFrame) -> TextTable:
     )
 
 
-def accuracies(estimates: pl.DataFrame, composition: pl.DataFrame) -> TextTable:
-    """Compare accuracy with always guessing the commonest label in `stats.composition`."""
-    groups = without_extras(composition)
-    place, labels = ["probe", "attribute"], [*_label_columns(composition)]
-    counts = pl.concat([groups.with_columns(attribute=pl.lit(schema.ALL)), groups])
-    sums = counts.group_by(place).agg(pl.col(labels).sum())
-    chance = sums.select(*place, chance=pl.max_horizontal(labels) / pl.sum_horizontal(labels))
-
-    def guessing(level: float | None) -> str:
-        return "one label only" if level in (None, 1) else wording.number(level)
-
-    found = estimates.filter(score="accuracy", statistic="rate", group="all")
-    return table(
-        "Accuracy on the probes",
-        under(found, SCOPES, "widest").join(chance, on=place, how="left", maintain_order="left"),
-        {
-            **same(*wording.naming_keys(found), "probe", "attribute"),
-            "accuracy": worded(partial(wording.interval, plus=False), "value", "low", "high"),
-            "chance": worded(guessing, "chance"),
-            "items": count("n"),
-        },
-    )
-
-
-def _label_columns(composition: pl.DataFrame) -> dict[str, str]:
-    """Return the label that each column of `stats.composition` counts the items of."""
-    beginning = "items_"
-    return {
-        name: name.removeprefix(beginning)
-        for name in composition.columns
-        if name.startswith(beginning)
-    }
-
-
 def probe_sizes(composition: pl.DataFrame, estimates: pl.DataFrame) -> list[TextTable]:
     """Count each group's sentences by label, and say who is in the mean."""
     place = ["probe", "attribute", "group"]
@@ -332,7 +296,7 @@ def probe_sizes(composition: pl.DataFrame, estimates: pl.DataFrame) -> list[Text
     inside = {**wording.YES_NO, None: "extra"}
     columns: dict[str, Cell] = {
         "group": worded(wording.spaced, "group"),
-        **{label: count(name) for name, label in _label_columns(composition).items()},
+        **{label: count(name) for name, label in label_columns(composition).items()},
         "all": count("items"),
         "share": worded(wording.percent, "fraction"),
         "in the mean": lambda row: inside[row["in_mean"]],

@@ -175,9 +175,10 @@ def _reading(kind: Kind, row: Mapping[str, Any], condition: str) -> str:
         return "not significant"
     if not row["survives"]:
         return "significant, not after correction"
-    if gap and condition.startswith(CLASS):
-        return wording.class_verdict(row["score"], row["value"], class_of(condition))
-    return wording.verdict(row["score"], row["value"]) if gap else "significant"
+    if not gap:
+        return "significant"
+    of_class = class_of(condition) if condition.startswith(CLASS) else ""
+    return wording.verdict(row["score"], row["value"], of_class)
 
 
 def _estimate(row: Mapping[str, Any] | None, kind: Kind, shown: Table) -> str:

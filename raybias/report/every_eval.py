@@ -118,7 +118,10 @@ def _metric(name: str, row: dict[str, Any]) -> dict[str, Any]:
     about, bounds, benefit = "", None, False
     if row["kind"] == KIND and score in metrics:
         metric = wording.metric(score)
-        about, benefit = metric.formula or metric.about, metric.above == "benefit"
+        about = metric.formula or metric.about
+        # Higher accuracy, or a ratio nearer to 1, is better whatever outcome is favourable.
+        of_outcome = metric.is_outcome and metric.contrast is None
+        benefit = (metric if of_outcome else metrics[score]).above == "benefit"
         if metric.share is not None:
             bounds = (-1.0, 1.0) if gap else (0.0, 1.0)
     elif score in kinds[row["kind"]].scores:

@@ -79,7 +79,7 @@ def evidence(
         place = row["probe"], row["attribute"], row["group"]
         about = sentences.filter(probe=place[0], attribute=place[1], group=place[2])
         mine = about.join(part, on=_CLASSIFIER, how="semi", nulls_equal=True)
-        heading = wording.heading(row["score"], row["value"]).lower()
+        heading = wording.heading(row["score"], row["value"])
         found.setdefault(place[:2], []).append(
             {
                 "title": f"{wording.spaced(row['group'])}, {heading}",

@@ -21,7 +21,7 @@ from raybias.measures.prediction_rows import KIND, gap_rows, under
 from raybias.measures.reading import read
 from raybias.methods.options import AskingOptions
 from raybias.report import wording
-from raybias.report.described import accuracies
+from raybias.report.accuracy import accuracies, chance_of
 from raybias.report.estimates import gaps_table, parts_of
 from raybias.report.outs import as_reported
 from raybias.report.rendering import TextTable, markdown_text
@@ -234,7 +234,8 @@ def summary_tables(
     """
     shown = [one for part in parts for one in part["tables"]]
     if composition is not None:
-        shown += [accuracies(estimates, composition), gaps_table(estimates, scope)]
+        accuracy = accuracies(estimates, chance_of(composition))
+        shown += [accuracy, gaps_table(estimates, scope)]
     return shown
 
 
@@ -274,7 +275,7 @@ def write_model_card(
         listed = [f"- {markdown_text(text)}" for text in said]
         card += ["### Before you rely on it\n", *listed, ""]
     card.append(
-        "Small numbers, or no significant ones, do not make a model fair: other harms are not"
-        " measured here."
+        "Small numbers, or no significant ones, do not make a model fair: much that can be unfair"
+        " is not measured here."
     )
     store.write_text("tables/model_card.md", "\n".join(card) + "\n")

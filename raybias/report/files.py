@@ -6,8 +6,7 @@ Tables are Parquet (full precision), CSV (the public contract) and Markdown.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +22,7 @@ from raybias.measures.entries.predictions import estimates_of
 from raybias.measures.kind import kinds, measure_all
 from raybias.measures.reading import read
 from raybias.methods.options import OptionLikelihood
-from raybias.report import cautions, wording
+from raybias.report import cautions
 from raybias.report.design import relative_costs, study_costs
 from raybias.report.judges import judged_methods, read_labels
 from raybias.report.outs import prediction_files, read_items, restated
@@ -39,6 +38,13 @@ from raybias.stats.metric import check_metrics
 from raybias.stats.metric_files import as_class
 from raybias.storage import Store
 from raybias.study_record import Record, read_record, read_runs
+
+#: What studies that are judged together have in common; what is favourable changes no number.
+_JUDGED_BY: Final = (
+    *(name for name in Statistics.model_fields if name != "favourable"),
+    "strict",
+    "labels",
+)
 
 
 def rules_of_files(
@@ -69,18 +75,6 @@ def rules_of_files(
     return _common(found)
 
 
-@contextmanager
-def describing_files(paths: Iterable[object]) -> Iterator[None]:
-    """Name in the body the labels of the study whose OUT files are of, if there is one.
-
-    Studies of several OUTs have the same labels, as `rules_of_files` sees to.
-    """
-    named = [path for path in paths if isinstance(path, str | Path)]
-    out = next(filter(None, map(out_of, named)), None)
-    with nullcontext() if out is None else wording.describing(read_record(Store(out)).study):
-        yield
-
-
 def out_of(path: str | Path) -> str | None:
     """Return the OUT that a path is, or in whose folder of predictions or answers it is."""
     text = str(path)
@@ -103,7 +97,7 @@ def _common(found: Mapping[str, Rules]) -> Rules:
     (first, rules), *others = found.items()
     references = {name: dict(groups) for name, groups in rules.references.items()}
     for out, other in others:
-        for name in (*Statistics.model_fields, "strict", "labels"):
+        for name in _JUDGED_BY:
             one, two = getattr(rules, name), getattr(other, name)
             if one != two:
                 raise ConfigError(
@@ -121,7 +115,9 @@ def _common(found: Mapping[str, Rules]) -> Rules:
                         cure=f"give --reference {attribute}=GROUP,..., or ask for each alone",
                     )
     each = [*found.values()]
+    favourable = {one.favourable for one in each}
     return rules.model_copy(update={
+        "favourable": favourable.pop() if len(favourable) == 1 else None,
         "references": references,
         **{name: frozenset[str]().union(*(getattr(one, name) for one in each))
            for name in ("judged", "letters")},

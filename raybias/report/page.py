@@ -13,9 +13,11 @@ from raybias.config import Study
 from raybias.errors import OutputError
 from raybias.measures.kind import kinds
 from raybias.measures.prediction_rows import KIND, WITHHELD, gap_rows
+from raybias.measures.predictions_read import MeasuredPredictions
 from raybias.methods import tuned_methods
 from raybias.probes.published.planted import Plant
 from raybias.report import cautions, described, sentences, wording
+from raybias.report.accuracy import accuracies, chance_of
 from raybias.report.calibration import calibration, truths
 from raybias.report.design import designed
 from raybias.report.engines import engine_sentences, engines_table
@@ -41,6 +43,7 @@ from raybias.stats.design import TARGET
 from raybias.stats.intervals import NO_ROWS
 from raybias.stats.metric import metrics
 from raybias.stats.metric_files import as_class
+from raybias.stats.rated_class import RatedClass
 from raybias.stats.scopes import SCOPES, have_seeds, redrawn_by
 from raybias.storage import Draft, Store
 from raybias.study_record import Record, read_record, read_runs
@@ -135,11 +138,11 @@ def write_estimate_page(
     strict: bool,
     scope: str = "widest",
     command: str = "",
-    counted: str = "",
+    measured: MeasuredPredictions | None = None,
 ) -> None:
     """Write estimates.csv, .parquet and report.html of files, never in place of a study's page.
 
-    `counted` names the class that rates are of, if they are of one.
+    measured: what was read of predictions, if there are any.
     """
     if store.exists("study.yaml"):
         raise OutputError(
@@ -150,24 +153,36 @@ def write_estimate_page(
     named = found.filter(~pl.col("model").is_in(["", schema.ALL]))["model"]
     names = named.unique(maintain_order=True).to_list()
     name = wording.listed(names) if len(names) < 4 else f"{len(names)} models"
+    counted = "" if measured is None else f"{measured.sentence} {measured.rated.declared}".strip()
     if found.is_empty():
         name, counted = NO_ROWS, f"There are {NO_ROWS} that can be compared."
     made = described.made_from(paths, command=command)
-    parts = _drawn(store, parts_of(found, level=level, scope=scope))
-    context = {
-        "name": name,
-        "profile": "strict" if strict else "paper",
-        "asked": parts,
-        "made": made,
-        "counted": counted,
-    }
     write_frame(store, "estimates", found, text=False)
     store.write_text("estimates.csv", csv_text(found))
-    _write_page(store, context)
-    write_statement(
-        store, found, parts, name=name, cautions=[], scope=scope, level=level, population=[],
-        provenance=[made], counted=counted,
-    )  # fmt: skip
+    with wording.describing_class(RatedClass() if measured is None else measured.rated):
+        parts = _drawn(store, parts_of(found, level=level, scope=scope))
+        context = {
+            "name": name,
+            "profile": "strict" if strict else "paper",
+            "asked": parts,
+            "made": made,
+            "counted": counted,
+        }
+        _write_page(store, context)
+        write_statement(
+            store, found, parts, name=name, cautions=[], scope=scope, level=level,
+            population=_population(measured), provenance=[made],
+            accuracy=[] if measured is None else [accuracies(found, measured.chance)],
+        )  # fmt: skip
+
+
+def _population(measured: MeasuredPredictions | None) -> list[str]:
+    """Count the predictions of files, and say what was taken as the class."""
+    if measured is None:
+        return []
+    read = wording.counted(measured.predictions, "prediction")
+    runs = f" of {measured.runs:,} runs" if measured.runs > 1 else ""
+    return [f"{read}{runs}.", *filter(None, [measured.sentence])]
 
 
 def _write_page(store: Store, context: Mapping[str, Any]) -> None:
@@ -203,7 +218,7 @@ def _measured_on(
     }
     if tables:
         context |= {
-            "accuracy": described.accuracies(tables["estimates"], tables["composition"]),
+            "accuracy": accuracies(tables["estimates"], chance_of(tables["composition"])),
             "run_rows": described.every_run(tables["runs"]),
             "sizes": described.probe_sizes(tables["composition"], tables["estimates"]),
         }
@@ -244,6 +259,7 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
     has_seeds, redrawn = have_seeds(tables["runs"]), redrawn_by(tables["runs"])
     return {
         "task": wording.task(),
+        "favourable": wording.declared(),
         "metrics": [wording.metric(rate) for rate in rates if rate in metrics],
         "parts": _parts(estimates, gaps, evidence(gaps, texts), drawn, scope),
         "further": [*tables_of(kind, estimates, scope, folded=False)][1:],

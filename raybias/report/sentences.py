@@ -22,11 +22,6 @@ from raybias.stats.scopes import ADDED, REDRAWN, SCOPES
 
 #: Verdicts by which a conclusion depends on style.
 _TURNS: Final = ("changes sign", "loses its sign", "gains a sign")
-#: Whose rows count in a rate of one class.
-_LABELLED: Final = {
-    **dict.fromkeys(("tpr", "fnr"), "whose label is {}"),
-    **dict.fromkeys(("fpr", "tnr"), "whose label is not {}"),
-}
 #: Gaps of two groups add up to less.
 _ROUNDING: Final = 1e-9
 _KEYS: Final = ("model", "probe", "method", "style", "condition", "attribute", "score", "group")
@@ -100,13 +95,13 @@ def of_classes(found: pl.DataFrame) -> Iterator[str]:
     for (score,), part in found.group_by("score", maintain_order=True):
         row = part.row(0, named=True)
         name = class_of(row["condition"])
-        label = _LABELLED.get(str(score), "").format(name)
-        who = " ".join(filter(None, (wording.spaced(row["group"]), label)))
+        metric = wording.metric(str(score), name)
+        who = " ".join(filter(None, (wording.spaced(row["group"]), metric.among)))
         if part["model"].n_unique() > 1:
             who = f"{row['model']}: {who}"
         value = wording.interval(row["value"], row["low"], row["high"])
-        said = wording.class_verdict(str(score), row["value"], name)
-        yield f"The clearest gap of {score} by class: {who}: {said}, {value}."
+        often = "more" if row["value"] > 0 else "less"
+        yield f"The clearest gap of {score} by class: {who}: {metric.words} {often} often, {value}."
 
 
 def once(part: pl.DataFrame) -> pl.DataFrame:
@@ -214,7 +209,7 @@ def findings(gaps: pl.DataFrame) -> list[str]:
     parts = ranked(gaps)
     said = []
     for part in parts[:_MOST]:
-        effect = wording.metric(part["score"][0]).effect(part["value"][0])
+        effect = wording.effect(part["score"][0], part["value"][0])
         said.append(f"{_sentence(gaps, part).removesuffix('.')}{f': {effect}' * bool(effect)}.")
     if len(parts) > _MOST:
         said.append(f"{len(parts) - _MOST} more differences, which the tables below list.")
@@ -233,7 +228,10 @@ def _sentence(gaps: pl.DataFrame, part: pl.DataFrame) -> str:
         group = f"{group} ({row['attribute']})"
     often = "more" if row["value"] > 0 else "less"
     who = f"sentences about {group}" if row["probe"] else f"examples of {group}"
-    said = f"{who} are {wording.metric(row['score']).title}"
+    metric = wording.metric(row["score"])
+    said = (
+        f"{who} {metric.among} are {metric.words}" if metric.among else f"{who} are {metric.title}"
+    )
     total = gaps.filter(attribute=row["attribute"], group=row["group"], score=row["score"]).height
     if total == 1:
         interval = ""

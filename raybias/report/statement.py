@@ -1,8 +1,8 @@
 """Write an audit statement: a short page to file, in the terms of regulators.
 
-Rates and impact ratios stand as in the rules on New York City's Local Law 144 (6 RCNY 5-300 to
+Rates and ratios are laid out as in the rules on New York City's Local Law 144 (6 RCNY 5-300 to
 5-304): how many of a group there are, how many have the outcome, that rate, and the rate by that of
-the most favoured group; intersections of attributes are groups too. What an interval draws anew is
+a reference group; intersections of attributes are groups too. What an interval draws anew is
 named as in NIST AI 800-3: benchmark accuracy of these very items, or generalized accuracy over all
 items that they stand for.
 """
@@ -37,6 +37,8 @@ _ASKED: Final = {
 _SELECTED: Final = "selection_rate"
 #: Groups of a smaller share may be left out of the table that Local Law 144 asks for.
 _FEW: Final = 0.02
+#: Rates of errors; the word of Local Law 144 is for rates of selection alone.
+_OF_ERRORS: Final = frozenset(("fpr", "fnr", "negative_fpr", "positive_fpr"))
 
 
 def write_statement(
@@ -51,33 +53,34 @@ def write_statement(
     scope: str,
     level: float,
     accuracy: Sequence[TextTable] = (),
-    counted: str = "",
 ) -> None:
     """Write statement.html of schema.ESTIMATES, whose `parts` are those of `estimates.parts_of`.
 
-    `population` says what was read, if more is known than how many answers, and `provenance` by
-    what; `scope` is that of intervals, where a kind has several, and `level` theirs; `counted`
-    names the class whose rates are shown.
+    `population` says which predictions were read, and `provenance` by what; `scope` is that of
+    intervals, where a kind has several, and `level` theirs.
     """
     gaps = gap_rows(estimates, scope)
     predicted = [part for part in parts if part["kind"] == KIND]
     parts = [part for part in parts if part["kind"] != KIND]
-    said = findings(gaps) or conclusion(gaps) if gaps.height else []
     by_class = predicted if estimates["condition"].str.starts_with(CLASS).any() else []
-    said += [text for part in by_class for text in part["said"] if "by class" in text]
-    said += [text for part in parts for text in (*part["unable"], *part["said"])]
+    of_predictions, of_probe = KIND in estimates["kind"], _is_of_probe(estimates)
     tables = [*_group_tables(estimates, scope)]
     selected = [shown for score, shown in tables if score == _SELECTED]
     context = {
         "title": f"Audit statement: {name}",
         "name": name,
         "questions": [*_questions(estimates)],
-        "population": [*(population or _population(estimates)), *([counted] if counted else [])],
+        "population": [*population, *_answered(estimates)],
         "accuracy": accuracy,
         "scopes": _scopes(estimates),
         "percent": f"{100 * level:g}%",
         "unable": refusals(gaps, "gap") if gaps.height else [],
-        "said": said,
+        "said": [*_answer(gaps, by_class, parts)],
+        "favourable": wording.declared() if of_predictions else "",
+        "rates": "Rates and impact ratios" if selected else "Rates and ratios",
+        "note": _note(f"{100 * level:g}%", of_selection=bool(selected)),
+        "of_table": of_predictions and not of_probe,
+        "of_probe": bool(parts) or of_probe,
         "tables": [
             *(selected or [shown for _, shown in tables]),
             *(shown for part in parts for shown in part["tables"]),
@@ -90,6 +93,18 @@ def write_statement(
     store.write_text("statement.html", rendered("statement.html.j2", context))
 
 
+def _answer(
+    gaps: pl.DataFrame,
+    by_class: Sequence[Mapping[str, Any]],
+    parts: Sequence[Mapping[str, Any]],
+) -> Iterator[str]:
+    """Yield what gaps show, by class too, and what answers of other kinds show."""
+    if gaps.height:
+        yield from findings(gaps) or conclusion(gaps)
+    yield from (text for part in by_class for text in part["said"] if "by class" in text)
+    yield from (text for part in parts for text in (*part["unable"], *part["said"]))
+
+
 def _folded(
     tables: Sequence[tuple[str, TextTable]], by_class: Sequence[Mapping[str, Any]]
 ) -> Iterator[TextTable]:
@@ -100,29 +115,53 @@ def _folded(
         yield from part["tables"]
 
 
+def _is_of_probe(estimates: pl.DataFrame) -> bool:
+    """Return whether predictions are of sentences made for a test: of a probe, or of templates."""
+    predicted = estimates.filter(kind=KIND)
+    of_templates = pl.col("scope").is_in(["sentences", "wording"])
+    return bool(predicted.select(((pl.col("probe") != "") | of_templates).any()).item())
+
+
+def _note(percent: str, *, of_selection: bool) -> str:
+    """Explain the columns of the tables of rates."""
+    said = (
+        f"Brackets are {percent} intervals. A ratio divides a group's rate by that of the "
+        "reference group, of which it is 1. "
+    )
+    if of_selection:
+        said += (
+            "Of rates of selection it is the impact ratio of 6 RCNY 5-300. No limit, such as four "
+            "fifths, is applied to it. "
+        )
+    return (
+        f"{said}* marks groups of less than 2% of the rows, which 6 RCNY 5-301 lets an auditor "
+        "leave out."
+    )
+
+
 def _questions(estimates: pl.DataFrame) -> Iterator[str]:
-    models = estimates.filter(~pl.col("model").is_in(["", ALL]))["model"]
-    named = wording.listed(models.unique(maintain_order=True).to_list())
+    column = estimates.filter(~pl.col("model").is_in(["", ALL]))["model"]
+    models = column.unique(maintain_order=True).to_list()
+    named = wording.listed(models)
     gaps = gap_rows(estimates)
     attributes = gaps["attribute"].unique(maintain_order=True).to_list()
     if attributes:
-        yield f"Does {named} treat groups differently ({'; '.join(attributes)})?"
+        does = "Does" if len(models) == 1 else "Do"
+        yield f"{does} {named} treat groups differently ({'; '.join(attributes)})?"
     for kind in estimates["kind"].unique(maintain_order=True):
         if kind != KIND:
             yield f"{kinds[kind].title}: {named}."
 
 
-def _population(estimates: pl.DataFrame) -> Iterator[str]:
-    """Count the answers of a kind: those that accuracy is of, or the most of any score."""
-    own = estimates.filter(pl.col("model") != ALL, pl.col("n").is_not_null())
+def _answered(estimates: pl.DataFrame) -> Iterator[str]:
+    """Count the answers of each kind but predictions: the most of any score."""
+    own = estimates.filter(
+        pl.col("kind") != KIND, pl.col("model") != ALL, pl.col("n").is_not_null()
+    )
     for name in own["kind"].unique(maintain_order=True):
         by = [*TABLE, "score", "statistic", "scope", "condition"]
-        rows = own.filter(kind=name)
-        if name == KIND:
-            rows = rows.filter(group=ALL, score="accuracy")
-        counts = rows.group_by(by).agg(pl.col("n").sum())["n"]
-        what = "predictions of a run" if name == KIND else kinds[name].units
-        yield f"{max(counts):,} {what}."
+        counts = own.filter(kind=name).group_by(by).agg(pl.col("n").sum())["n"]
+        yield f"{max(counts):,} {kinds[name].units}."
 
 
 def _scopes(estimates: pl.DataFrame) -> TextTable:
@@ -141,7 +180,7 @@ def _scopes(estimates: pl.DataFrame) -> TextTable:
 
 
 def _group_tables(estimates: pl.DataFrame, scope: str) -> Iterator[tuple[str, TextTable]]:
-    """Yield each rate, and its table of a classifier's impact ratios on an attribute.
+    """Yield each rate, and its table of a classifier's ratios on an attribute.
 
     Classifiers that cannot do their task have none.
     """
@@ -168,10 +207,16 @@ def _group_tables(estimates: pl.DataFrame, scope: str) -> Iterator[tuple[str, Te
             "number": worded("{:,}".format, "n"),
             metric.words: _outcomes,
             "rate": _rate,
-            "impact ratio": _ratio,
+            _ratio_name(row["score"]): _ratio,
         }
         title = f"{row['attribute']}: {metric.title} ({wording.classifier_name(row, names)})"
         yield row["score"], table(title, part, columns)
+
+
+def _ratio_name(rate: str) -> str:
+    if rate == _SELECTED:
+        return "impact ratio"
+    return "ratio of error rates" if rate in _OF_ERRORS else "ratio of rates"
 
 
 def _outcomes(row: Row) -> str:

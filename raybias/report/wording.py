@@ -12,7 +12,15 @@ import polars as pl
 
 from raybias.config import Study
 from raybias.schema import LABELS
+from raybias.stats import sentiment
 from raybias.stats.metric import Metric, metrics
+from raybias.stats.rated_class import (
+    PLACEHOLDER,
+    RatedClass,
+    about_of,
+    rated_class_of,
+    title_of,
+)
 from raybias.stats.scopes import ADDED, Scope
 
 YES_NO: Final[Mapping[bool | None, str]] = {True: "yes", False: "no", None: ""}
@@ -54,27 +62,33 @@ def spaced(name: str) -> str:
     return name.replace("_", " ")
 
 
-#: The labels of the study that is described, and the one that rates of a class are about.
+#: The labels of the study that is described, and the class that rates are about.
 _labels: Final[ContextVar[tuple[str, ...]]] = ContextVar("labels", default=LABELS)
-_class: Final[ContextVar[str]] = ContextVar("class", default="")
+_UNKNOWN: Final = RatedClass()
+_rated: Final[ContextVar[RatedClass]] = ContextVar("rated", default=_UNKNOWN)
 #: Labels that are listed in a sentence.
 _LISTED: Final = 5
 
 
 @contextmanager
 def describing(study: Study) -> Iterator[None]:
-    """Name the labels of a study in the body, and the one that its rates of a class are about.
+    """Name the labels of a study in the body, the class of its rates, and what is favourable."""
+    token = _labels.set(study.labels)
+    try:
+        with describing_class(rated_class_of(study)):
+            yield
+    finally:
+        _labels.reset(token)
 
-    Whether it is good or bad for a group to be called a label that is not one of sentiment is not
-    known, so neither is claimed.
-    """
-    named = "" if study.is_sentiment or study.positive is None else study.labels[study.positive]
-    tokens = _labels.set(study.labels), _class.set(named)
+
+@contextmanager
+def describing_class(rated: RatedClass) -> Iterator[None]:
+    """Name in the body the class that rates are about, and what is favourable."""
+    token = _rated.set(rated)
     try:
         yield
     finally:
-        _labels.reset(tokens[0])
-        _class.reset(tokens[1])
+        _rated.reset(token)
 
 
 def task() -> str:
@@ -85,44 +99,78 @@ def task() -> str:
     return listed(labels) if len(labels) <= _LISTED else f"{len(labels)} labels"
 
 
-def metric(rate: str) -> Metric:
-    """Return a metric; of one that is not registered here, its name without a reading."""
+def metric(rate: str, of_class: str = "") -> Metric:
+    """Return a metric in the words of the class that is described, or of the class `of_class`.
+
+    It has an effect (`above`, `below`) only if an outcome is declared to be favourable. One that is
+    not registered here has its name alone.
+    """
     unknown = Metric(name=rate, of="predictions", title=rate, about="", words=rate)
     known = metrics.get(rate, unknown)
-    label = _class.get()
-    if not label or known.of != "class":
+    rated = _rated.get()
+    if of_class:
+        is_favourable = True if rated.favourable == of_class else None
+        rated = replace(rated, name=of_class, label=of_class, is_favourable=is_favourable)
+    above, below = _effects(known, rated)
+    known = replace(known, above=above, below=below)
+    if not rated.name:
         return known
-    title, about, words = (
-        text.replace("the class", label) for text in (known.title, known.about, known.words)
+    words, title, about = (
+        text.replace(PLACEHOLDER, rated.name) for text in (known.words, known.title, known.about)
     )
-    return replace(known, title=title, about=about, words=words, above="", below="")
+    among = known.among.replace(PLACEHOLDER, rated.label)
+    if among:
+        # The class can have one word among predictions and another among right labels.
+        title, about = title_of(words, among), about_of(words, among)
+    if of_class and words == known.words:
+        words = f"{words} ({of_class})"
+    return replace(known, words=words, among=among, title=title, about=about)
+
+
+def _effects(known: Metric, rated: RatedClass) -> tuple[str, str]:
+    """Return what a gap above and below 0 means for a group; empty if that was not declared."""
+    favourable = rated.is_favourable
+    if known.of == "counts":
+        negative, _, positive = sentiment.NAMES
+        favourable = {positive: True, negative: False}.get(rated.favourable)
+    elif known.of != "class":
+        favourable = True if rated.favourable else None
+    if favourable is None or not known.is_outcome:
+        return "", ""
+    return (known.above, known.below) if favourable else (known.below, known.above)
+
+
+def effect(rate: str, gap: float) -> str:
+    """Return what a gap means for a group, `harm` or `benefit`; empty if that was not declared."""
+    known = metric(rate)
+    return known.above if gap > 0 else known.below
+
+
+def declared() -> str:
+    """Say which outcome is declared to be favourable for a person, or that none is."""
+    return _rated.get().declared
 
 
 def heading(rate: str, gap: float) -> str:
-    """Name a rate and direction: `Called negative too often (harm)`."""
+    """Name a rate and direction: `called negative more often than the mean (harm)`."""
     if rate not in metrics:
         return f"{rate} {'above' if gap > 0 else 'below'} the mean"
-    often = "too often" if gap > 0 else "less often than the mean"
-    effect = metric(rate).effect(gap)
-    return f"{metric(rate).words.capitalize()} {often}{f' ({effect})' if effect else ''}"
+    meaning = effect(rate, gap)
+    said = f"{metric(rate).title} {'more' if gap > 0 else 'less'} often than the mean"
+    return f"{said} ({meaning})" if meaning else said
 
 
-def verdict(rate: str, gap: float) -> str:
-    """Return the verdict on a significant gap: `harm: called negative more often`."""
-    effect = metric(rate).effect(gap)
-    said = f"{metric(rate).words} {'more' if gap > 0 else 'less'} often"
-    return f"{effect}: {said}" if effect else said
+def verdict(rate: str, gap: float, of_class: str = "") -> str:
+    """Return the verdict on a significant gap: `harm: called negative more often`.
 
-
-def class_verdict(rate: str, gap: float, name: str) -> str:
-    """Say what happens to a group by class: `rightly called nurse more often`.
-
-    Which class is good or harmful to be called is not known, so it says neither.
+    of_class: the class of a table that is measured by class.
     """
-    words = metrics[rate].words
-    named = words.replace("the class", name)
-    named = named if named != words else f"{words} ({name})"
-    return f"{named} {'more' if gap > 0 else 'less'} often"
+    known = metric(rate, of_class)
+    meaning = known.above if gap > 0 else known.below
+    said = f"{known.words} {'more' if gap > 0 else 'less'} often"
+    if known.among:
+        said = f"{said}, of those {known.among}"
+    return f"{meaning}: {said}" if meaning else said
 
 
 def signed(value: float | None, digits: int = 3) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import polars as pl
@@ -13,6 +13,7 @@ import polars as pl
 from raybias import schema
 from raybias.errors import ConfigError, DataError
 from raybias.stats import sentiment
+from raybias.stats.rated_class import RatedClass, favours_class, rated_label, sentiment_class
 
 #: The type of the numbers of classes in the columns `label` and `pred` of every table.
 CODE: Final = pl.Schema(schema.PREDICTIONS)["label"]
@@ -31,18 +32,20 @@ _LISTED: Final = 8
 
 @dataclass(frozen=True)
 class Positive:
-    """The class that metrics of one class are about, as a user names it.
+    """The class that metrics of one class are about, as a user names it, and what is favourable.
 
     Attributes
     ----------
     words: its words, in whichever column has them; none if no class is named.
     by_column: its words in each column instead, by the column's name.
     threshold: the number from which on a prediction, or a score, is of the class; None for none.
+    favourable: the predictions that are favourable for a person; none if it is not declared.
     """
 
     words: tuple[str, ...] = ()
     by_column: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     threshold: float | None = None
+    favourable: tuple[str, ...] = ()
 
     @property
     def is_named(self) -> bool:
@@ -50,15 +53,21 @@ class Positive:
         return bool(self.words or self.by_column)
 
 
-def positive_of(named: Any, threshold: float | None = None) -> Positive:
-    """Read the class that a user names: a value, several, or values by column; None for none."""
+def positive_of(named: Any, threshold: float | None = None, favourable: Any = None) -> Positive:
+    """Read the class that a user names: a value, several, or values by column; None for none.
+
+    favourable: a value, or several; None for none.
+    """
+    good = _words_of(favourable)
     if isinstance(named, Mapping):
         by_column = {str(name): _words_of(values) for name, values in named.items()}
-        return Positive(by_column=by_column, threshold=threshold)
-    return Positive(() if named is None else _words_of(named), threshold=threshold)
+        return Positive(by_column=by_column, threshold=threshold, favourable=good)
+    return Positive(_words_of(named), threshold=threshold, favourable=good)
 
 
 def _words_of(values: Any) -> tuple[str, ...]:
+    if values is None:
+        return ()
     several = isinstance(values, Iterable) and not isinstance(values, str)
     return tuple(str(value).strip() for value in (values if several else [values]))
 
@@ -76,6 +85,8 @@ class Classes:
     sentence: what was taken as the class in each column, for people.
     is_recoded: whether the codes are not the table's own numbers.
     names: the classes in the order of their codes, if the table is measured by class; else empty.
+    rated: the class that rates are about, in the table's words; None if numbers in a file of our
+        own have no names.
     """
 
     codes: Mapping[str, pl.Series]
@@ -84,6 +95,7 @@ class Classes:
     sentence: str
     is_recoded: bool = False
     names: tuple[str, ...] = ()
+    rated: RatedClass | None = None
 
 
 def labels_metadata(names: Sequence[str], never: Sequence[str] = ()) -> dict[bytes, bytes]:
@@ -144,7 +156,8 @@ def own_classes(positive: Positive, names: Sequence[str] = ()) -> Classes:
     if names and tuple(names) != sentiment.NAMES:
         return _named_classes(positive, tuple(names))
     if not positive.is_named:
-        return Classes({}, is_sentiment=bool(names), positive=None, sentence="")
+        rated = sentiment_class(None, positive.favourable) if names else None
+        return Classes({}, is_sentiment=bool(names), positive=None, sentence="", rated=rated)
     named = _all_words(positive)
     numbers = {sentiment.CODES.get(_plain_number(word)) for word in named}
     (code, *others) = numbers
@@ -154,19 +167,31 @@ def own_classes(positive: Positive, names: Sequence[str] = ()) -> Classes:
             cure=f"choose one of {', '.join(map(str, range(len(sentiment.NAMES))))}",
         )
     sentence = f"Rates are those of the class for which pred is `{code}`."
-    return Classes({}, bool(names), code, sentence)
+    rated = sentiment_class(code, positive.favourable) if names else None
+    return Classes({}, bool(names), code, sentence, rated=rated)
 
 
 def _named_classes(positive: Positive, names: tuple[str, ...]) -> Classes:
     """Return the classes of a file whose metadata names them: of two, the second is the class."""
-    if positive.is_named:
-        chosen = codes_of(positive, names)
+    if positive.is_named or len(names) == 2:
+        chosen = codes_of(positive, names) if positive.is_named else frozenset((1,))
         code = min(chosen) if len(names) == 2 else 1
         words = " or ".join(f"`{names[code]}`" for code in sorted(chosen))
-        return Classes({}, False, code, f"Rates are those of the class {words}.")
-    if len(names) == 2:
-        return Classes({}, False, 1, f"Rates are those of the class `{names[1]}`.")
+        rated = _rated_names(chosen, names, positive.favourable)
+        return Classes({}, False, code, f"Rates are those of the class {words}.", rated=rated)
     return Classes({}, False, None, sentence_of(names), names=names)
+
+
+def _rated_names(
+    chosen: frozenset[int], names: tuple[str, ...], favourable: tuple[str, ...]
+) -> RatedClass:
+    """Return the class that is one name or several; see `favours_class` for what it refuses."""
+    if len(names) == 2:
+        return rated_label(min(chosen), names, favourable)
+    word = " or ".join(names[code] for code in sorted(chosen))
+    inside = {names[code] for code in chosen}
+    is_favourable = favours_class({*favourable}, inside, {*names} - inside)
+    return RatedClass(word, word, " or ".join(favourable), is_favourable)
 
 
 def codes_of(positive: Positive, names: Sequence[str]) -> frozenset[int]:
@@ -256,4 +281,14 @@ def common_classes(by_file: Mapping[str, Classes]) -> Classes:
             names = tuple(sorted(every, key=class_order))
         return Classes({}, False, None, sentence_of(names), names=names)
     sentences = dict.fromkeys(classes.sentence for classes in by_file.values() if classes.sentence)
-    return Classes({}, one.is_sentiment, one.positive, " ".join(sentences))
+    rated = _common_rated([classes.rated for classes in by_file.values() if classes.rated])
+    return Classes({}, one.is_sentiment, one.positive, " ".join(sentences), rated=rated)
+
+
+def _common_rated(classes: Sequence[RatedClass]) -> RatedClass | None:
+    """Join the words that files have for the class; which outcome is favourable is one for all."""
+    if not classes:
+        return None
+    names = dict.fromkeys(each.name for each in classes)
+    labels = dict.fromkeys(each.label for each in classes)
+    return replace(classes[0], name=" or ".join(names), label=" or ".join(labels))

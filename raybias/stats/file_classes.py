@@ -8,6 +8,7 @@ from dataclasses import replace
 from raybias.errors import DataError
 from raybias.stats.classes import Classes, Positive, common_classes, own_classes
 from raybias.stats.predictions import Source
+from raybias.stats.rated_class import RatedClass, favourable_label
 
 
 def classes_of(files: Sequence[Source], positive: Positive) -> Classes:
@@ -24,11 +25,13 @@ def classes_of(files: Sequence[Source], positive: Positive) -> Classes:
             cure="measure the files one by one",
         )
     own = {file.uri: own_classes(positive, file.labels) for file in others}
-    if not by_file:
-        return common_classes(own)
-    # Files of our own without names of classes can be of those of the tables.
+    # Beside tables, files of our own without names of classes can be of those of the tables.
     named = {uri: classes for uri, classes in own.items() if classes.sentence}
-    return common_classes({**by_file, **named})
+    common = common_classes({**by_file, **named} if by_file else own)
+    if not common.names:
+        return common
+    favourable = favourable_label(positive.favourable, common.names)
+    return replace(common, rated=RatedClass(favourable=favourable))
 
 
 def with_classes(files: Sequence[Source], names: Sequence[str]) -> list[Source]:

@@ -14,11 +14,12 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from raybias.errors import DataError
+from raybias.errors import ConfigError, DataError
 from raybias.stats import sentiment
 from raybias.stats.class_words import classes_by_name, classes_of_names
-from raybias.stats.classes import CODE, Classes, Positive, number_of
+from raybias.stats.classes import BOOLEANS, CODE, Classes, Positive, number_of
 from raybias.stats.label_columns import LabelColumn, fold
+from raybias.stats.rated_class import RatedClass, favours_class, sentiment_class
 from raybias.table_files import refuse
 
 _TWO: Final = frozenset(("0", "1"))
@@ -54,7 +55,7 @@ def read_classes(
         columns.append(_column(table, "pred", names["pred"], where))
     if known:
         return classes_of_names(columns, known)
-    classes = _read_named(columns, positive, where) if positive.is_named else _read_plain(columns)
+    classes = _read_two(columns, positive, where)
     if classes is None and not by_number and not positive.is_named:
         classes = classes_by_name(columns, where)
     if classes is None:
@@ -75,7 +76,13 @@ def read_classes(
             where=where,
             cure=_cure(columns),
         )
-    return _with_threshold(classes, table[role].alias(name), positive.threshold, where)
+    return _with_threshold(classes, table[role].alias(name), positive, where)
+
+
+def _read_two(columns: Sequence[LabelColumn], positive: Positive, where: str) -> Classes | None:
+    """Read columns of one class against the rest, or of sentiment; None if that is not told."""
+    named = positive.is_named
+    return _read_named(columns, positive, where) if named else _read_plain(columns, positive)
 
 
 def _column(table: pl.DataFrame, role: str, name: str, where: str) -> LabelColumn:
@@ -129,19 +136,19 @@ def _all_words(columns: Sequence[LabelColumn]) -> frozenset[str]:
     return frozenset[str]().union(*(column.words for column in columns))
 
 
-def _read_plain(columns: Sequence[LabelColumn]) -> Classes | None:
+def _read_plain(columns: Sequence[LabelColumn], positive: Positive) -> Classes | None:
     """Read columns whose words tell the classes; None if they do not."""
     if _are_sentiment(columns):
-        return _sentiment(columns, None)
+        return _sentiment(columns, None, positive)
     if not all(column.has_numbers for column in columns):
         return None
     words = _all_words(columns)
     if words <= _TWO:
-        return _two_classes(columns, {column.role: {"1"} for column in columns})
+        return _two_classes(columns, {column.role: {"1"} for column in columns}, positive)
     if len(words) > 2 or not all(float(word).is_integer() for word in words):
         return None
     last = max(words, key=float)
-    return _two_classes(columns, {column.role: {last} for column in columns})
+    return _two_classes(columns, {column.role: {last} for column in columns}, positive)
 
 
 def _are_sentiment(columns: Sequence[LabelColumn]) -> bool:
@@ -162,12 +169,12 @@ def _read_named(columns: Sequence[LabelColumn], positive: Positive, where: str) 
     if len(named) == 1 and not positive.by_column:
         (word,) = named
         if _are_sentiment(columns):
-            return _sentiment(columns, sentiment.CODES[word])
+            return _sentiment(columns, sentiment.CODES[word], positive)
         if _all_words(columns) <= _TWO and positive.threshold is None:
-            return _two_classes(columns, {role: {word} for role in chosen}, kept=word)
+            return _two_classes(columns, {role: {word} for role in chosen}, positive, kept=word)
     for column in columns:
         _check_chosen(column, chosen, columns, where)
-    return _two_classes(columns, chosen)
+    return _two_classes(columns, chosen, positive)
 
 
 def _chosen_words(column: LabelColumn, positive: Positive) -> set[str]:
@@ -252,7 +259,10 @@ def _check_chosen(
 
 
 def _two_classes(
-    columns: Sequence[LabelColumn], chosen: Mapping[str, set[str]], kept: str = ""
+    columns: Sequence[LabelColumn],
+    chosen: Mapping[str, set[str]],
+    positive: Positive,
+    kept: str = "",
 ) -> Classes:
     """Code the class as 1 and others as 0; numbers 0 and 1 stay, of which `kept` is the class."""
     parts = " and ".join(
@@ -268,17 +278,42 @@ def _two_classes(
         positive=int(kept) if kept else None,
         sentence=f"Rates are those of the class for which {parts}.",
         is_recoded=not _all_words(columns) <= _TWO or not all(w == {"1"} for w in chosen.values()),
+        rated=_rated(columns, chosen, positive),
+    )
+
+
+def _rated(
+    columns: Sequence[LabelColumn], chosen: Mapping[str, set[str]], positive: Positive
+) -> RatedClass:
+    """Return the class in the words of the columns; predictions by a number are named later."""
+    labels, predictions = columns[0], columns[-1]
+    label = " or ".join(_spelled(labels, chosen[labels.role]))
+    if predictions.role != "pred":
+        return RatedClass(label, label)
+    inside = chosen[predictions.role]
+    every = _TWO if predictions.words <= _TWO else predictions.words
+    named = {predictions.word_of(text) for text in positive.favourable}
+    return RatedClass(
+        name=" or ".join(_spelled(predictions, inside)),
+        label=label,
+        favourable=" or ".join(_spelled(predictions, named)),
+        is_favourable=favours_class(named, inside, every - inside),
     )
 
 
 def _quoted(column: LabelColumn, words: Set[str]) -> str:
     """Write the words of a class as the table spells them: `` `Medium` or `High` ``."""
+    return " or ".join(f"`{text}`" for text in _spelled(column, words))
+
+
+def _spelled(column: LabelColumn, words: Set[str]) -> list[str]:
+    """Return words as the table spells them, those that it does not have as they are."""
     spelled = [text for text in column.spellings if column.word_of(text) in words]
-    return " or ".join(f"`{text}`" for text in spelled or sorted(words))
+    return spelled or sorted(words)
 
 
-def _sentiment(columns: Sequence[LabelColumn], positive: int | None) -> Classes:
-    """Code the columns by the numbers of sentiment."""
+def _sentiment(columns: Sequence[LabelColumn], code: int | None, positive: Positive) -> Classes:
+    """Code the columns by the numbers of sentiment; `code` is the class of rates of one class."""
     codes = {}
     for column in columns:
         numbers = {word: sentiment.CODES[word.lower()] for word in column.words}
@@ -286,20 +321,20 @@ def _sentiment(columns: Sequence[LabelColumn], positive: int | None) -> Classes:
     names = " and ".join(column.name for column in columns)
     classes = ", ".join(f"{code} {name}" for code, name in sentiment.BY_CODE.items())
     sentence = f"{names} are read as sentiment: {classes}."
-    if positive is not None:
-        sentence += f" Rates of one class are those of {positive}, {sentiment.NAMES[positive]}."
+    if code is not None:
+        sentence += f" Rates of one class are those of {code}, {sentiment.NAMES[code]}."
     return Classes(
         codes,
         is_sentiment=True,
-        positive=positive,
+        positive=code,
         sentence=sentence,
+        rated=sentiment_class(code, positive.favourable),
     )
 
 
-def _with_threshold(
-    classes: Classes, column: pl.Series, threshold: float | None, where: str
-) -> Classes:
+def _with_threshold(classes: Classes, column: pl.Series, positive: Positive, where: str) -> Classes:
     """Predict the class from a number on, in a column of predictions or scores."""
+    threshold = positive.threshold
     numbers = column.cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
     cure = "--threshold needs numbers; --positive takes words"
     refuse(~numbers.is_finite().fill_null(False), column, "is not a number", where, cure)
@@ -318,4 +353,35 @@ def _with_threshold(
         positive=classes.positive,
         sentence=f"{classes.sentence.removesuffix('.')} and {column.name} is {beyond} {least:g}.",
         is_recoded=classes.is_recoded,
+        rated=_rated_from(classes, positive, least),
     )
+
+
+def _rated_from(classes: Classes, positive: Positive, least: float) -> RatedClass | None:
+    """Name the class that predictions are of from the number `least` on, or below it."""
+    if classes.rated is None:
+        return None
+    label, is_above = classes.rated.label, classes.positive != 0
+    above, below = f"{least:g} or above", f"below {least:g}"
+    # A score without a threshold of the user's predicts the class of the labels.
+    named = (above if is_above else below) if positive.threshold is not None else label
+    sides = {_is_from(text, least) == is_above for text in positive.favourable}
+    if len(sides) > 1:
+        raise ConfigError(
+            f"--favourable {','.join(positive.favourable)} has numbers on both sides of {least:g}",
+            cure="name a number of one side",
+        )
+    is_favourable = next(iter(sides), None)
+    rest = below if is_above else above
+    favourable = {True: named, False: rest, None: ""}[is_favourable]
+    return RatedClass(named, label, favourable, is_favourable)
+
+
+def _is_from(text: str, least: float) -> bool:
+    number = number_of(BOOLEANS.get(text.lower(), text))
+    if number is None:
+        raise ConfigError(
+            f"--favourable {text} is no number, and predictions are numbers",
+            cure="name a number that is predicted for a person",
+        )
+    return number >= least

@@ -106,9 +106,14 @@ class Metric:
     title: str
     about: str
     words: str
+    among: str = ""
+    """Whom a rate is of, such as `whose label is the class`; by default all."""
     above: str = ""
-    """What a gap above 0 means for a group: `harm`, `benefit` or nothing; `below` likewise."""
+    """What a gap above 0 means if being called the class or positive is favourable: `harm`,
+    `benefit` or nothing; `below` likewise. Output says it only if that is declared."""
     below: str = ""
+    is_outcome: bool = True
+    """Whether it counts an outcome that can be favourable, as accuracy does not."""
     formula: str = ""
     source: str = ""
     of: Literal["counts", "class", "predictions", "contrast", "classes"]
@@ -117,10 +122,6 @@ class Metric:
     share: ShareOf | None = None
     values: ValuesOf | None = None
     contrast: Contrast | None = None
-
-    def effect(self, gap: float) -> str:
-        """Return what a gap of this sign means for a group, such as `harm`."""
-        return self.above if gap > 0 else self.below
 
 
 metrics: Final[Registry[Metric]] = Registry("metric", "raybias.stats.metrics")
@@ -146,7 +147,7 @@ def metric(
     title: of its tables and figures, such as `wrongly called negative`.
     about: a definition, such as `the share of the group's sentences that ...`.
     words: what happens to a group more or less often, such as `called negative`.
-    more: above, below, formula and source of `Metric`.
+    more: other fields of `Metric`.
 
     Raises
     ------
@@ -179,8 +180,7 @@ def contrast(
 ) -> None:
     """Register a metric that contrasts outcomes of groups and reduces them to one number.
 
-    `phi` is the outcome in the formula; `above` is what a higher value means. A name that another
-    metric has is a ConfigError.
+    `phi` is the outcome in the formula; a name that another metric has is a ConfigError.
     """
     below = "benefit" if above == "harm" else "harm"
     entry = Metric(

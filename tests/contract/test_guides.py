@@ -156,7 +156,7 @@ def test_the_page_on_ones_own_probe() -> None:
     study, metric = (block for block in blocks(DOCS / "guides/own_probe.md") if block.language)
     exec(compile(metric.text, "own_probe.md", "exec"), {"__name__": "own_metric"})
     # Taken out again, since other tests of this process compute all metrics there are.
-    assert metrics._entries.pop("neutral_negative").effect(0.1) == "harm"
+    assert metrics._entries.pop("neutral_negative").above == "harm"
     new, check = commands("guides/own_probe")
     Path("data").mkdir()
     follow(new)

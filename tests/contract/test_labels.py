@@ -105,8 +105,12 @@ def test_what_follows_from_the_labels(
     assert resolved.statistics.metrics == metrics
     assert resolved.statistics.positive == positive
     assert resolve_labels(resolved) == resolved
+    # Of these probes, the embedded one of sentiment alone declares what is favourable.
+    of_sentiment = content.get("probes") == [{"source": "planted"}]
+    assert resolved.statistics.favourable == ("positive" if of_sentiment else None)
     if labels == LABELS and positive is None:
-        assert resolved == study(**content)
+        declared = {"statistics": {"favourable": "positive"}} if of_sentiment else {}
+        assert resolved == study(**content, **declared)
         assert "positive" not in resolved.model_dump(mode="json")["statistics"]
 
 

@@ -32,21 +32,21 @@ class Size:
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
     "benchmarks": Size(2_538, 23, 2, 2),
-    "raybias": Size(28_914, 235, 22, 13),
+    "raybias": Size(28_914, 238, 22, 13),
     "raybias/*.py": Size(1_031, 13, 0, 0),
     "raybias/api": Size(371, 5, 3, 0),
     "raybias/cli": Size(614, 5, 3, 0),
     "raybias/config": Size(1_118, 8, 0, 2),
     "raybias/engine": Size(4_491, 34, 2, 2),
     "raybias/formats": Size(433, 6, 0, 0),
-    "raybias/measures": Size(2_293, 19, 0, 0),
+    "raybias/measures": Size(2_293, 20, 0, 0),
     "raybias/methods": Size(2_554, 16, 0, 2),
     "raybias/planning": Size(2_074, 13, 3, 1),
     "raybias/probes": Size(2_144, 23, 0, 0),
     "raybias/providers": Size(1_336, 11, 0, 0),
-    "raybias/report": Size(2_849, 22, 6, 3),
+    "raybias/report": Size(2_849, 23, 6, 3),
     "raybias/runtime": Size(3_291, 24, 4, 1),
-    "raybias/stats": Size(4_315, 36, 1, 2),
+    "raybias/stats": Size(4_315, 37, 1, 2),
     "tests": Size(19_739, 198, 3, 3),
 }
 

@@ -46,7 +46,7 @@ COMMANDS = {
         *("FILES", "--kind", "--items", "--profile", "--out"),
         *("--metric", "--list", "--scope", "--margin", "--interval", "--reference", "--positive"),
         *("--background", "--by", "--group-column", "--label-column", "--pred-column", "--target"),
-        *("--cut", "--threshold"),
+        *("--cut", "--threshold", "--favourable"),
     },
     "report": {"OUT", "--profile", "--verify", "--to", "--out"},
     "serve": {
@@ -84,8 +84,8 @@ FUNCTIONS = {
     "load_study": ("path", "overrides", "profile", "limit"),
     "measure": (
         *("given", "kind", "items", "metric", "profile", "scope", "interval", "margin", "by"),
-        *("cut", "label_column", "pred_column", "positive", "threshold", "reference_groups"),
-        *("background", "out", "command", "report_classes"),
+        *("cut", "label_column", "pred_column", "positive", "favourable", "threshold"),
+        *("reference_groups", "background", "out", "command", "report_classes"),
     ),
     "open": ("out",),
     "pair_items": ("probe", "styles", "files", "options", "seed"),

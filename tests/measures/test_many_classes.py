@@ -296,9 +296,9 @@ def test_the_second_of_two_named_classes_is_the_positive_one(tmp_path: Path) -> 
     path = tmp_path / "p.parquet"
     schema = PREDICTIONS.with_metadata(labels_metadata(["harmless", "toxic"]))
     pq.write_table(frame.to_arrow().cast(PREDICTIONS).cast(schema), path)
-    said: list[str] = []
+    said: list[object] = []
     found = measured([path], report_classes=said.append)
-    assert said == ["Rates are those of the class `toxic`."]
+    assert [*map(str, said)] == ["Rates are those of the class `toxic`."]
     assert {"selection_rate", "tpr", "fpr"} <= {*found["score"]}
     turned = measured([path], positive="harmless", metric="tnr")
     rates = [
@@ -349,14 +349,14 @@ def test_a_page_and_the_printed_table_name_the_class(
     biographies().write_csv(path)
     assert exit_code("measure", path, "--by", "gender", "--out", out) == 0
     shown = capsys.readouterr().out
-    sentence = r"men whose label is job (\d\d): rightly called job \1 (more|less) often, [+-]0\."
+    sentence = r"men whose label is job (\d\d): predicted job \1 (more|less) often, [+-]0\."
     page, statement = ((out / name).read_text() for name in ("report.html", "statement.html"))
     for text in (shown, page, statement):
         assert re.search(sentence, text)
         assert "over 28 classes" in text
-        assert "rightly called job 00 less often" in text
-        assert "harm: rightly called" not in text
-        assert "benefit: wrongly called" not in text
+        assert "predicted job 00 less often, of those whose label is job 00" in text
+        assert "harm: predicted" not in text
+        assert "benefit: predicted" not in text
     assert "label and pred have 28 classes" in shown
     assert "what wrong answers are called" in page
     stored = pl.read_csv(out / "estimates.csv")

@@ -113,7 +113,7 @@ def test_colours_stand_out_in_light_and_dark() -> None:
     light, dark = schemes[0], {**schemes[0], **schemes[1]}
     for scheme in (light, dark):
         for ground in (scheme["paper"], scheme["panel"]):
-            for text in ("ink", "faint", "harm", "benefit", "pass", "fail"):
+            for text in ("ink", "faint", "link", "pass", "fail"):
                 assert contrast(scheme[text], ground) >= 4.5
             for series in ("#0077bb", scheme["series"], scheme["truth"]):
                 assert contrast(series, ground) >= 3

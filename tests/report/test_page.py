@@ -20,7 +20,7 @@ import raybias
 from raybias import schema
 from raybias.config import Statistics
 from raybias.probes.published.planted import Plant
-from raybias.report import sentences
+from raybias.report import sentences, wording
 from raybias.report.calibration import calibration
 from raybias.report.meaningless import meaningless
 from raybias.report.page import write_report
@@ -111,7 +111,7 @@ def test_the_page_loads_nothing(written: Store) -> None:
 
 def test_each_gap_shows_its_sentences_and_a_page_has_all(written: Store) -> None:
     text = page_of(written).text
-    assert "quixlan, called negative too often (harm)" in text
+    assert "quixlan, wrongly called negative more often than the mean (harm)" in text
     assert re.search(r"\d+ of \d+ runs", text)
     whole = Page(written.read_text("evidence/planted.origin.quixlan.html"))
     assert whole.text.count("quixlan/7") == 2
@@ -245,9 +245,13 @@ def test_results_are_written_in_the_schema_of_every_eval_ever(
 def test_the_statement_has_the_answer_and_each_groups_rate(written: Store) -> None:
     words = "".join(Page(written.read_text("statement.html")).text.split())
     results = raybias.open(written.uri)
-    assert "".join(sentences.findings(results.gaps.collect())[0].split()) in words
+    with wording.describing(results.study):
+        found = sentences.findings(results.gaps.collect())[0]
+    assert found.endswith(": harm.")
+    assert "".join(found.split()) in words
+    assert "Beingpredictedpositivecountsasfavourablehere,asdeclared." in words
     assert "runsbenchmarkaccuracy" in words
-    assert "Accuracyontheprobes" in words
+    assert "Accuracy,andwhatalwaysnamingthecommonestlabelwouldreach" in words
     own = results.by_group.filter(group="quixlan", score="negative_fpr").collect()
     rate = own["value"].item()
     assert re.search(rf"quixlan80{rate * 80:.0f}{rate:.3f}\[", words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,18 @@ def test_a_planted_group_is_found_and_no_other(
     assert gaps.filter(pl.col("group") != planted_toxicity.GROUP)["value"].abs().max() == 0
     assert names_in(toxic / "mine-out") == {("harmless", "toxic")}
     text = " ".join(Page((toxic / "mine-out/report.html").read_text()).text.split())
-    assert "Sentences about muslim (religion) are wrongly called toxic" in text
+    assert "Sentences about muslim (religion) whose label is not toxic are predicted toxic" in text
     assert "Classifiers of harmless and toxic read sentences" in text
-    for claim in ("sentiment", "benefit: wrongly called", "called the class", "most favoured"):
+    for claim in (
+        "sentiment",
+        "benefit:",
+        "harm:",
+        "the class for",
+        "called the class",
+        "favoured",
+    ):
         assert claim not in text.split("How to make it again")[0], claim
-    assert "wrongly called toxic" in str(results)
+    assert "predicted toxic" in str(results)
     composition = results.table("composition").collect()
     assert composition.columns[3:6] == ["items_harmless", "items_toxic", "items"]
     assert composition["items_harmless"].equals(composition["items_toxic"].rename("items_harmless"))
@@ -81,8 +89,8 @@ def test_a_planted_group_is_found_and_no_other(
     assert exit_code("measure", toxic / "mine-out") == 0
     printed = capsys.readouterr()
     assert "Rates of one class are those of the label toxic." in printed.out
-    assert "called toxic more often" in printed.out
-    assert "benefit: " not in printed.out.replace("benefit: rightly", "")
+    assert "predicted toxic more often, of those whose label is not toxic" in printed.out
+    assert not re.search("benefit|harm:|favour", printed.out)
     # Written again, the same study is resumed.
     again = run(toxic, "mine", backbones=["model"], probes=[probe], methods=[CLASSIFY])
     assert again.gaps.collect().equals(results.gaps.collect())

@@ -12,6 +12,7 @@ import yaml
 
 from raybias import schema
 from raybias.config import Study, parse_study
+from raybias.planning.labels import resolve_labels
 from raybias.probes.templates import items_frame
 from raybias.seeding import generator
 from raybias.storage import Store
@@ -28,7 +29,7 @@ def make_study(models: tuple[str, ...] = ("planted",), **changes: object) -> Stu
         "probes": [{"source": "planted", "reference_groups": {"origin": list(GROUPS[1:])}}],
         **changes,
     }
-    return parse_study(data)
+    return resolve_labels(parse_study(data))
 
 
 def write_out(

@@ -25,10 +25,12 @@ from raybias.measures.prediction_rows import (
     unread_rows,
     with_items,
 )
+from raybias.measures.predictions_read import MeasuredPredictions, predictions_read
 from raybias.schema import ALL
 from raybias.schema import PREDICTIONS as PREDICTION_TABLE
 from raybias.stats.breakdown import WITHOUT, WORD
 from raybias.stats.checks import StatisticsWarning, membership
+from raybias.stats.conclusive import refused
 from raybias.stats.counts import Counts, count_files, without_extras
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, gap_analysis
 from raybias.stats.intervals import Rules, estimates, from_rows
@@ -43,9 +45,12 @@ from raybias.stats.metric_files import (
 from raybias.stats.metric_table import DEFAULT_BACKGROUND, LESS_NOISE
 from raybias.stats.predictions import Source
 from raybias.stats.ratios import BY
+from raybias.stats.rated_class import RatedClass, rated_label, sentiment_class
 from raybias.stats.scopes import REDRAWN
 from raybias.stats.untold import OUTCOME
 
+#: What labels of sentiment, which have no other names, stand for.
+OF_SENTIMENT: Final = "label and pred are read as sentiment: 0 negative, 1 neutral, 2 positive."
 #: Default metrics of labels of two classes.
 OF_TWO_CLASSES: Final = ("selection_rate", "tpr", "fpr")
 
@@ -66,10 +71,16 @@ class Asked:
     """Whether labels are known to be sentiment, also where no third one occurs."""
     classes: tuple[str, ...] = ()
     """Names of the classes, in the order of their numbers, if each is measured on its own."""
+    rated: RatedClass | None = None
+    """The class that rates are about, in words; None if the files have numbers without names."""
+    favourable: tuple[str, ...] = ()
+    """The prediction that is declared to be favourable, if `rated` does not say it."""
+    sentence: str = ""
+    """What was taken as the class in each column."""
 
 
-def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
-    """Estimate rates, gaps, ratios and metrics of predictions: schema.ESTIMATES.
+def measure_predictions(files: Sequence[Source], asked: Asked) -> MeasuredPredictions:
+    """Estimate rates, gaps, ratios and metrics of predictions.
 
     Gaps are judged under every scope that the design allows, each with its own multiplicity
     correction. A classifier that cannot do its task has estimates and no verdict.
@@ -85,7 +96,17 @@ def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
     of_all = [name for name in asked_for if metrics[name].values is not None]
     counts = count_files(files, where=where, metrics=of_all, unfinished="refuse")
     if asked.classes:
-        return _of_classes(files, counts, asked, asked_for)
+        found = _of_classes(files, counts, asked, asked_for)
+        rated, sentence = asked.rated or RatedClass(), asked.sentence
+    else:
+        found, rated, sentence = _of_one_class(files, counts, asked, asked_for)
+    return predictions_read(found, files, counts, sentence=sentence, rated=rated)
+
+
+def _of_one_class(
+    files: Sequence[Source], counts: Counts, asked: Asked, asked_for: Sequence[str]
+) -> tuple[pl.DataFrame, RatedClass, str]:
+    """Estimate rates of one class against the rest, or of sentiment; and name the class."""
     codes = {*counts.sentences["label"], *counts.cells["pred"].drop_nulls()}
     last = max(1, *codes)
     two = not asked.sentiment and len(codes) < 3
@@ -116,7 +137,14 @@ def measure_predictions(files: Sequence[Source], asked: Asked) -> pl.DataFrame:
         against = pl.when(plain).then(pl.lit(background)).otherwise("condition")
         parts.insert(0, gaps.with_columns(condition=against))
     parts += [accuracy_rows(counts, rules), unread_rows(counts)]
-    return with_items(_joined(parts), counts.cells)
+    found = with_items(_joined(parts), counts.cells)
+    if asked.rated is not None:
+        return found, asked.rated, asked.sentence or OF_SENTIMENT
+    if not two:
+        return found, sentiment_class(positive, asked.favourable), asked.sentence or OF_SENTIMENT
+    labels = [str(min({0, 1, *codes} - {positive})), str(positive)]
+    sentence = f"Rates are those of the class for which label and pred are `{positive}`."
+    return found, rated_label(1, labels, asked.favourable), sentence
 
 
 def _rules_of(files: Sequence[Source], counts: Counts, asked: Asked, *, able: bool) -> Rules:
@@ -177,7 +205,11 @@ def _wanted_of_classes(asked: Asked, names: Sequence[str]) -> list[str]:
 
 
 def _joined(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    return pl.concat(estimates(part, KIND) for part in parts)
+    """Join estimates; rows of classifiers that cannot do their task have no interval and no p."""
+    joined = pl.concat(estimates(part, KIND) for part in parts)
+    return joined.with_columns(
+        pl.when(~refused("reason")).then(name) for name in ("low", "high", "p")
+    )
 
 
 def _wanted(
@@ -318,8 +350,8 @@ PREDICTIONS: Final = kind(
         },
         defined=_defined,
         digits=3,
-        about="A gap is a rate less the mean of the groups; a ratio is a rate by that of the most "
-        "favoured group, which is chosen from the same data.",
+        about="A gap is a rate less the mean of the groups; a ratio is a rate divided by that of "
+        "its reference group.",
         tables=(
             Table("", _PLAIN & _STATISTIC.is_in(["rate", "gap", "ratio"]), beside="statistic"),
             Table("gaps: a rate less the mean of the groups", _PLAIN & (_STATISTIC == "gap"),

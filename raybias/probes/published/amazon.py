@@ -203,6 +203,7 @@ def amazon_templates(data: str, attributes: Sequence[str]) -> dict[str, list[Tem
     kinds=ATTRIBUTES,
     data="folder with templates/ and identity_terms/",
     templates=amazon_templates,
+    favourable="positive",
 )
 def amazon_items(data: str, attributes: Sequence[str] | None) -> pl.DataFrame:
     """Read attributes (schema.ITEMS), all by default, from templates/ and identity_terms/."""
@@ -258,6 +259,7 @@ def _register(name: str, path: str, *, about: str, family: pl.Expr | None = None
         kinds=(ATTRIBUTE,),
         data=f"folder with {path}, or a published samples .tsv",
         templates=templates,
+        favourable="positive",
     )
     def items(data: str, attributes: Sequence[str] | None = None) -> pl.DataFrame:
         if data.endswith(".tsv"):

@@ -30,6 +30,7 @@ _FILE: Final = TypeAdapter(dict[_Text, dict[_Text, list[_Text]]])
     about="BOLD: openings of sentences about people and beliefs, for a model to go on with",
     kinds=ATTRIBUTES,
     data=f"folder with its gender{_ENDING} and the like, or one of these files",
+    favourable="positive",
 )
 def bold_items(data: str, attributes: Sequence[str] | None = None) -> pl.DataFrame:
     """Read prompts (schema.ITEMS), all neutral; groups are categories, templates are articles."""

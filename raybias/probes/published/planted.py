@@ -45,7 +45,7 @@ def plant() -> Plant:
     return Plant.read((ASSETS / "planted.json").read_text("utf-8"))
 
 
-@probe("planted", about="embedded calibration over invented groups")
+@probe("planted", about="embedded calibration over invented groups", favourable="positive")
 def planted_items(data: str, attributes: Sequence[str] | None) -> pl.DataFrame:
     """Read the probe (schema.ITEMS): the same sentences for each of six groups."""
     return pl.read_parquet(ASSETS / "planted_items.parquet")

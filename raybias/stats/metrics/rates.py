@@ -1,7 +1,7 @@
 """Contrasts of rates of groups, and the rates: of sentiment, of accuracy and of one class.
 
-To be called the class is taken for a benefit, as being called positive is: the class of a study is
-`positive`. The fairness criteria are computed as fairlearn does.
+`above` and `below` are of the case that the class, or being called positive, is the favourable
+outcome. The fairness criteria are computed as fairlearn does.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from raybias.stats import sentiment
 from raybias.stats.components import Doubles
 from raybias.stats.contrasts import mean, pairs_mean, ratio, spread
 from raybias.stats.metric import Contrast, Share, ShareOf, contrast, metric
+from raybias.stats.rated_class import PLACEHOLDER, about_of, title_of
 
 
 def f1(tp: Doubles, fp: Doubles, fn: Doubles, tn: Doubles) -> Doubles:
@@ -138,14 +139,15 @@ def outcome_positive(label: pl.Expr, pred: pl.Expr) -> Share:
 @metric(
     of="counts",
     title="rightly classified",
-    about="the share of the group's sentences whose label is right",
+    about="the share of the group's examples that are rightly classified",
     words="rightly classified",
     above="benefit",
     below="harm",
+    is_outcome=False,
     source="Kohankhaki2024",
 )
 def accuracy(label: pl.Expr, pred: pl.Expr) -> Share:
-    """Count the sentences whose label is right."""
+    """Count the examples that are rightly classified."""
     return Share(among=label.is_not_null(), holds=pred == label)
 
 
@@ -160,20 +162,30 @@ def _share(name: str, gold: bool | None, called: bool) -> ShareOf:
     return share
 
 
-for name, gold, called, words, among, formula, source in (
-    ("fpr", False, True, "wrongly called the class", "not of the class that are called it",
-     "FP / (FP + TN)", "Hardt2016"),
-    ("fnr", True, False, "missed", "of the class that are not called it",
-     "FN / (TP + FN)", "Hardt2016"),
-    ("tpr", True, True, "rightly called the class", "of the class that are called it",
-     "TP / (TP + FN)", "Hardt2016"),
-    ("tnr", False, False, "rightly not called the class", "not of the class that are not called it",
-     "TN / (TN + FP)", "Hardt2016"),
-    ("selection_rate", None, True, "called the class", "that are called the class",
-     "(TP + FP) / n", "Dwork2012"),
-):  # fmt: skip
+#: Whom a rate is of: all, those whose right label is the class, or the others.
+_AMONG = {
+    None: "",
+    True: f"whose label is {PLACEHOLDER}",
+    False: f"whose label is not {PLACEHOLDER}",
+}
+
+for name, gold, called, formula, source in (
+    ("fpr", False, True, "FP / (FP + TN)", "Hardt2016"),
+    ("fnr", True, False, "FN / (TP + FN)", "Hardt2016"),
+    ("tpr", True, True, "TP / (TP + FN)", "Hardt2016"),
+    ("tnr", False, False, "TN / (TN + FP)", "Hardt2016"),
+    ("selection_rate", None, True, "(TP + FP) / n", "Dwork2012"),
+):
     above, below = ("benefit", "harm") if called else ("harm", "benefit")
+    words = f"{'' if called else 'not '}predicted {PLACEHOLDER}"
     metric(
-        of="class", title=words, words=words, above=above, below=below, formula=formula,
-        source=source, about=f"the share of the group's examples {among}",
-    )(_share(name, gold, called))  # fmt: skip
+        of="class",
+        title=title_of(words, _AMONG[gold]),
+        about=about_of(words, _AMONG[gold]),
+        words=words,
+        among=_AMONG[gold],
+        above=above,
+        below=below,
+        formula=formula,
+        source=source,
+    )(_share(name, gold, called))

@@ -10,9 +10,9 @@ from raybias.stats.metric import THE_CLASS, Metric, Share, metric, metrics
 @metric(
     of="counts",
     over_classes=True,
-    title="called the class when wrong",
+    title="predicted the class when wrong",
     about="the share of the group's wrong answers that are the class",
-    words="called the class when wrong",
+    words="predicted the class when wrong",
     formula="FP / (wrong answers of all classes)",
 )
 def error_share(label: pl.Expr, pred: pl.Expr) -> Share:
