@@ -29,6 +29,7 @@ from raybias.report.outs import prediction_files, read_items, restated
 from raybias.report.rendering import write_frame
 from raybias.stats.breakdown import by_template
 from raybias.stats.checks import StatisticsWarning, UnevenRuns
+from raybias.stats.conclusive import without_refused_ends
 from raybias.stats.counts import Counts, composition, count_files, read_counts
 from raybias.stats.design import TARGET, design
 from raybias.stats.gaps import gap_analysis
@@ -267,8 +268,8 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
         "components": found.components,
         "composition": sizes,
         "answers": counts.answers,
-        "markedness": found.marked,
-        "by_term": found.of_terms,
+        "markedness": without_refused_ends(found.marked),
+        "by_term": without_refused_ends(found.of_terms),
         "by_template": by_template(as_class(cells, study.positive), found.inside, rules.metrics),
         "notes": pl.DataFrame(notes, {"note": pl.String, "urgent": pl.Boolean}, orient="row"),
         "design": design(

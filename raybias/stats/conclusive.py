@@ -105,6 +105,12 @@ def refused(column: str) -> pl.Expr:
     return pl.col(column).str.contains_any(list(CURES)).fill_null(False)
 
 
+def without_refused_ends(table: pl.DataFrame) -> pl.DataFrame:
+    """Take low, high and p from the rows whose `reason` is one of `why_not`."""
+    ends = [name for name in ("low", "high", "p") if name in table.columns]
+    return table.with_columns(pl.when(~refused("reason")).then(name) for name in ends)
+
+
 def is_refused(reason: str | None) -> bool:
     """Return whether a reason is one of `why_not`."""
     return any(words in (reason or "") for words in CURES)

@@ -1,8 +1,8 @@
 """Compute metrics that contrast groups, of files or of counts, and find which of them rank alike.
 
 How far metrics rank groups, or models, alike is Kendall's W (Kendall and Babington Smith 1939), of
-values turned so that a higher one is worse; to be called the class counts as good. Intervals are
-percentiles over the draws that all metrics share.
+values turned one way: distances and rates of not being of the class stay, others change their sign.
+Intervals are percentiles over the draws that all metrics share.
 
 Shapes: B draws, M metrics, K groups or models that are ranked.
 """

@@ -30,7 +30,7 @@ from raybias.schema import ALL
 from raybias.schema import PREDICTIONS as PREDICTION_TABLE
 from raybias.stats.breakdown import WITHOUT, WORD
 from raybias.stats.checks import StatisticsWarning, membership
-from raybias.stats.conclusive import refused
+from raybias.stats.conclusive import without_refused_ends
 from raybias.stats.counts import Counts, count_files, without_extras
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, gap_analysis
 from raybias.stats.intervals import Rules, estimates, from_rows
@@ -206,10 +206,7 @@ def _wanted_of_classes(asked: Asked, names: Sequence[str]) -> list[str]:
 
 def _joined(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Join estimates; rows of classifiers that cannot do their task have no interval and no p."""
-    joined = pl.concat(estimates(part, KIND) for part in parts)
-    return joined.with_columns(
-        pl.when(~refused("reason")).then(name) for name in ("low", "high", "p")
-    )
+    return without_refused_ends(pl.concat(estimates(part, KIND) for part in parts))
 
 
 def _wanted(
