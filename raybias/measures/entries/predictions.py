@@ -44,8 +44,8 @@ from raybias.stats.metric_files import (
 )
 from raybias.stats.metric_table import DEFAULT_BACKGROUND, LESS_NOISE
 from raybias.stats.predictions import Source
-from raybias.stats.ratios import BY
 from raybias.stats.rated_class import RatedClass, rated_label, sentiment_class
+from raybias.stats.ratios import BY
 from raybias.stats.scopes import REDRAWN
 from raybias.stats.untold import OUTCOME
 
