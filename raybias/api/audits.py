@@ -165,6 +165,7 @@ def _with_pilot(
 ) -> Question:
     """Ask the model by every way of asking, and return the question with what they gave."""
     from raybias.planning import audit as audits
+    from raybias.planning.pilot import ways_of
     from raybias.runtime.progress import Reporter
     from raybias.runtime.study import run_study
 
@@ -174,7 +175,7 @@ def _with_pilot(
         return question
     tell(f"asking it for the labels of {audits.PILOT} training sentences")
     run_study(asked, pilot, address=address, command=command, reporter=Reporter())
-    ways = audits.ways_of(Results(pilot).predictions.collect())
+    ways = ways_of(Results(pilot).predictions.collect())
     question = replace(question, ways=ways)
     Store(place).write_text(PILOT_FILE, json.dumps([way.record for way in ways], indent=1))
     tell("\n".join(f"  {way}" for way in question.best_ways))

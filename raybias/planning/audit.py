@@ -17,7 +17,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import polars as pl
 
 from raybias.config import Backbone, Scope, Study, TrainingSet, parse_study
@@ -34,6 +33,7 @@ from raybias.methods.label_prompts import ZeroShot
 from raybias.methods.prompted import Prompted, prompted_methods
 from raybias.methods.tuned_folder import tuned_classifier
 from raybias.planning.inventory import duration
+from raybias.planning.pilot import Way
 from raybias.planning.prepared import PreparedStudy
 from raybias.probes import sources, training_sentences
 from raybias.probes.design import gap_widths
@@ -55,7 +55,7 @@ _TUNED: Final = ((None, None), (None, 800), (600, 400), (240, 300))
 #: Rates that are right for one try; by default a method tries several.
 _RATES: Final[Mapping[str, dict[str, Any]]] = {"lora": {"learning_rates": [5e-4]},
                  "full": {"learning_rates": [5e-5], "batch_size": 32}}  # fmt: skip
-#: The pilot's accuracy from which asking goes before a short tuning.
+#: The accuracy to expect from which asking goes before a short tuning.
 _GOOD: Final = 0.6
 #: A plan knows the arithmetic of a machine, and nothing of what else it does meanwhile.
 _SURE: Final = 2.0
@@ -126,60 +126,6 @@ def suited_methods(backbone: Backbone) -> tuple[str, ...]:
         ZeroShot().form(load_tokenizer(backbone)).label_ids(LABELS)
         return "lora", "soft_prompt", "zero_shot", "few_shot"
     return "lora", "soft_prompt"
-
-
-@dataclass(frozen=True)
-class Way:
-    """A way of asking that the pilot tried.
-
-    read: answer, likelihood or calibrated; what calibration takes off comes from the other half.
-    unread: share of the answers that name no label word.
-    named: how many sentences got each label.
-    mass: mean probability on the label words where the answer begins.
-    """
-
-    options: Mapping[str, Any]
-    read: str
-    accuracy: float
-    unread: float
-    named: tuple[int, ...]
-    mass: float
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """What OUT keeps of it, in schema.PILOT_FILE."""
-        return {**self.options, "read": self.read, "accuracy": self.accuracy, "unread": self.unread}
-
-    def __str__(self) -> str:
-        kind, form = self.options["kind"], self.options["prompt_format"]
-        named = ", ".join(f"{n} {label}" for n, label in zip(self.named, LABELS, strict=True))
-        return (
-            f"{kind} {form}, read by {self.read}: accuracy {self.accuracy:.2f}, {self.unread:.0%}"
-            f" unread ({named}; {self.mass:.0%} of the probability on the label words)"
-        )
-
-
-def ways_of(predictions: pl.DataFrame) -> tuple[Way, ...]:
-    """Return every prompt format and reading that a pilot tried, the most accurate first."""
-    found = []
-    for (name,), rows in predictions.sort("item_id").group_by("method"):
-        kind, _, form = str(name).rpartition("_")
-        gold, scores_NL = rows["label"].to_numpy(), np.array(rows["scores"].to_list(), np.float64)
-        half = np.arange(len(gold)) % 2
-        means_HL = np.array([scores_NL[half != h].mean(axis=0) for h in (0, 1)])
-        mass = float(np.exp(scores_NL).sum(axis=1).mean())
-        read_by = {
-            "calibrated": (scores_NL - means_HL[half]).argmax(axis=1),
-            "likelihood": scores_NL.argmax(axis=1),
-            "answer": rows["pred"].fill_null(-1).to_numpy(),
-        }
-        for read, labels in read_by.items():
-            named = tuple(int((labels == label).sum()) for label in range(len(LABELS)))
-            accuracy, unread = float((labels == gold).mean()), float((labels < 0).mean())
-            way = Way({"kind": kind, "prompt_format": form}, read, accuracy, unread, named, mass)
-            # Of equal ones the calibrated reading is preferred.
-            found.append((-accuracy, unread, [*read_by].index(read), str(name), way))
-    return tuple(way for *_, way in sorted(found, key=lambda each: each[:-1]))
 
 
 @dataclass(frozen=True)
@@ -331,7 +277,7 @@ class Question:
         tuned = [kind for kind in self.kinds if methods[kind].trains]
         asked = [kind for kind in self.kinds if issubclass(methods[kind], Prompted)]
         ready = [kind for kind in self.kinds if kind not in (*tuned, *asked)]
-        well_read = bool(self.ways) and self.ways[0].accuracy >= _GOOD
+        well_read = bool(self.ways) and self.ways[0].expected >= _GOOD
 
         def made(method: Mapping[str, Any], limit: int | None) -> Study:
             probe = {"source": self.source, "attributes": [self.attribute]}
@@ -408,7 +354,7 @@ class Question:
 class Choice:
     """The study that an audit runs, its planned seconds, and the `dearer` ones left out.
 
-    accuracy: of its way of asking, in the pilot; None where it tunes.
+    accuracy: to expect of its way of asking, by the pilot; None where it tunes.
     """
 
     study: Study
@@ -424,7 +370,7 @@ def choose(question: Question, budget: float, estimate: Callable[[Study], float]
         takes = estimate(study)
         if _SURE * takes <= budget:
             asks = question.ways and not study.methods[0].trains
-            accuracy = question.ways[0].accuracy if asks else None
+            accuracy = question.ways[0].expected if asks else None
             return Choice(study, takes, tuple(dearer), accuracy)
         dearer.append((study, takes))
     last = _SURE * dearer[-1][1]
@@ -463,11 +409,17 @@ def answered(estimates: pl.DataFrame, scope: Scope) -> str | None:
 
 
 def accuracy_in(store: Store, study: Study) -> float | None:
-    """Return the pilot's accuracy of a study's way of asking; None where it tunes, or had none."""
+    """Return the accuracy to expect of a study's way of asking; None without a pilot."""
     if study.methods[0].trains or not store.exists(PILOT_FILE):
         return None
     with store.reading(PILOT_FILE, "as what a pilot found"):
-        return max(float(way["accuracy"]) for way in json.loads(store.read_text(PILOT_FILE)))
+        ways = json.loads(store.read_text(PILOT_FILE))
+    chosen = ((m.kind, m.prompt_format, m.read) for m in prompted_methods(study.methods))
+    asked = next(chosen, None)
+    expected = (
+        way["expected"] for way in ways if (way["kind"], way["prompt_format"], way["read"]) == asked
+    )
+    return next(expected, None)
 
 
 def forecast(study: Study, accuracy: float | None = None) -> pl.DataFrame:

@@ -234,7 +234,8 @@ def piloted(store: Store, study: Study) -> tuple[TextTable, list[str]]:
                 {
                     "asked": f"{way['kind']} {way['prompt_format']}",
                     "read by": way["read"],
-                    "accuracy": f"{way['accuracy']:.2f}",
+                    "right": f"{round(way['accuracy'] * way['sentences'])} of {way['sentences']}",
+                    "accuracy to expect": f"{way['expected']:.2f}",
                     "without a label": f"{way['unread']:.0%}",
                     "chosen": wording.YES_NO[
                         (way["kind"], way["prompt_format"], way["read"]) in chosen
@@ -243,10 +244,13 @@ def piloted(store: Store, study: Study) -> tuple[TextTable, list[str]]:
                 for way in json.loads(store.read_text(name))
             ]
     said = [
-        f"The way of asking was chosen among {len(rows)} by their accuracy on other sentences: "
-        "another prompt may treat groups otherwise, and no interval covers that."
+        f"The way of asking was chosen among {len(rows)}, by their answers to a few other "
+        "sentences: another prompt may treat groups otherwise, and no interval covers that. The "
+        "best of several on so few sentences is too good by chance, so that what is expected of "
+        "each is nearer to what all of them reach; those that are not told apart were chosen by a "
+        "fixed preference."
     ] * (len(rows) > 1 and bool(chosen))
-    return TextTable.of("Ways of asking that a pilot tried, by accuracy", rows), said
+    return TextTable.of("Ways of asking that a pilot tried, the chosen one first", rows), said
 
 
 def _unread(counts: pl.DataFrame) -> TextTable:

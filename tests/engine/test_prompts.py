@@ -148,7 +148,12 @@ def test_calibration_texts_are_drawn_evenly_from_groups() -> None:
     assert sorted(text[0] for text in drawn) == ["a"] * 6 + ["b"] * 6
     assert drawn == draw_texts(pool, 12, seed=3, by=by)
     assert len({*draw_texts(pool, 40, seed=3, by=by)}) == 18
-    assert len({*draw_texts(pool, 100, seed=3)}) == 59
+    # Of training sentences, equally many of each label.
+    labels = pool.with_columns(label=pl.int_range(59) // 50)
+    assert sorted(text[0] for text in draw_texts(labels, 8, seed=3, by=("label",))) == [
+        *"aaaa",
+        *"bbbb",
+    ]
 
 
 @pytest.mark.parametrize(

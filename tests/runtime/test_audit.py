@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -16,7 +17,8 @@ from raybias.config import Study, load_study
 from raybias.errors import ConfigError, OutputError, PlanError
 from raybias.measures.prediction_rows import KIND
 from raybias.planning import audit
-from raybias.planning.audit import Question, choose, forecast, reached, said, seconds, ways_of
+from raybias.planning.audit import Question, choose, forecast, reached, said, seconds
+from raybias.planning.pilot import shrunk, told_apart, ways_of
 from raybias.schema import ESTIMATES
 from raybias.storage import Store
 from support import prompting
@@ -101,6 +103,42 @@ def test_the_pilot_decides_how_a_model_is_asked(causal: str, shared: Path) -> No
     poor = replace(question, ways=unread_alone)
     kinds = [study.methods[0].kind for study in poor.designs()]
     assert kinds == ["lora", "soft_prompt"] * 4 + ["few_shot"] * 6
+
+
+def test_ways_that_are_not_told_apart_are_chosen_by_a_fixed_preference() -> None:
+    """The raw answer is right once more than the calibrated reading, which is preferred."""
+    right = [[-1.0 if n % 3 == label else -2.0 for label in range(3)] for n in range(12)]
+    once_wrong = [right[1], *right[1:]]
+    answers: list[int | None] = [n % 3 for n in range(12)]
+    ways = ways_of(predictions(("zero_shot_raw", answers, once_wrong)))
+    assert [way.read for way in ways] == ["calibrated", "likelihood", "answer"]
+    assert ways[-1].accuracy == 1.0 > ways[0].accuracy
+    assert "of 12 right" in str(ways[0])
+
+
+def test_what_is_expected_of_a_way_is_not_what_it_reached_by_chance() -> None:
+    """Of twelve ways that are alike, the best is expected to be as right as all of them are."""
+    random = np.random.default_rng(3)
+    cursed, expected = [], []
+    for _ in range(300):
+        right_WN = random.random((12, 24)) < 0.6
+        accuracy_W = right_WN.mean(axis=1)
+        cursed.append(accuracy_W.max() - 0.6)
+        expected.append(shrunk(right_WN)[accuracy_W.argmax()] - 0.6)
+    assert np.mean(cursed) > 0.12
+    assert abs(np.mean(expected)) < 0.04
+    # Of ways that truly differ, the shrunken accuracies keep their order and most of their range.
+    far_WN = random.random((12, 400)) < np.linspace(0.3, 0.9, 12)[:, None]
+    accuracy_W = far_WN.mean(axis=1)
+    np.testing.assert_array_equal(shrunk(far_WN).argsort(), accuracy_W.argsort())
+    assert np.ptp(shrunk(far_WN)) > 0.9 * np.ptp(accuracy_W)
+
+
+def test_ways_are_told_apart_by_mcnemars_test() -> None:
+    one, other = np.arange(24) < 20, np.arange(24) < 14
+    assert told_apart(one, other)
+    assert not told_apart(one, np.arange(24) < 15)
+    assert not told_apart(one, one)
 
 
 def test_out_is_named_by_the_question_and_refuses_another(
