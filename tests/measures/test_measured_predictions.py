@@ -97,7 +97,7 @@ def test_rates_stand_beside_gaps_and_ratios_within_what_is_possible(tmp_path: Pa
         assert value["rate"] == pytest.approx(rates)
         assert value["gap"] == pytest.approx({g: r - mean for g, r in rates.items()}, abs=1e-12)
         assert value["ratio"] == pytest.approx({g: r / most for g, r in rates.items()})
-    assert {*found["scope"]} == {"", "items", "widest"}
+    assert {*found["scope"]} == {"", "items"}
     bounded = found.filter(pl.col("statistic").is_in(["rate", "ratio"])).drop_nulls("low")
     assert bounded["low"].min() >= 0  # type: ignore[operator]
     assert found.filter(statistic="rate")["high"].max() <= 1  # type: ignore[operator]

@@ -108,7 +108,7 @@ def test_what_does_not_help_is_said_to_be_no_help() -> None:
     (said,) = design_sentences(found, 0.01)
     assert said.startswith("p, x, negative_fpr: the half width is 0.0")
     assert "10 more seeds would not help" in said
-    assert "more templates might do: 0.009 to 0.010" in said
+    assert "60 more templates might do: 0.009 to 0.012, at 6,000 items read" in said
     assert "Cheapest: " in said
     words = WordVariance(0.05**2, 0.0, 10.0, 10.0, dict.fromkeys(study.groups, 2))
     found = design(*tables((study, words)), COSTS, target=0.03)
