@@ -271,11 +271,13 @@ def student_percentiles(
 def span_interval(gaps_GB: Doubles, gaps_G: Doubles, level: float) -> Doubles:
     """Compute low, high and the bias-corrected span from drawn gaps and the estimated ones.
 
-    NaN if no draw has a gap of every group.
+    NaN if no draw has a gap of every group; of draws that are all the same there are no ends.
     """
     spans_B = gaps_GB.max(axis=0) - gaps_GB.min(axis=0)
     if np.isnan(spans_B).all():
         return np.full(3, np.nan)
+    if np.nanmax(spans_B) - np.nanmin(spans_B) <= ROUNDING:
+        return np.array([np.nan, np.nan, np.ptp(gaps_G)])
     drawn = np.nanquantile(spans_B, [(1 + level) / 2, (1 - level) / 2])
     turned = 2 * np.ptp(gaps_G) - np.array([*drawn, np.nanmean(spans_B)])
     return np.asarray(np.maximum(0.0, turned))

@@ -38,6 +38,9 @@ NO_RATE: Final = "a rate is 0"
 #: York City's Local Law 144 leave such groups out too.
 _SMALL: Final = 0.02
 
+#: Values that are held at once; 32 MiB.
+_ENTRIES: Final = 1 << 22
+
 Places = npt.NDArray[np.int64]
 
 
@@ -109,7 +112,9 @@ class Compared:
                 yield row | {"reason": REFERENCE}
                 continue
             if self.rate_G[g] <= 0:
-                yield row | {"low": 0.0, "high": self._most(g, each), "reason": NO_RATE}
+                units = self.table.values_GRT.shape[2]
+                ends = {"low": 0.0, "high": self._most(g, each), "reason": NO_RATE}
+                yield row | {"scope": "sentences", "units": units} | ends
                 continue
             own = pairs[:, 0] == g
             for scope, found in scopes.items():
@@ -158,10 +163,23 @@ class Compared:
 
     def estimates(self, pairs: Places, words: WordVariance | None) -> dict[Scope, MeanEstimate]:
         """Estimate the logarithms of ratios [P] under every scope that the design allows."""
+        _, runs, templates = self.table.values_GRT.shape
+        step = max(1, _ENTRIES // (runs * templates))
+        parts = [self._some(pairs[n : n + step], words) for n in range(0, len(pairs), step)]
+        found: dict[Scope, MeanEstimate] = {}
+        for scope in dict.fromkeys(scope for part in parts for scope in part):
+            # Pairs that do not vary over runs have no scope of runs.
+            each = [part.get(scope, _still(part)) for part in parts]
+            found[scope] = MeanEstimate(
+                np.concatenate([one.mean for one in each]),
+                np.concatenate([one.variance for one in each]),
+                np.concatenate([one.freedom for one in each]),
+            )
+        return found
+
+    def _some(self, pairs: Places, words: WordVariance | None) -> dict[Scope, MeanEstimate]:
         table, rate_G = self.table, self.rate_G
         one, other = pairs.T
-        if not len(one):
-            return {}
         logs_P = np.log(rate_G[one] / rate_G[other])
         parts_GRT = table.values_GRT / np.where(rate_G > 0, rate_G, np.nan)[:, None, None]
         differences = replace(
@@ -198,6 +216,12 @@ class Compared:
         rate_G = np.where(self.rate_G > 0, self.rate_G, np.nan)
         relative_G = self.table.events.least_variances() / rate_G**2
         return np.asarray(relative_G[one] + relative_G[other])
+
+
+def _still(estimates: Mapping[Scope, MeanEstimate]) -> MeanEstimate:
+    """Estimate pairs that do not vary: there is no interval."""
+    known = next(iter(estimates.values()))
+    return replace(known, variance=np.zeros_like(known.variance))
 
 
 @lru_cache
