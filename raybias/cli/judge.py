@@ -304,7 +304,7 @@ def _parts(results: Results, found: pl.DataFrame) -> Iterator[str]:
     from raybias.report.judges import judged_text
     from raybias.report.outs import as_reported
     from raybias.report.sentences import by_scope, verdict
-    from raybias.report.wording import describing
+    from raybias.report.wording import declared, describing
     from raybias.stats.scopes import redrawn_by
 
     study = as_reported(results.store, results.study)
@@ -319,6 +319,7 @@ def _parts(results: Results, found: pl.DataFrame) -> Iterator[str]:
             said = (
                 verdict(gap_rows(found, scope)),
                 by_scope(gap_rows(found), components, redrawn),
+                declared(),
             )
             shown = str(gaps_table(found, scope))
         yield "\n".join([shown, "", *filter(None, said)])

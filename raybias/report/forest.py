@@ -241,7 +241,9 @@ def _row(
 def _words(key: str, value: object) -> str:
     text = str(value)
     if key == "score" and text in metrics:
-        return wording.metric(text).words
+        known = wording.metric(text)
+        # A row has little room: `predicted approved, label is paid`.
+        return ", ".join(filter(None, (known.words, known.among.removeprefix("whose "))))
     return wording.spaced(wording.bias_type(text))
 
 

@@ -115,7 +115,7 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
     shown = summary_tables(found, answers, tables.get("composition"), statistics.scope)
     answer = [text for part in context["asked"] for text in part["unable"]]
     if tables:
-        answer = [*context["unable"], context["verdict"], *answer]
+        answer = [*context["unable"], context["verdict"], context["favourable"], *answer]
     write_model_card(
         store, study, [*shown, *context["cards"]], answer=answer, said=context["cautions"]
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,6 +80,11 @@ def test_a_table_of_decisions_is_told_in_its_own_words(
         assert f"predicted {words[0]}" in text
         assert "called the class" not in text
         assert "predicted the class" not in text
+    # Figures tell rates of one event apart by whom they are of.
+    figures = "".join(texts[name] for name in texts if name.endswith(".svg")) + texts["report.html"]
+    drawn = html.unescape(figures)
+    assert f"predicted {words[0]}, label is back" in drawn
+    assert f"predicted {words[0]}, label is not back" in drawn
     begin = f"Examples of men whose label is back are predicted {words[0]} "
     assert begin in shown[2]
     assert "was not declared" in shown[2]

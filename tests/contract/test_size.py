@@ -47,7 +47,7 @@ BUDGET = {
     "raybias/report": Size(2_849, 23, 6, 3),
     "raybias/runtime": Size(3_291, 24, 4, 1),
     "raybias/stats": Size(4_315, 37, 1, 2),
-    "tests": Size(19_739, 198, 3, 3),
+    "tests": Size(19_739, 199, 3, 3),
 }
 
 

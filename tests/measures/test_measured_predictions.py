@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -256,3 +257,40 @@ def test_a_single_row_and_an_item_whose_template_one_run_lacks_have_a_page(tmp_p
         out = tmp_path / file.stem
         assert exit_code("measure", file, "--out", out) == 0
         assert (out / "report.html").exists()
+
+
+def statement_of(out: Path) -> str:
+    return " ".join(Page((out / "statement.html").read_text()).text.split())
+
+
+def test_a_statement_of_decisions_counts_its_rows_once(tmp_path: Path) -> None:
+    table = loans(600)
+    raybias.measure(table, positive="approved", out=tmp_path, **NAMED)
+    said = statement_of(tmp_path)
+    # Three attributes (sex, race, both) are of the same rows.
+    assert "What was read 600 predictions.Rates are those" in said
+    assert "Does the table treat groups differently (race; sex; sex, race)?" in said
+    right, most = (table["paid"] == table["decided"]).mean(), table["paid"].value_counts()["count"]
+    (row,) = re.findall(r"the table(0\.\d{3}) \[[\d., ]+\](0\.\d{3})600", said)
+    assert row == (f"{right:.3f}", f"{int(most.max()) / 600:.3f}")
+    assert "They are rates in use only if the rows are all that the system decided" in said
+    assert "not a rate to expect in use" not in said
+    assert "four fifths, is applied" in said
+
+
+def test_a_statement_of_a_probe_counts_all_attributes_and_runs(tmp_path: Path) -> None:
+    parts = [
+        predictions(seed=seed, models=2, runs=3).with_columns(
+            attribute=pl.lit(name), item_id=pl.lit(name) + pl.col("item_id")
+        )
+        for seed, name in enumerate(("age", "colour"))
+    ]
+    whole = pl.concat(parts)
+    whole.write_parquet(tmp_path / "p.parquet")
+    raybias.measure(tmp_path / "p.parquet", metric=["tpr", "fpr"], out=tmp_path / "out")
+    said = statement_of(tmp_path / "out")
+    assert f"What was read {whole.height:,} predictions of 6 runs." in said
+    assert "Do m0 and m1 treat groups differently" in said
+    assert "it is not a rate to expect in use" in said
+    assert "They are rates in use" not in said
+    assert "impact ratio" not in said

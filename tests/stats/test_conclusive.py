@@ -16,7 +16,7 @@ from raybias.measures.compare_gaps import compare_predictions
 from raybias.measures.entries.predictions import estimates_of
 from raybias.report.sentences import own_readings, refusals, verdict
 from raybias.stats.checks import StatisticsWarning
-from raybias.stats.conclusive import Showing, of_options, of_predictions, why_not
+from raybias.stats.conclusive import Showing, of_options, of_predictions, refused, why_not
 from raybias.stats.counts import count_cells, read_counts
 from raybias.stats.gaps import GapAnalysis, gap_analysis
 from raybias.stats.intervals import Rules
@@ -203,6 +203,13 @@ def test_the_reason_stands_first_in_every_file_of_a_study(tmp_path: Path) -> Non
     (config,) = json.loads(store.read_text("results.json"))["configs"].values()
     assert "do the task" in config["no_verdict"]
     assert first in str(raybias.open(tmp_path))
+    # And no table has an interval or a p of its gaps.
+    frames = [pl.read_parquet(path) for path in (tmp_path / "tables").glob("*.parquet")]
+    judged = [frame for frame in frames if {"reason", "low", "p"} <= {*frame.columns}]
+    refusals_of = [frame.filter(refused("reason")) for frame in judged]
+    assert sum(frame.height > 0 for frame in refusals_of) >= 2
+    for rows in refusals_of:
+        assert rows.select(pl.col("low", "high", "p").count()).row(0) == (0, 0, 0)
 
 
 def test_the_reading_beside_a_classifier_that_can_is_no_headline() -> None:
