@@ -3,40 +3,48 @@
 With D the change and M the middle of two distances from no bias, |candidate| > |base| exactly where
 D and M have the same sign. So an estimate is `worse` where the bands of both exclude 0 on the same
 side, and `better` where on opposite sides (an intersection-union test, Berger 1982). It is
-`equivalent`, before either, where the 90% interval of D (at level 0.95) lies within the margin.
+`equivalent`, before either, where the 90% interval of D (at level 0.95) lies within the margin, and
+so does the bound of D that assumes nothing about how units (templates, pairs) differ: an interval
+cannot know of a harm that sits in a few whole units, as long as none of these was sampled.
 Bands hold for all changes of a comparison at once.
 
 The change of a score of pairs is the mean paired difference of its outcomes, its distance that from
 50% of preferences, or from no difference of coreference. Without clusters, a change for better or
 worse must pass McNemar's exact test too.
 
-Shapes: M metrics, S styles, N pairs; K = T bias types and two averages.
+Shapes: M metrics, S styles, N pairs, U units; K = T bias types and two averages.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import polars as pl
 
 from raybias.errors import DataError
-from raybias.measures.pair_means import NEUTRAL, Layout, layouts, mcnemar
+from raybias.measures.pair_means import NEUTRAL, UNWEIGHTED, Layout, layouts, mcnemar
 from raybias.schema import ESTIMATES
-from raybias.stats.components import ROUNDING, MeanEstimate
+from raybias.stats.components import (
+    ROUNDING,
+    Doubles,
+    MeanEstimate,
+    Places,
+    largest_mean,
+    units_needed,
+)
 from raybias.table_files import conformed
 
 Verdict = Literal["worse", "unread", "cannot tell", "better", "equivalent"]
 #: The gravest first; of none that is grave, `better` says more than `equivalent`.
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
-#: Of fewer templates or pairs nothing is shown to be equivalent: what was not seen to change in
-#: a few may well change in others.
-FEWEST_UNITS: Final = 30
 #: Estimates of the statistic `difference`, candidate less base. `low` and `high` are the band,
 #: `at_most` is the smallest margin within which the change would be equivalent, and `reason` what
 #: would tell where the verdict cannot; flips are sentences or pairs, p that of McNemar's test.
+#: `still` describes a change of which no unit shows any, with the answers that differ all the same.
 COMPARED: Final = pl.Schema(
     {
         **pl.Schema(ESTIMATES),
@@ -44,6 +52,7 @@ COMPARED: Final = pl.Schema(
         **dict.fromkeys(("flips_up", "flips_down"), pl.Int64()),
         "p_flips": pl.Float64(),
         "verdict": pl.String(),
+        "still": pl.String(),
     }
 )
 #: Intervals cover other pairs like these, by other writers where writers are known.
@@ -54,44 +63,74 @@ Row = dict[str, Any]
 Ends = tuple[float, float]
 
 
-def too_few(units: str, n: int) -> str:
-    """Say that n are too few to show an equivalence; empty where they are enough."""
-    return "" if n >= FEWEST_UNITS else f"{FEWEST_UNITS} {units} or more, not {n}"
+@dataclass(frozen=True)
+class Units:
+    """What each sampled unit adds to a change, which is the mean over units."""
+
+    name: str
+    """Of the units: `templates`."""
+    values_U: Doubles
+    most: float
+    """The size of what one unit can add: 1 if all units are of one size."""
+
+    def reach(self, level: float) -> float:
+        """Bound the size of the change, with ends at `level` each, by `largest_mean`."""
+        return largest_mean(self.values_U, self.most, level)
+
+    def too_few(self, level: float, margin: float, reach: float) -> str:
+        """Say how many units would bound the change by the margin, and what these bound it by."""
+        needed = units_needed(self.values_U, self.most, level, margin)
+        return f"{needed:,} {self.name} or more: {len(self.values_U):,} leave room for {reach:.3f}"
 
 
-def unchanged(few: str) -> Row:
-    """Judge a change where no answer differs; `few` says why too few were read, if so."""
-    return {
-        **dict.fromkeys(("value", "low", "high", "at_most"), 0.0),
-        "verdict": "cannot tell" if few else "equivalent",
-        "reason": few,
-    }
+@dataclass(frozen=True)
+class Rule:
+    """How changes are judged."""
+
+    level: float
+    """Of the verdict `equivalent`, each way."""
+    shared: float
+    """Of each band, so that all bands hold together."""
+    margin: float
+
+
+def still(units: Units, rule: Rule, bounds: Ends) -> Row:
+    """Judge a change of which no unit shows any; it lies between `bounds`."""
+    reach, band = units.reach(rule.level), units.reach((1 + rule.shared) / 2)
+    row: Row = {"value": 0.0, "low": max(-band, bounds[0]), "high": min(band, bounds[1]),
+                "at_most": reach, "verdict": "equivalent", "reason": ""}  # fmt: skip
+    if reach > rule.margin:
+        row |= {"verdict": "cannot tell", "reason": units.too_few(rule.level, rule.margin, reach)}
+    return row
 
 
 def judged(
-    value: float, change: MeanEstimate, middle: MeanEstimate, place: Any, *, shared: float,
-    level: float, bounds: Ends, margin: float, few: str, sure: bool,
+    value: float, change: MeanEstimate, middle: MeanEstimate, place: Any, *, rule: Rule,
+    bounds: Ends, units: Units, sure: bool,
 ) -> Row:  # fmt: skip
     """Judge a change by its band and that of the middle of both arms, which is 0 without bias.
 
-    `place` is that of the change in the estimates. All bands hold together at the level `shared`;
-    `few` says why too few units show an equivalence, and `sure` whether bands alone may show a
+    `place` is that of the change in the estimates, and `sure` whether bands alone may show a
     change.
     """
     band, ends, close = (
         (float(low[place]), float(high[place]))
-        for low, high in (change.interval(shared), middle.interval(shared),
-                          change.interval(2 * level - 1))
+        for low, high in (change.interval(rule.shared), middle.interval(rule.shared),
+                          change.interval(2 * rule.level - 1))
     )  # fmt: skip
     low, high = (float(np.clip(end, *bounds)) for end in band)
     moved, away = side((low, high)), side(ends)
-    nearest = max(map(abs, close))
-    verdict, reason = "cannot tell", few if nearest <= margin else ""
-    if nearest <= margin and not few:
+    nearest, reach = max(map(abs, close)), units.reach(rule.level)
+    # NaN, if there is no interval, stays.
+    at_most = float(np.maximum(nearest, reach))
+    verdict, reason = "cannot tell", ""
+    if at_most <= rule.margin:
         verdict = "equivalent"
     elif sure and moved and away:
-        verdict, reason = "worse" if moved == away else "better", ""
-    return {"value": value, "low": low, "high": high, "at_most": nearest, "verdict": verdict,
+        verdict = "worse" if moved == away else "better"
+    elif nearest <= rule.margin:
+        reason = units.too_few(rule.level, rule.margin, reach)
+    return {"value": value, "low": low, "high": high, "at_most": at_most, "verdict": verdict,
             "reason": reason}  # fmt: skip
 
 
@@ -148,8 +187,8 @@ def compare_pairs(
     # Scores that have pairs: all have bands that hold together.
     scores = sum(np.count_nonzero(one.sums(~np.isnan(one.values_MSN + other.values_MSN)))
                  for one, other in laid)  # fmt: skip
-    shared = 1 - (1 - level) / max(1, kinds * scores)
-    rows = [row for one, other in laid for row in _rows(one, other, level, shared, margin)]
+    rule = Rule(level, 1 - (1 - level) / max(1, kinds * scores), margin)
+    rows = [row for one, other in laid for row in _rows(one, other, rule)]
     rises = unread_rises(base, candidate, pl.col("unread"), _SCORED, ("bias_type",))
     for row in rows:
         kind, was, now = rises[tuple(row[key] for key in _SCORED)]
@@ -173,8 +212,8 @@ def refuse_lacking(
             )
 
 
-def _rows(laid: Layout, other: Layout, level: float, shared: float, margin: float) -> Iterator[Row]:
-    """Yield a row of each score; all bands hold together at the level `shared`."""
+def _rows(laid: Layout, other: Layout, rule: Rule) -> Iterator[Row]:
+    """Yield a row of each score."""
     clusters = laid.cluster_N
     drawn_N = np.arange(len(laid.type_N)) if clusters is None else clusters
     # Outcomes less the value that means no bias.
@@ -183,9 +222,9 @@ def _rows(laid: Layout, other: Layout, level: float, shared: float, margin: floa
     change, middle = laid.robust(d_MSN, drawn_N), laid.robust((after + before) / 2, drawn_N)
     n, up, down = (laid.sums(x) for x in (~np.isnan(d_MSN), d_MSN > 0, d_MSN < 0))
     exact = laid.tested_K11 & laid.binary_M1 & (clusters is None) & (up + down > 0)
-    units = np.minimum(n, math.inf if clusters is None else len(np.unique(clusters)))
+    number = np.minimum(n, math.inf if clusters is None else len(np.unique(clusters)))
     p_flips = np.where(exact, mcnemar(up, down), np.nan)
-    detectable = change.detectable(shared)
+    detectable = change.detectable(rule.shared)
     for place in zip(*np.nonzero(n), strict=True):
         model, score, test = laid.metrics[place[1]]
         least, half = (0.0 if NEUTRAL[test] else -1.0), change.mean[place] / 2
@@ -193,27 +232,45 @@ def _rows(laid: Layout, other: Layout, level: float, shared: float, margin: floa
             float(middle.mean[place] + step) + NEUTRAL[test] / 100 for step in (-half, half)
         )
         pairs, turned = int(n[place]), int(up[place] + down[place])
-        few = too_few("pairs or clusters", int(units[place]))
         row: Row = {
             "kind": "pairs" if NEUTRAL[test] else "coreference", "statistic": "difference",
             "model": model, "method": "", "dataset": "", "probe": laid.probe,
             "style": laid.styles[place[2]], "attribute": "bias_type", "group": laid.rows[place[0]],
             "score": score, "scope": SCOPE, "base": base, "candidate": candidate, "n": pairs,
-            "units": int(units[place]), "flips_up": int(up[place]), "flips_down": int(down[place]),
+            "units": int(number[place]), "flips_up": int(up[place]), "flips_down": int(down[place]),
             "p_flips": float(p_flips[place]),
         }  # fmt: skip
-        if not turned:
-            yield row | unchanged(few)
-            continue
-        sure = not p_flips[place] > 1 - shared
+        units = _units(laid, d_MSN[place[1:]], drawn_N, place[0])
         bounds = (least - base, 1.0 - base)
-        row |= judged(float(change.mean[place]), change, middle, place, shared=shared, level=level,
-                      bounds=bounds, margin=margin, few=few, sure=sure)  # fmt: skip
+        if not turned:
+            yield row | still(units, rule, bounds) | {"still": "no pair's outcome changes"}
+            continue
+        sure = not p_flips[place] > 1 - rule.shared
+        row |= judged(float(change.mean[place]), change, middle, place, rule=rule, bounds=bounds,
+                      units=units, sure=sure)  # fmt: skip
         if row["verdict"] == "cannot tell":
-            ratio = float(detectable[place]) / margin
+            ratio = float(detectable[place]) / rule.margin
             needs = row["reason"] or _needs((row["low"], row["high"]), sure, pairs, ratio)
             row["reason"] = f"{turned:,} of {pairs:,} changed sides; {needs}"
         yield row
+
+
+def _units(laid: Layout, d_N: Doubles, drawn_N: Places, k: int) -> Units:
+    """Add up by pair, or cluster, what pairs add to the mean change of row `k`."""
+    pairs = np.flatnonzero(laid.own_KN[k] & ~np.isnan(d_N))
+    weights = np.ones(len(pairs))
+    if laid.rows[k] == UNWEIGHTED:
+        type_N = laid.type_N[pairs]
+        weights /= np.bincount(type_N)[type_N]
+    weights /= weights.sum()
+    _, unit_N = np.unique(drawn_N[pairs], return_inverse=True)
+    weights_U, sums_U = (np.bincount(unit_N, each) for each in (weights, weights * d_N[pairs]))
+    number, mean = len(weights_U), sums_U.sum()
+    # Each unit by its weight (the usual linearisation); as many of equal size would add as much
+    # as these do (Kish 1965).
+    values_U = mean + number * (sums_U - weights_U * mean)
+    name = "pairs" if laid.cluster_N is None else "clusters of pairs"
+    return Units(name, values_U, float(number * (weights_U**2).sum()))
 
 
 def _needs(band: Ends, sure: bool, n: int, ratio: float) -> str:

@@ -27,7 +27,7 @@ from raybias.measures.pair_means import mcnemar
 from raybias.schema import RUN_KEYS
 from raybias.seeding import generator
 from raybias.stats.checks import StatisticsWarning, checked_runs, fingerprints
-from raybias.stats.components import Doubles, mean_squares
+from raybias.stats.components import ROUNDING, Doubles, mean_squares
 from raybias.stats.counts import without_extras
 from raybias.stats.file_classes import with_classes
 from raybias.stats.metric import linearised, shares
@@ -153,6 +153,68 @@ def event_flips(arms: Matched, metrics: Sequence[str]) -> pl.DataFrame:
     flipped = counted.select("flips_up", "flips_down").to_numpy().T
     p_flips = np.where(flipped.any(axis=0), mcnemar(*flipped), np.nan)
     return counted.with_columns(p_flips=pl.Series(p_flips).fill_nan(None))
+
+
+def changed_answers(arms: Matched) -> pl.DataFrame:
+    """Count the answers on each attribute, and those that differ between the arms.
+
+    Gives the keys, attribute, `answers`, `differ`, and `of`, which says what is counted: answers,
+    or sentences if the runs of the arms are not the same. A sentence differs if a label has another
+    share of its answers.
+    """
+    of = "answers" if arms.paired else "sentences"
+    place = [*schema.KEYS, "attribute"]
+    each = [*place, "group", "item_id", *(["run_id"] if arms.paired else [])]
+    one, other = (
+        arm.group_by(*each, pl.col("pred").fill_null(-1))
+        .agg(n=pl.len())
+        .with_columns(share=pl.col("n") / pl.col("n").sum().over(each))
+        for arm in (arms.base, arms.candidate)
+    )
+    both = one.join(other, on=[*each, "pred"], how="full", coalesce=True, nulls_equal=True)
+    change = pl.col("share").fill_null(0) - pl.col("share_right").fill_null(0)
+    differs = both.group_by(each).agg(differs=(change.abs() > ROUNDING).any())
+    counted = differs.group_by(place).agg(answers=pl.len(), differ=pl.col("differs").sum())
+    return counted.with_columns(of=pl.lit(of)).cast({pl.Categorical: pl.String})
+
+
+def changed_events(arms: Matched, metrics: Sequence[str]) -> pl.DataFrame:
+    """Find out how the event of each rate changes from one arm to the other on each attribute.
+
+    Gives the keys, attribute, score, condition, `moved` (whether it changes on any template) and
+    `alike` (whether on each template it does so by as much in every group).
+    """
+    place = [*schema.KEYS, "attribute"]
+    where = [*place, "template_id", "group"]
+    change = pl.col("event_right") - pl.col("event")
+    tables = []
+    for rate, share in shares(metrics).items():
+        one, other = (
+            arm.filter(share.among)
+            .group_by(where)
+            .agg(event=share.holds.fill_null(value=False).mean())
+            for arm in (arms.base, arms.candidate)
+        )
+        by_group = one.join(other, on=where, nulls_equal=True).with_columns(change=change)
+        by_template = by_group.group_by(*place, "template_id").agg(
+            moved=(pl.col("change").abs() > ROUNDING).any(),
+            apart=pl.col("change").max() - pl.col("change").min(),
+        )
+        found = by_template.group_by(place).agg(
+            pl.col("moved").any(), alike=(pl.col("apart") <= ROUNDING).all()
+        )
+        tables.append(found.with_columns(score=pl.lit(rate), condition=pl.lit(arms.condition)))
+    return pl.concat(tables).cast({pl.Categorical: pl.String})
+
+
+def described_changes(answers: int, differ: int, of: str, moved: bool, alike: bool) -> str:
+    """Describe a gap that does not move by the counts of `changed_answers` and the events."""
+    if not differ:
+        return f"no {of.removesuffix('s')} differs"
+    how = ", none of them in this rate"
+    if moved:
+        how = ", in all groups alike" if alike else ""
+    return f"the gap does not move ({differ:,} of {answers:,} {of} differ{how})"
 
 
 def answer_flips(arms: Matched, *, level: float) -> Iterator[Row]:

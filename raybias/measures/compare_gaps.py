@@ -24,14 +24,23 @@ from raybias.errors import DataError
 from raybias.measures.compare import (
     COMPARED,
     Row,
+    Rule,
+    Units,
     hidden,
     judged,
     side,
-    too_few,
-    unchanged,
+    still,
     unread_rises,
 )
-from raybias.measures.compare_answers import UNREAD, Matched, answer_flips, event_flips
+from raybias.measures.compare_answers import (
+    UNREAD,
+    Matched,
+    answer_flips,
+    changed_answers,
+    changed_events,
+    described_changes,
+    event_flips,
+)
 from raybias.measures.compare_classes import OF_EACH_CLASS
 from raybias.schema import RUN_KEYS, TABLE
 from raybias.seeding import generator
@@ -113,11 +122,30 @@ def compare_predictions(
     how: dict[str, Any] = {"how": "left", "nulls_equal": True, "maintain_order": "left"}
     gaps = pl.DataFrame(rows, COMPARED).drop("flips_up", "flips_down", "p_flips")
     gaps = conformed(gaps.join(flips, on=[*TABLE, "group", "score", "condition"], **how), COMPARED)
+    if gaps["still"].count():
+        gaps = gaps.with_columns(still=_described(gaps, arms, parts))
     differ = [row for each in arms for row in answer_flips(each, level=rules.level)]
     still = gaps.group_by(TABLE).agg(masked=(pl.col("verdict") == "equivalent").all())
     changed = pl.DataFrame(differ, ANSWERS).drop("masked").join(still, on=TABLE, **how)
     flipped = conformed(changed.with_columns(pl.col("masked") & (pl.col("low") > 0)), ANSWERS)
     return gaps.fill_nan(None), flipped.fill_nan(None)
+
+
+def _described(
+    gaps: pl.DataFrame, arms: Sequence[Matched], parts: Sequence[tuple[Matched, Rules]]
+) -> pl.Series:
+    """Describe the gaps that do not move, by the answers that differ all the same."""
+    answers = pl.concat(map(changed_answers, arms))
+    events = pl.concat(changed_events(each, its_rules.metrics) for each, its_rules in parts)
+    where = [*TABLE, "score", "condition"]
+    how: dict[str, Any] = {"how": "left", "nulls_equal": True, "maintain_order": "left"}
+    known = gaps.join(answers, on=TABLE, **how).join(events, on=where, **how)
+    columns = ("still", "answers", "differ", "of", "moved", "alike")
+    texts = [
+        None if still is None else described_changes(*counts)
+        for still, *counts in known.select(columns).iter_rows()
+    ]
+    return pl.Series(texts, dtype=pl.String)
 
 
 def groups_without_rows(arms: Sequence[Matched], metrics: Sequence[str]) -> list[str]:
@@ -177,6 +205,11 @@ class Blend:
     def summed_GT(self) -> Doubles:
         """Means over runs."""
         return np.asarray(sum(part.values_GRT.mean(axis=1) for part in self.parts))
+
+    def units(self, g: int) -> Units:
+        """Return what templates add to the sum of a group."""
+        most_G = self.parts[0].most_G
+        return Units("templates", self.summed_GT[g], 1.0 if most_G is None else float(most_G[g]))
 
     @property
     def unseen_runs(self) -> bool:
@@ -289,7 +322,7 @@ def _rows(
     same_G = np.all([np.ptp(part.values_GRT, axis=(1, 2)) <= ROUNDING
                      for part in family.change.parts], axis=0)  # fmt: skip
     gaps = [table.values_GRT.mean(axis=(1, 2)) for table in (family.base, family.candidate)]
-    few = too_few("templates", len(family.base.templates))
+    rule = Rule(options.level, each, margin)
     for g, group in enumerate(family.base.groups):
         base, candidate = (float(gap_G[g]) for gap_G in gaps)
         change = candidate - base
@@ -297,17 +330,18 @@ def _rows(
             **family.base.names, "kind": "predictions", "statistic": "difference", "group": group,
             "base": base, "candidate": candidate, "scope": chosen or "",
         }  # fmt: skip
+        # The gap of a share lies between -1 and 1.
+        bounds = (-1 - base, 1 - base)
+        units = family.change.units(g)
         if same_G[g] and abs(change) <= ROUNDING:
-            # Not one answer that the gap rests on differs: there is nothing to estimate.
-            yield row | unchanged(few)
+            # `compare_predictions` writes which answers differ all the same.
+            yield row | still(units, rule, bounds) | {"still": ""}
             continue
         if chosen is None or found is None or middle is None:
             yield row | {"value": change, "scope": options.scope, "verdict": "cannot tell",
                          "reason": "runs that vary"}  # fmt: skip
             continue
-        # The gap of a share lies between -1 and 1.
-        row |= judged(change, found, middle, g, shared=each, level=options.level,
-                      bounds=(-1 - base, 1 - base), margin=margin, few=few,
+        row |= judged(change, found, middle, g, rule=rule, bounds=bounds, units=units,
                       sure=not family.change.unseen_runs)  # fmt: skip
         if row["verdict"] == "cannot tell" and not row["reason"]:
             row["reason"] = _needs(family, chosen, g, each, margin)

@@ -64,7 +64,7 @@ _DID: Final[Mapping[str, str]] = {
 #: Columns of compare.csv and compare.json, and what they are called there.
 _WRITTEN: Final = (
     *("probe", "attribute", "group", "score", "value", "low", "high", "flips_up", "flips_down"),
-    *("verdict", "scope", "base", "candidate", "at_most", "p_flips", "reason"),
+    *("verdict", "scope", "base", "candidate", "at_most", "p_flips", "reason", "still"),
     *("model", "method", "dataset", "style"),
 )
 _CALLED: Final = {"score": "rate", "value": "change", "reason": "needs"}
@@ -129,11 +129,7 @@ class Comparison:
             "base": worded(wording.signed, "base"),
             "candidate": worded(wording.signed, "candidate"),
             "change": worded(wording.signed, "value"),
-            "band": lambda row: (
-                "no answer differs"
-                if row["at_most"] == 0
-                else wording.span(row["low"], row["high"])
-            ),
+            "band": _band,
             "flips up, down": worded("{}, {}".format, "flips_up", "flips_down"),
             "p of flips": worded(wording.probability, "p_flips"),
             "verdict": "verdict",
@@ -249,6 +245,12 @@ def _keys(changes: pl.DataFrame) -> list[str]:
     """Return the columns that name a change's classifier, probe and attribute, where they vary."""
     several = ("model", "method", "dataset", "style", "probe")
     return [*(key for key in several if changes[key].n_unique() > 1), "attribute"]
+
+
+def _band(row: Mapping[str, Any]) -> str:
+    """Write the band of a change, and that no unit shows any if that is so."""
+    band = wording.span(row["low"], row["high"])
+    return f"{row['still']}: {band}" if row["still"] else band
 
 
 def _from_to(base: float | None, candidate: float | None) -> str:
@@ -413,9 +415,10 @@ def _notes(
             "coreference."
         )
     yield (
-        f"A gap is worse where it moved away from 0 and better where it moved towards it, by bands "
-        f"that are wrong anywhere in {1 - level:.0%} of comparisons; it is equivalent where the "
-        f"{2 * level - 1:.0%} interval of its change lies within {margin:g}."
+        "A gap is worse where it moved away from 0 and better where it moved towards it, by bands "
+        f"that are wrong anywhere in at most {1 - level:.0%} of comparisons; it is equivalent "
+        f"where the {2 * level - 1:.0%} interval of its change lies within {margin:g}, and the "
+        "sampled templates or pairs leave no room for more in those that were not sampled."
     )
     yield from dict.fromkeys(map(_about_runs, arms))
     if any(not each.paired for each in arms):
@@ -429,7 +432,7 @@ def _notes(
         yield (
             f"Masked flips: {row['between']:.1%} of the answers on {row['attribute']} "
             f"{row['probe']} differ between the arms and {row['within']:.1%} between two runs of "
-            "one, though no gap changed."
+            f"one, though every gap changed by less than {margin:g}."
         )
     yield (
         "Flips count sentences or pairs on which the event became more or less frequent; their "

@@ -11,7 +11,7 @@ Shapes: U units, M scores.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -124,11 +124,14 @@ def over_runs(
     )
 
 
-def columns_of(estimate: MeanEstimate, rules: Statistics) -> dict[str, npt.NDArray[np.generic]]:
+def columns_of(
+    estimate: MeanEstimate, rules: Statistics, reach: Callable[[float], Doubles] | None = None
+) -> dict[str, npt.NDArray[np.generic]]:
     """Compute `value`, `low`, `high`, `p`, `mde` and, with a margin, `equivalent` [...] of means.
 
     A gap is `equivalent` if its interval at 2 level - 1 lies within the margin, which is to say
-    that two one-sided tests at 1 - level reject (Schuirmann 1987).
+    that two one-sided tests at 1 - level reject (Schuirmann 1987); and so does `reach` of `level`,
+    if units are resampled: the bound of its size without an assumption about them.
     """
     level, margin = rules.level, rules.margin
     if rules.interval == "normal":
@@ -140,7 +143,10 @@ def columns_of(estimate: MeanEstimate, rules: Statistics) -> dict[str, npt.NDArr
     }  # fmt: skip
     if margin is not None:
         inner_low, inner_high = estimate.interval(2 * level - 1)
-        columns["equivalent"] = (inner_low >= -margin) & (inner_high <= margin)
+        within = (inner_low >= -margin) & (inner_high <= margin)
+        if reach is not None and within.any():
+            within &= reach(level) <= margin
+        columns["equivalent"] = within
     return columns
 
 

@@ -25,6 +25,7 @@ from raybias.stats.components import (
     Doubles,
     MeanEstimate,
     MeanSquares,
+    largest_mean,
     mean_squares,
     satterthwaite,
     with_words,
@@ -102,6 +103,8 @@ class GapTable:
     """What the rates rest on; gaps of rare outcomes have a least variance."""
     items_G: Doubles | None = None
     """Items of a run that count."""
+    most_G: Doubles | None = None
+    """What one template can add to each rate or gap; 1 of each if it is not known."""
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -149,7 +152,28 @@ class GapTable:
             )
         gaps_GRT = self.values_GRT - mean_RT
         gaps_GRT[np.abs(gaps_GRT) < ROUNDING] = 0.0
-        return replace(self, values_GRT=gaps_GRT, apart=apart)
+        return replace(self, values_GRT=gaps_GRT, apart=apart, most_G=self._most_of_gaps())
+
+    def _most_of_gaps(self) -> Doubles | None:
+        """Compute what one template can add to each gap [G], from what it can add to rates.
+
+        That is what the rate of the group itself can add, or of another group in the mean. A
+        template in which all groups have items can move several at once, so that no part of the
+        group's own rate is taken off for its place in the mean.
+        """
+        if self.most_G is None:
+            return None
+        share_G = self.in_mean_G / self.in_mean_G.sum()
+        others_GG = np.where(np.eye(len(self.groups)), 0.0, share_G * self.most_G)
+        own_G = np.ones(len(self.groups)) if self.apart is None else 1 - share_G
+        return np.asarray(np.maximum(own_G * self.most_G, others_GG.max(axis=1)))
+
+    def reach_G(self, level: float) -> Doubles:
+        """Bound the sizes of the gaps [G] by the templates, as `largest_mean` does."""
+        most_G = np.ones(len(self.groups)) if self.most_G is None else self.most_G
+        values_GT = self.values_GRT.mean(axis=1)
+        bounds = (largest_mean(*each, level) for each in zip(values_GT, most_G, strict=True))
+        return np.fromiter(bounds, float, len(self.groups))
 
     @cached_property
     def squares(self) -> MeanSquares:
@@ -266,6 +290,9 @@ def rate_table(counts: CountArrays, k: int, member: Mapping[str, bool]) -> GapTa
     parts_GRT = linearised(items_GRT, hits_GRT)
     templates = tuple(np.array(counts.templates)[templates_T].tolist())
     unpaired = len(templates) > 1 and all(each.startswith(BLOCK) for each in templates)
+    # As many templates of equal size would add as much as these do (Kish 1965).
+    sizes_GT = items_GRT.mean(axis=1)
+    most_G = (sizes_GT**2).mean(axis=1) / sizes_GT.mean(axis=1) ** 2
     events = _events(items_GRT, hits_GRT, of_items=unpaired)
     return GapTable(
         counts.keys,
@@ -276,6 +303,7 @@ def rate_table(counts: CountArrays, k: int, member: Mapping[str, bool]) -> GapTa
         templates,
         apart=_apart(parts_GRT, events) if unpaired else None,
         events=events,
+        most_G=most_G,
         items_G=items_GRT.sum(axis=2).mean(axis=1),
     )
 
@@ -380,7 +408,9 @@ def scope_rows(
         for scope, found in table.estimates(between).items():
             units = table.values_GRT.shape[1 if scope == "runs" else 2]
             names = {**table.names, "scope": scope, "units": units}
-            rows += by_group(names, table.groups, columns_of(found, rules))
+            # Under `runs` the templates are these very ones.
+            reach_G = None if scope == "runs" else table.reach_G
+            rows += by_group(names, table.groups, columns_of(found, rules, reach_G))
     return pl.DataFrame(rows, schema=_ROWS).fill_nan(None)
 
 

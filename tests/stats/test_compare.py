@@ -16,6 +16,8 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 
@@ -112,7 +114,7 @@ def test_items_that_no_template_makes_pairs_of_are_pairs_of_arms(tmp_path: Path)
     base = base.with_columns(model=pl.lit("m"), label=pl.Series(random.integers(0, 2, n)))
     right = pl.Series(random.random(n) < 0.8)
     base = base.with_columns(pred=pl.when(right).then("label").otherwise(1 - pl.col("label")))
-    turned = pl.Series(np.isin(np.arange(n), random.choice(n, 3, replace=False)))
+    turned = pl.Series(np.isin(np.arange(n), random.choice(n, 30, replace=False)))
     after = base.with_columns(pred=pl.when(turned).then(1 - pl.col("pred")).otherwise("pred"))
     base.write_csv(tmp_path / "base.csv")
     after.write_csv(tmp_path / "after.csv")
@@ -130,8 +132,10 @@ def test_items_that_no_template_makes_pairs_of_are_pairs_of_arms(tmp_path: Path)
 
 def test_an_identical_pair_is_equivalent_and_the_order_of_rows_does_not_matter() -> None:
     base, candidate = arm(), arm(seeds=(1, 2, 3, 5))
-    changes, answers = tables(base, base)
+    many = arm((1, 2), templates=150)
+    changes, answers = tables(many, many)
     assert changes["verdict"].unique().to_list() == ["equivalent"]
+    assert changes["still"].unique().to_list() == ["no answer differs"]
     assert answers["between"].item() == 0
     mixed = candidate.sample(fraction=1, shuffle=True, seed=3)
     for straight, shuffled in zip(tables(base, candidate), tables(base, mixed), strict=True):
@@ -176,6 +180,53 @@ def test_flips_that_no_gap_shows_are_told() -> None:
     swapped_runs = swapped.sort("item_id").partition_by("run_id")
     floor += [(a["pred"] != b["pred"]).mean() for a, b in itertools.combinations(swapped_runs, 2)]
     assert row["within"] == pytest.approx(np.mean(floor))
+
+
+@given(st.integers(100, 400), st.integers(0, 12), st.sampled_from([0.02, 0.05]), st.integers(1, 2))
+def test_harm_in_whole_templates_is_bounded_exactly(
+    templates: int, changed: int, margin: float, runs: int
+) -> None:
+    """Both groups in opposite ways, so that the gap of either changes by 1 in such a template."""
+    before = np.ones((runs, templates, 2, 1), int)
+    after = before.copy()
+    before[:, :changed, 1] = after[:, :changed, 0] = 0
+    arms = [crossed(each).with_columns(parsed=pl.lit(True)) for each in (before, after)]
+    rules = Rules.under("strict", metrics=("negative_fpr",))
+    found, _ = compare_predictions(list(matched(*arms)), rules, margin=margin)
+    share = stats.beta.ppf(0.95, changed + 1, templates - changed)
+    for row in found.iter_rows(named=True):
+        assert row["at_most"] >= share - 1e-6
+        # Student's interval is the wider one of shares that are not rare.
+        assert (row["verdict"] == "equivalent") == (row["at_most"] <= margin)
+        if not changed:
+            assert row["at_most"] == pytest.approx(share)
+            assert row["low"] < 0 < row["high"]
+
+
+@pytest.mark.parametrize(
+    ("turn", "still"),
+    [
+        ((), "no answer differs"),
+        ((0,), "the gap does not move (24 of 48 answers differ, in all groups alike)"),
+        ((2,), "the gap does not move (24 of 48 answers differ, none of them in this rate)"),
+    ],
+)
+def test_a_gap_that_does_not_move_is_not_answers_that_do_not(
+    turn: tuple[int, ...], still: str, tmp_path: Path
+) -> None:
+    before = np.ones((1, 24, 2, 1), int)
+    before[:, 1], before[:, 3] = 0, 2
+    after = before.copy()
+    for label in turn:
+        after[:, ::2] = label
+    frames = {name: crossed(each).with_columns(parsed=pl.lit(True), run_id=pl.lit("1"))
+              for name, each in (("base", before), ("after", after))}  # fmt: skip
+    paths = [written(tmp_path, *each) for each in frames.items()]
+    found = raybias.compare(*paths, margin=0.2)
+    rows = found.changes.filter(score="negative_fpr")
+    assert rows["still"].to_list() == [still] * 2
+    assert rows["verdict"].to_list() == ["equivalent"] * 2
+    assert still in str(found)
 
 
 def test_flips_of_single_runs_are_tested_as_mcnemar_does() -> None:
@@ -254,9 +305,18 @@ def test_arms_that_do_not_match_are_refused_in_one_line(
 
 
 def test_few_templates_show_nothing_to_be_equivalent(tmp_path: Path) -> None:
-    changes, _ = tables(arm(templates=20), arm(templates=20))
-    assert {*changes["verdict"]} == {"cannot tell"}
-    assert {*changes["reason"]} == {"30 templates or more, not 20"}
+    for templates, verdict, reason in (
+        (20, "cannot tell", "149 templates or more: 20 leave room for 0.139"),
+        (148, "cannot tell", "149 templates or more: 148 leave room for 0.020"),
+        (149, "equivalent", ""),
+    ):
+        same = arm((1, 2), templates=templates)
+        changes, _ = tables(same, same)
+        assert {*changes["verdict"]} == {verdict}
+        assert {*changes["reason"]} == {reason}
+        # Clopper and Pearson's bound of a share of which no case was seen.
+        bound = stats.beta.ppf(0.95, 1, templates)
+        assert changes["at_most"].to_list() == pytest.approx([bound] * 3)
     paths = [written(tmp_path, name, frame) for name, frame in (
         ("base", arm((1, 2))), ("candidate", turned(arm((3, 4)), every=1)))]  # fmt: skip
     found = raybias.compare(*paths)
