@@ -35,8 +35,12 @@ Studies = Annotated[int, typer.Option(help="Simulated studies a row.")]
 Random = np.random.Generator
 
 MARGIN: Final = 0.02
-#: Variance of what runs and their noise change, where nearly all is fixed by the sentence.
-SURE: Final = {"run": 0.0, "run_group": 0.0, "word_template": 0.8, "template": 0.1}
+
+
+def sure(design: Design, of_groups: float) -> Design:
+    """Have runs answer nearly alike: the sentence decides, with a part that a group shares."""
+    sentences = replace(design, word_template=0.8, template=0.1, template_group=of_groups)
+    return replace(sentences, run=0.0, run_group=0.0)
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Arms:
         """The answers of the base, and of runs with other seeds."""
         runs = self.runs * (1 + self.other_seeds)
         plain = Design(self.name, self.rate, runs, self.templates, self.words, word=0.0)
-        return replace(plain, **SURE) if self.sure else plain
+        return sure(plain, plain.template_group) if self.sure else plain
 
 
 MANY: Final = (3, 2, 1, 2, 2, 1)
@@ -116,7 +120,7 @@ def family(base: GapTable, candidate: GapTable, *, paired: bool) -> Family:
 
     def blend(*weights: float) -> Blend:
         parts = [w * each.values_GRT for w, each in zip(weights, (base, candidate), strict=True)]
-        values = [sum(parts)] if paired else parts
+        values = [parts[0] + parts[1]] if paired else parts
         return Blend(tuple(replace(base, values_GRT=each) for each in values), None)
 
     return Family(base, candidate, blend(-1.0, 1.0), blend(0.5, 0.5))
@@ -139,7 +143,8 @@ def arms(
     only: Annotated[str, typer.Option(help="Of the designs whose name begins so.")] = "",
 ) -> None:
     """How often `compare` calls the changed gap equivalent, and gaps of arms that are alike."""
-    rules, rows = Statistics.under("strict", scope="sentences"), []
+    rules = Statistics.under("strict", scope="sentences")
+    rows = []
     for each in (one for one in ARMS if one.name.startswith(only)):
         drawn, _ = simulate(each.design, studies)
         one_NWRT = drawn.hits_NWRT[:, :, : each.runs] > 0
@@ -171,10 +176,11 @@ def gaps(studies: Studies = 300) -> None:
 
     In the first rows all runs answer alike, so that a template has the event or not.
     """
-    rules, rows = Statistics.under("strict", scope="sentences", margin=MARGIN), []
+    rules = Statistics.under("strict", scope="sentences", margin=MARGIN)
+    rows = []
     for rates, templates, runs, words in GAPS:
         design = Design(str(rates), 0.0, runs, templates, (words,) * len(rates), word=0.0)
-        design = replace(design, **SURE, template_group=0.1)
+        design = sure(design, 0.1)
         drawn, _ = simulate(design, studies, gaps=rates)
         found = [scope_rows([table], {}, rules).filter(scope="sentences")
                  for table, _ in drawn.tables()]  # fmt: skip
@@ -182,12 +188,13 @@ def gaps(studies: Studies = 300) -> None:
         true = rates[-1] - np.mean(rates)
         rows.append((str(rates), templates, runs, words, true, np.mean(equivalent)))
     tell(rows, "rates", "templates", "runs", "words", "true gap", "equivalent")
-    random, rows = np.random.default_rng(7), []
+    random = np.random.default_rng(7)
+    without = []
     for rates, n in product(((0.0, 0.04), (0.3, 0.34), (0.02, 0.02)), (50, 74, 100, 200, 500)):
         found = [scope_rows([unpaired(random, rates, n)], {}, rules) for _ in range(studies)]
         equivalent = [each["equivalent"].to_list()[-1:] == [True] for each in found]
-        rows.append((str(rates), n, rates[-1] - np.mean(rates), np.mean(equivalent)))
-    tell(rows, "rates, no templates", "rows of a group", "true gap", "equivalent")
+        without.append((str(rates), n, rates[-1] - np.mean(rates), np.mean(equivalent)))
+    tell(without, "rates, no templates", "rows of a group", "true gap", "equivalent")
 
 
 def unpaired(random: Random, rates: tuple[float, ...], rows: int) -> GapTable:
@@ -218,7 +225,8 @@ def pairs(studies: Studies = 300) -> None:
 
     A pair, or all pairs of a writer, turn to the stereotypical side in the candidate alone.
     """
-    rows, random = [], np.random.default_rng(7)
+    random = np.random.default_rng(7)
+    rows = []
     for n, share, clusters in PAIRS:
         cluster_N = np.arange(n) if not clusters else np.arange(n) % clusters
         said = []

@@ -91,7 +91,8 @@ def measure(
     scope: what intervals cover, instead of the study's or profile's (see `Statistics`).
     interval: how they are made, instead of the study's or profile's: normal, t, or bootstrap (over
         runs and templates).
-    margin: the largest gap that does not matter: smaller ones are said to be equivalent.
+    margin: the largest gap that does not matter: those that are shown to be smaller are said to be
+        equivalent, which takes 149 templates or more for 0.02 and 59 for 0.05.
     by: a column of groups, or several, each an attribute; several are also crossed. By default
         `group`. A column of more than 200 groups, or 20 numbers, is refused.
     cut: by column of numbers in `by`, the bounds between its groups: `{"age": [25, 45]}` makes
@@ -239,6 +240,7 @@ def compare(
     scope: Scope | None = None,
     margin: float | None = None,
     policy: str | Path | Mapping[str, Any] | None = None,
+    accept: Sequence[str] | None = None,
     out: str | Path | None = None,
 ) -> Comparison:
     """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
@@ -248,14 +250,15 @@ def compare(
 
     Parameters
     ----------
-    base, candidate: an OUT, files and folders of predictions, or of answers about pairs, as
-        `measure` takes.
+    base, candidate: an OUT, files or folders of predictions or answers about pairs (`measure`).
     base_is, candidate_is: which of an arm's rows are meant, by model, method, dataset,
         probe or style, so that two arms of one OUT can be compared.
     scope: what intervals cover (`Statistics.scope`); by default the study's, else the widest.
     margin: the largest change of a gap that does not matter; the study's, else 0.02.
     policy: rules with margins of their own instead, a YAML file or its content; the verdict of
         all is `decision.verdict` of what is returned: no-go, inconclusive or go.
+    accept: kinds of differences that are meant, of prompts, decoding, settings, training, models
+        and versions; if it or a policy is given, others are refused.
     out: folder or URI for compare.csv, compare.md, compare.json and compare.html.
 
     Raises
@@ -263,17 +266,16 @@ def compare(
     DataError: a file is missing or malformed, or one arm lacks a probe, classifier or sentence of
         the other.
     ConfigError: studies with other profiles, templates, label words or rules; a policy with unknown
-        keys or names, or with a rule that selects nothing.
+        keys or names, or with a rule that selects nothing; a difference that is not accepted.
     """
     from raybias.report.compare import compare
 
     if policy is not None and margin is not None:
         raise ConfigError("margin and policy are both given", cure="set margins in the policy")
-    rules = None if policy is None else load_policy(policy)
     arms = [[arm] if isinstance(arm, str | Path) else arm for arm in (base, candidate)]
-    found = compare(
-        *arms, base_is=base_is, candidate_is=candidate_is, scope=scope, margin=margin, policy=rules
-    )
+    chosen: dict[str, Any] = {"base_is": base_is, "candidate_is": candidate_is, "scope": scope}
+    rules = None if policy is None else load_policy(policy)
+    found = compare(*arms, **chosen, margin=margin, policy=rules, accept=accept)
     if out is not None:
         with Draft(out) as store:
             found.write(store)

@@ -215,6 +215,7 @@ def compare(
     scope: ScopeOption = None,
     gate: Annotated[str | None, typer.Option(metavar="margin=0.02")] = None,
     policy: Annotated[str | None, typer.Option(metavar="FILE.yaml")] = None,
+    accept: Annotated[str | None, typer.Option(metavar="KIND,...")] = None,
     out: str | None = None,
 ) -> Output:
     """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
@@ -225,21 +226,26 @@ def compare(
     Parameters
     ----------
     gate: exit with 3 where a gap is worse, with 4 where that cannot be told and with 5 where more
-        answers of the candidate cannot be read; a gap that changed by less than the margin is
-        equivalent.
+        answers of the candidate cannot be read; a gap that is shown to have changed by less than
+        the margin is equivalent, which takes 149 templates or more for 0.02 and 59 for 0.05.
     policy: judge by the rules of this file instead, each for some changes and with its own margin:
         exit with 3 where a critical rule has a change that is worse, and with 4 where it has one
         that cannot be told or read; docs/comparing.md has an example.
+    accept: what else may differ than the model for --gate and --policy, which refuse any other
+        difference: prompts, decoding, settings, training, models (judges and rewriters), versions.
     """
     from raybias.stats.checks import StatisticsWarning
 
     if gate is not None and policy is not None:
         raise typer.BadParameter("give one of them", param_hint="--gate and --policy")
+    gated = gate is not None or policy is not None
+    accepted = _names(accept or "") if gated or accept is not None else None
     with printed_warnings(StatisticsWarning):
         found = api.compare(
             base, candidate, base_is=_choice("--base", base_is),
             candidate_is=_choice("--candidate", candidate_is), scope=scope,
-            margin=None if gate is None else _margin(gate), policy=policy, out=out,
+            margin=None if gate is None else _margin(gate), policy=policy,
+            accept=accepted, out=out,
         )  # fmt: skip
     written = f"compare.csv, .md, .json and .html are in {Store(out).uri}" if out else ""
     judged = found.verdict if found.decision is None else found.decision.verdict

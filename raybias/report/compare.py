@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -27,6 +27,15 @@ from raybias.measures.compare_gaps import (
 from raybias.measures.kind import kinds
 from raybias.measures.reading import held, read
 from raybias.report import wording
+from raybias.report.compare_arms import (
+    Classifier,
+    Difference,
+    check_accepted,
+    check_studies,
+    differences,
+    listed_kinds,
+)
+from raybias.report.compare_notes import comparison_notes, engine_notes
 from raybias.report.files import out_of, rules_of_files
 from raybias.report.forest import forest_of
 from raybias.report.policy import Decision, decided
@@ -46,9 +55,7 @@ from raybias.stats.conclusive import refusal, refused
 from raybias.stats.file_classes import classes_of
 from raybias.stats.predictions import sources
 from raybias.stats.rated_class import RatedClass, sentiment_class
-from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
-from raybias.study_record import Record, read_record
 from raybias.table_files import csv_text
 
 PREDICTIONS: Final = "predictions"
@@ -84,6 +91,8 @@ class Comparison:
     level: float
     notes: list[str]
     """The coverage of the intervals, and cautions."""
+    differences: list[Difference]
+    """What else differs between the arms than the model."""
     decision: Decision | None = None
     """What the policy says, if there is one."""
     rated: RatedClass = field(default_factory=RatedClass)
@@ -110,6 +119,9 @@ class Comparison:
         if self.answers.height:
             share = float(self.answers["between"].to_numpy().max())
             first.append(f"Up to {share:.1%} of the answers on an attribute differ.")
+        if self.differences:
+            kinds = wording.listed(listed_kinds(self.differences))
+            first.append(f"The arms differ in more than the model: {kinds}.")
         said = f"{self.verdict.capitalize()}: of {wording.listed(judged)}, {wording.listed(parts)}."
         if self.decision is not None:
             first.insert(0, self.decision.headline)
@@ -148,6 +160,9 @@ class Comparison:
         title = f"Changes, with bands that hold {percent} of the time for all at once"
         parts = [table("Answers that differ", self.answers, answers)] if self.answers.height else []
         rules = [] if self.decision is None else [self.decision.table]
+        if self.differences:
+            rows = [{"kind": each.kind, "difference": each.text} for each in self.differences]
+            parts.append(TextTable.of("What else differs than the model", rows))
         return [*rules, table(title, changes, columns), *parts]
 
     def _figures(self) -> Iterator[Drawn]:
@@ -213,6 +228,7 @@ class Comparison:
             "level": self.level,
             "changes": self.rows.to_dicts(),
             "answers": self.answers.to_dicts(),
+            "differences": [asdict(each) for each in self.differences],
         }
         if (policy := self.decision) is not None:
             content["policy"] = {"verdict": policy.verdict, "unselected": policy.unselected,
@@ -266,6 +282,7 @@ def compare(
     scope: Scope | None = None,
     margin: float | None = None,
     policy: Policy | None = None,
+    accept: Collection[str] | None = None,
 ) -> Comparison:
     """Compare the predictions and scores of two arms; see `raybias.compare`."""
     if margin is not None and not 0 < margin < 1:
@@ -277,7 +294,7 @@ def compare(
     one, other = (_read(*each, classes) for each in zip(paths, chosen, strict=True))
     probes = [{*pl.concat(frame["probe"].cast(pl.String) for frame in arm.values())}
               for arm in (one, other)]  # fmt: skip
-    _check_studies(*paths, probes=sorted(probes[0] & probes[1]))
+    check_studies(*paths, probes=sorted(probes[0] & probes[1]))
     names = [
         " ".join([*arm, *([f"({', '.join(map(' '.join, of.items()))})"] if of else [])])
         for arm, of in zip(paths, chosen, strict=True)
@@ -290,6 +307,11 @@ def compare(
             where=" and ".join(names), cure="choose arms that answer the same",
         )  # fmt: skip
     matches = [*matched(one[PREDICTIONS], other[PREDICTIONS])] if PREDICTIONS in both else []
+    differing = differences(
+        paths[0], paths[1], _classifiers(matches, one.get(SCORES), other.get(SCORES))
+    )
+    if accept is not None or policy is not None:
+        check_accepted(differing, accept or ())
     by_class: list[Matched] = []
     if matches and classes.names:
         able = not any(map(out_of, [*paths[0], *paths[1]]))
@@ -310,7 +332,10 @@ def compare(
 
     within = margin or (policy.margin if policy else rules.margin) or MARGIN
     changes, answers = judged(within)
-    notes = [*_notes(matches, changes, answers, within, level), *_engines(matches, rules.engines)]
+    notes = [
+        *comparison_notes(matches, changes, answers, within, level),
+        *engine_notes(matches, rules.engines),
+    ]
     if classes.sentence:
         notes.append(classes.sentence)
     lacking = groups_without_rows(matches, rules.metrics) if matches else []
@@ -322,8 +347,34 @@ def compare(
         names_of = [*_keys(changes), *(["condition"] if by_class else []), "group", "score"]
         decision = decided(policy, lambda margin: judged(margin)[0], names_of)
         notes += decision.notes(level)
-    rated = classes.rated or RatedClass()
-    return Comparison(names[0], names[1], changes, answers, within, level, notes, decision, rated)
+    return Comparison(
+        names[0],
+        names[1],
+        changes,
+        answers,
+        within,
+        level,
+        notes,
+        differing,
+        decision,
+        classes.rated or RatedClass(),
+    )
+
+
+def _classifiers(
+    matches: Sequence[Matched], base: pl.DataFrame | None, candidate: pl.DataFrame | None
+) -> list[Classifier]:
+    """Name the classifiers that are compared, and the models of scores of pairs."""
+    found: list[Classifier] = []
+    for each in matches:
+        model, method, dataset, *_ = each.keys
+        found.append((model, method, dataset))
+    if base is not None and candidate is not None:
+        one, other = (sorted({*arm["model"].cast(pl.String)}) for arm in (base, candidate))
+        if len(one) == len(other) == 1 and one != other:
+            one = [f"{one[0]} -> {other[0]}"]
+        found += [(model, "", "") for model in one]
+    return [*dict.fromkeys(found)]
 
 
 def _classes(paths: Sequence[str]) -> Classes:
@@ -362,97 +413,3 @@ def _read(
         outcomes = pl.concat(scores, how="diagonal_relaxed").filter(**chosen)
         found |= {} if outcomes.is_empty() else {SCORES: outcomes}
     return found
-
-
-def _check_studies(base: Sequence[str], candidate: Sequence[str], *, probes: Sequence[str]) -> None:
-    for one in filter(None, map(out_of, base)):
-        for other in filter(None, map(out_of, candidate)):
-            here, there = (_read_alike(read_record(Store(out)), probes) for out in (one, other))
-            for what in (name for name in here if name in there and here[name] != there[name]):
-                raise ConfigError(
-                    f"{what} is {here[what]!r} in {one} and {there[what]!r} in {other}, so a "
-                    "change would not be the candidate's alone",
-                    cure="compare studies that differ in their models or methods only",
-                )
-
-
-def _read_alike(record: Record, probes: Sequence[str]) -> dict[str, object]:
-    """Return what studies must have in common where both have it, by its name in messages."""
-    study = record.study
-    return {
-        "the profile": study.profile,
-        "the labels": study.labels,
-        "the choice of label words": study.verbalizer,
-        **{
-            f"the content of probe {probe}": record.data[f"probe {probe}"]
-            for probe in sorted(probes)
-            if f"probe {probe}" in record.data
-        },
-        # What methods let a model read around a sentence.
-        **{
-            f"the {field} of {method.name}": getattr(method, field)
-            for field in ("label_words", "template")
-            for method in sorted(study.methods, key=lambda each: each.name)
-            if hasattr(method, field)
-        },
-    }
-
-
-def _notes(
-    arms: Sequence[Matched],
-    changes: pl.DataFrame,
-    answers: pl.DataFrame,
-    margin: float,
-    level: float,
-) -> Iterator[str]:
-    for scope, redrawn in (*REDRAWN.items(), (SCOPE, "pairs are redrawn, in these very styles")):
-        if scope in changes["scope"]:
-            yield f"Intervals cover {scope}: {redrawn}."
-    if SCOPE in changes["scope"]:
-        yield (
-            "A score of pairs is a share from 0 to 1, or a difference of shares; what is said of a "
-            "gap holds for its distance from no bias, which is 0.5 for preferences and 0 for "
-            "coreference."
-        )
-    yield (
-        "A gap is worse where it moved away from 0 and better where it moved towards it, by bands "
-        f"that are wrong anywhere in at most {1 - level:.0%} of comparisons; it is equivalent "
-        f"where the {2 * level - 1:.0%} interval of its change lies within {margin:g}, and the "
-        "sampled templates or pairs leave no room for more in those that were not sampled."
-    )
-    yield from dict.fromkeys(map(_about_runs, arms))
-    if any(not each.paired for each in arms):
-        half = changes.select(((pl.col("high") - pl.col("low")) / 2).median()).item()
-        if half is not None:
-            yield (
-                f"A true change of half the width of its band (median {half:.3f}) is found one "
-                "time in two at most, a smaller one less often."
-            )
-    for row in answers.filter("masked").iter_rows(named=True):
-        yield (
-            f"Masked flips: {row['between']:.1%} of the answers on {row['attribute']} "
-            f"{row['probe']} differ between the arms and {row['within']:.1%} between two runs of "
-            f"one, though every gap changed by less than {margin:g}."
-        )
-    yield (
-        "Flips count sentences or pairs on which the event became more or less frequent; their "
-        "p (McNemar, exact) takes them as independent, which those of one template are not."
-    )
-
-
-def _engines(arms: Sequence[Matched], engines: Mapping[str, str]) -> Iterator[str]:
-    for name in dict.fromkeys(each.keys[0] for each in arms):
-        one, _, other = name.partition(" -> ")
-        if other and engines.get(one, one) == engines.get(other, other):
-            yield f"{one} and {other} have the same weights: what changed is the engine."
-
-
-def _about_runs(arms: Matched) -> str:
-    counts = [arm["run_id"].n_unique() for arm in (arms.base, arms.candidate)]
-    if arms.paired and counts[0] == 1:
-        return "Each arm has one run: this says nothing of other seeds."
-    if arms.paired:
-        return f"The {counts[0]} runs of both arms are matched by seed or name."
-    runs = f"{wording.counted(counts[0], 'run')} of the base and {counts[1]} of the candidate"
-    more = "" if min(counts) > 1 else ", and one run cannot show a change for better or worse"
-    return f"{runs} are not matched, since their seeds differ: the noise of both counts{more}."

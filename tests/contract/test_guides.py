@@ -58,10 +58,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.long
 def test_the_pages_on_comparing(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("BASE", "CANDIDATE"):
-        write_out(Path(name), make_study())
+        write_out(Path(name), make_study(), templates=600)
     write_out(Path("OUT"), make_study(("opt-125m", "opt-350m")))
     # The commands after them need a real model.
-    gate, arms, policy, *_ = commands("comparing")
+    gate, arms, accepted, policy, *_ = commands("comparing")
+    follow(accepted)
     follow(gate)
     assert Path("compared/compare.md").exists()
     (rules,) = (b.text for b in blocks(DOCS / "comparing.md") if b.text.startswith("margin:"))

@@ -36,7 +36,17 @@ COMMANDS = {
     "demo": {"--out", *RAY},
     "doctor": {"--address", "--out", "--hub", "--no-hub"},
     "compare": {
-        *("BASE", "CANDIDATE", "--base", "--candidate", "--scope", "--gate", "--policy", "--out"),
+        *(
+            "BASE",
+            "CANDIDATE",
+            "--base",
+            "--candidate",
+            "--scope",
+            "--gate",
+            "--policy",
+            "--accept",
+        ),
+        "--out",
     },
     "audit": {
         *("MODEL", "--probe", "--method", "--data", "--budget", "--looks", "--margin", "--out"),
@@ -67,7 +77,10 @@ COMMANDS = {
 FUNCTIONS = {
     "check_data": ("folder", "name"),
     "check_probe": ("card",),
-    "compare": ("base", "candidate", "base_is", "candidate_is", "scope", "margin", "policy", "out"),
+    "compare": (
+        *("base", "candidate", "base_is", "candidate_is", "scope", "margin", "policy", "accept"),
+        "out",
+    ),
     "audit": (
         *("model", "probe", "task", "method", "labels", "threshold", "truncate", "data", "budget"),
         *("looks", "margin", "out", "address", "convert", "command", "tell"),

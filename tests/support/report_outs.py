@@ -42,12 +42,13 @@ def write_out(
     size: float = 0.4,
     accuracy: float = 0.85,
     planted: bool = True,
+    templates: int = 60,
 ) -> Store:
     """A finished OUT of `study`; every second template's non-negatives about `biased` turn."""
     items = items_frame([
         (f"{group}-{template}-{term}", template % 3, attribute, group, f"{group}/{template}",
          str(template), term)
-        for group in groups for template in range(60) for term in ("person", "neighbour")
+        for group in groups for template in range(templates) for term in ("person", "neighbour")
     ])  # fmt: skip
     probe = study.probes[0].name
     store, runs = finished(folder, study, items)

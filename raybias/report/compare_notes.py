@@ -1,0 +1,74 @@
+"""Describe how a comparison was made: what its intervals cover, and cautions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import polars as pl
+
+from raybias.measures.compare import SCOPE
+from raybias.measures.compare_answers import Matched
+from raybias.report import wording
+from raybias.stats.scopes import REDRAWN
+
+
+def comparison_notes(
+    arms: Sequence[Matched],
+    changes: pl.DataFrame,
+    answers: pl.DataFrame,
+    margin: float,
+    level: float,
+) -> Iterator[str]:
+    """Yield what bands and verdicts of changes (`COMPARED`) rest on, and which flips are masked."""
+    for scope, redrawn in (*REDRAWN.items(), (SCOPE, "pairs are redrawn, in these very styles")):
+        if scope in changes["scope"]:
+            yield f"Intervals cover {scope}: {redrawn}."
+    if SCOPE in changes["scope"]:
+        yield (
+            "A score of pairs is a share from 0 to 1, or a difference of shares; what is said of a "
+            "gap holds for its distance from no bias, which is 0.5 for preferences and 0 for "
+            "coreference."
+        )
+    yield (
+        "A gap is worse where it moved away from 0 and better where it moved towards it, by bands "
+        f"that are wrong anywhere in at most {1 - level:.0%} of comparisons; it is equivalent "
+        f"where the {2 * level - 1:.0%} interval of its change lies within {margin:g}, and the "
+        "sampled templates or pairs leave no room for more in those that were not sampled."
+    )
+    yield from dict.fromkeys(map(_about_runs, arms))
+    if any(not each.paired for each in arms):
+        half = changes.select(((pl.col("high") - pl.col("low")) / 2).median()).item()
+        if half is not None:
+            yield (
+                f"A true change of half the width of its band (median {half:.3f}) is found one "
+                "time in two at most, a smaller one less often."
+            )
+    for row in answers.filter("masked").iter_rows(named=True):
+        yield (
+            f"Masked flips: {row['between']:.1%} of the answers on {row['attribute']} "
+            f"{row['probe']} differ between the arms and {row['within']:.1%} between two runs of "
+            f"one, though every gap changed by less than {margin:g}."
+        )
+    yield (
+        "Flips count sentences or pairs on which the event became more or less frequent; their "
+        "p (McNemar, exact) takes them as independent, which those of one template are not."
+    )
+
+
+def engine_notes(arms: Sequence[Matched], engines: Mapping[str, str]) -> Iterator[str]:
+    """Yield which arms have the same weights, by the model that each engine has."""
+    for name in dict.fromkeys(each.keys[0] for each in arms):
+        one, _, other = name.partition(" -> ")
+        if other and engines.get(one, one) == engines.get(other, other):
+            yield f"{one} and {other} have the same weights: what changed is the engine."
+
+
+def _about_runs(arms: Matched) -> str:
+    counts = [arm["run_id"].n_unique() for arm in (arms.base, arms.candidate)]
+    if arms.paired and counts[0] == 1:
+        return "Each arm has one run: this says nothing of other seeds."
+    if arms.paired:
+        return f"The {counts[0]} runs of both arms are matched by seed or name."
+    runs = f"{wording.counted(counts[0], 'run')} of the base and {counts[1]} of the candidate"
+    more = "" if min(counts) > 1 else ", and one run cannot show a change for better or worse"
+    return f"{runs} are not matched, since their seeds differ: the noise of both counts{more}."
