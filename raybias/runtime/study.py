@@ -55,7 +55,8 @@ def run_study(
     """Compute what OUT lacks of a study, up to its predictions; parameters as of `raybias.run`.
 
     Where nothing names a cluster, and the plan takes less time than Ray needs to start, this
-    process does it by itself; it starts Ray after all when it has taken twice that.
+    process does it by itself; it starts Ray after all when it has taken twice that. A function of
+    this process is called in it wherever no address was given.
     """
     reporter = reporter or Reporter()
     store = Store(out)
@@ -65,14 +66,7 @@ def run_study(
     for note in start.prepared.notes():
         start.say(note)
     convert_local_models(start.prepared.study)
-    alone = address == NO_RAY or any(map(of_process, study.backbones))
-    # No address: this process can call the function, whether or not it is connected to a cluster.
-    if alone and address not in (None, NO_RAY):
-        raise ConfigError(
-            "Ray's workers cannot call a function of this process",
-            where=f"{study.name}, on {address}",
-            cure="write the function into a file and name it file.py:function, or give no address",
-        )
+    alone = _alone(study, address)
     if (alone or names_no_cluster(address)) and start.in_this_process(whatever_it_takes=alone):
         return
     own = address == "local" or names_no_cluster(address)
@@ -94,6 +88,18 @@ def run_study(
                 held_by = "".join(f" for {each}" for each in ray_internals.others()[:3])
                 start.say(f"other work holds the whole cluster; waiting{held_by}")
             start.run(work)
+
+
+def _alone(study: Study, address: str | None) -> bool:
+    """Return whether this process does all of a study; refuse an address for its own functions."""
+    own = any(map(of_process, study.backbones))
+    if own and address not in (None, NO_RAY):
+        raise ConfigError(
+            "Ray's workers cannot call a function of this process",
+            where=f"{study.name}, on {address}",
+            cure="write the function into a file and name it file.py:function, or give no address",
+        )
+    return own or address == NO_RAY
 
 
 @dataclass
