@@ -49,7 +49,7 @@ PLACE: Final = ("source", "table", "key", "column")
 #: Text columns that are results, and so no part of a row's key.
 RESULTS: Final = frozenset(
     ("reason", "no_verdict", "verdict", "levels", "exceptions", "reading", "stop_reason", "unread",
-     "hash")
+     "hash", "still")
 )  # fmt: skip
 #: Columns that tell time, or hold texts of a model.
 DROPPED: Final = frozenset(("seconds", "adapter", "answer", "text"))
