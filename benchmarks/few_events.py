@@ -25,7 +25,7 @@ import raybias
 from raybias.measures.prediction_rows import gap_rows
 from raybias.seeding import generator
 from raybias.stats.components import MeanEstimate
-from raybias.stats.scopes import GapTable
+from raybias.stats.scopes import GapTable, Scope
 
 #: One word for each of six groups, whose answers depend on it and on the template.
 PLAIN: Final = Design("", words=(1,) * 6, word=0.0)
@@ -64,7 +64,7 @@ def judged(tables: Iterator[tuple[GapTable, MeanEstimate]], truth: np.ndarray) -
 def of_design(design: Design, studies: int) -> list[object]:
     """Judge the gaps of templates under the widest scope, with the least variance and without."""
     drawn, truth = simulate(design, studies)
-    scope = "wording" if max(design.words) > 1 else "sentences"
+    scope: Scope = "wording" if max(design.words) > 1 else "sentences"
     tables = [*drawn.tables()]
 
     def estimates(floored: bool) -> Iterator[tuple[GapTable, MeanEstimate]]:
@@ -88,11 +88,12 @@ def of_people(sizes: tuple[int, ...], rate: float, studies: int) -> list[object]
         for study in range(studies)
     ]  # fmt: skip
     found = gap_rows(raybias.measure(pl.concat(frames), metric="selection_rate"), "widest")
-    low, high = (found[end] for end in ("low", "high"))
+    low, high = (found[end].to_numpy() for end in ("low", "high"))
+    half = float(np.nanmedian(high - low)) / 2
     survivors = found.group_by("model").agg(pl.col("survives").fill_null(False).any())
     return [
         "people", "-".join(map(str, sizes)), rate, ((low <= 0) & (high >= 0)).mean(),
-        survivors["survives"].mean(), (high - low).median() / 2, None, None, None,
+        survivors["survives"].mean(), half, None, None, None,
     ]  # fmt: skip
 
 

@@ -130,7 +130,7 @@ def main(
     texts, gold = chosen["text"].to_list(), chosen["label"].to_list()
     spec = Backbone(id=model, dtype="float32")
     context, plain = ModelContext(spec, LABELS, Execution(4096, threads=2)), Plain(model)
-    calibration = tuple(draw_texts(train, 128, seed=7))
+    calibration = tuple(draw_texts(train, 128, seed=7, by=("label",)))
     print("| asked by | read | unread | accuracy | neg, neu, pos | mass | as transformers |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for kind, form in product(CUES, MOST):

@@ -56,7 +56,8 @@ def told(found: pl.DataFrame, highest: np.ndarray) -> tuple[float, float, float]
     tables = found["model"].n_unique()
     some = known.filter(excludes)["model"].n_unique() / tables
     held = known.select((pl.col("low") <= pl.col("truth")) & (pl.col("truth") <= pl.col("high")))
-    return some, float(held.to_series().mean()), float((known["high"] - known["low"]).median())
+    width = np.median((known["high"] - known["low"]).to_numpy())
+    return some, float(np.mean(held.to_series().to_numpy())), float(width)
 
 
 def of_design(design: Design, studies: int) -> list[object]:

@@ -33,9 +33,8 @@ from raybias.stats.components import (
     Doubles,
     MeanEstimate,
     Places,
-    largest_mean,
-    units_needed,
 )
+from raybias.stats.largest_mean import largest_mean, units_needed
 from raybias.table_files import conformed
 
 Verdict = Literal["worse", "unread", "cannot tell", "better", "equivalent"]

@@ -30,10 +30,9 @@ from raybias.stats.components import (
     Places,
     cluster_robust,
     places,
-    tango,
-    wilson,
 )
 from raybias.stats.intervals import Rules
+from raybias.stats.share_intervals import tango, wilson
 
 Flags = npt.NDArray[np.bool_]
 

@@ -89,8 +89,8 @@ def rate_rows(found: GapAnalysis) -> pl.DataFrame:
     tables = [as_rates(each) for each in found.rate_tables]
     whole = every_scope(over, tables, found.word_variances, found.rules)
     if found.rules.interval != "normal":
-        ends = share_ends(tables, found.word_variances, found.rules.level)
-        whole = whole.update(ends, on=ends.columns[:-2], how="left")
+        wilson = share_ends(tables, found.word_variances, found.rules.level)
+        whole = whole.update(wilson, on=wilson.columns[:-2], how="left")
     # Each has a row, under `runs` where no scope has an interval.
     has = pl.col("low").is_not_null()
     scoped = whole.filter(has | ((pl.col("scope") == "runs") & ~has.any().over(PLACE)))

@@ -140,7 +140,7 @@ def shrunk(right_WN: npt.NDArray[np.bool_]) -> Doubles:
     accuracy_W = right.mean(axis=1)
     mean = accuracy_W.mean()
     if len(accuracy_W) < 2 or right.shape[1] < 2:
-        return accuracy_W
+        return np.asarray(accuracy_W)
     beside_WN = right - right.mean(axis=0)
     noise = (beside_WN.var(axis=1, ddof=1) / right.shape[1]).mean()
     between = accuracy_W.var(ddof=1)

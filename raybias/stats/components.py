@@ -6,17 +6,13 @@ variance of the mean is that of two-way clustered standard errors, Cameron, Gelb
 2011). Where cells are missing, `symmetric_sums` estimates the components without bias (Koch 1967).
 Where observations come in clusters, such as pairs of one writer, the variance is CR2 with Bell and
 McCaffrey's (2002) degrees of freedom (Pustejovsky and Tipton 2018).
-Student's intervals cannot know what no unit has shown yet; `largest_mean` bounds a mean without
-assuming a distribution.
 
 Shapes: ... tables, A, B, ... the levels of their facets; G groups; X means at once, N observations,
-T strata, C clusters, U units, V distinct values of units, P points of an integral, E its possible
-ends.
+T strata, C clusters.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +23,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from scipy.optimize import brentq
 from scipy.special import stdtr, stdtrit
 
 Doubles = npt.NDArray[np.float64]
@@ -37,14 +32,6 @@ Facets = tuple[str, ...]
 #: Below this a difference of rates, which are quotients of counts, is rounding; so is a standard
 #: error: means that agree so closely are the same.
 ROUNDING: Final = 1e-12
-#: Of the range of a difference of shares, so that the end of its interval is known to 1e-12.
-_HALVINGS: Final = 41
-#: Where an integral over half a line is evaluated: the hyperbolic sines of these, in units of the
-#: width of what is integrated.
-_NODES: Final = np.linspace(0.0, 8.0, 241)
-_ENDS: Final = np.array([60, 80, 100, 140])
-#: Logarithm of how many times smaller than at its start an integrand is nothing.
-_NOTHING: Final = 35.0
 
 
 @dataclass(frozen=True)
@@ -292,138 +279,3 @@ def cluster_robust(values_XN: Doubles, cluster_N: Places, strata_N: Places) -> M
         spread = spread + (crossed_XTT**2).sum(axis=(1, 2))
         freedom = (diagonal_XC - squares_XC).sum(axis=1) ** 2 / spread
     return MeanEstimate((weight_XT * mean_XT).sum(axis=1), variance, freedom)
-
-
-def wilson(share: Doubles, n: Doubles, quantile: Doubles) -> tuple[Doubles, Doubles]:
-    """Compute Wilson's intervals of shares of n, which have a width even where a share is 0 or 1.
-
-    `n` are independent observations, or as many as clusters are worth (Dean and Pagano 2015);
-    `quantile` is of the normal distribution, or of Student's t where n is estimated.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        square = quantile**2 / n
-        middle = share + square / 2
-        reach = quantile * np.sqrt(share * (1 - share) / n + square / (4 * n))
-        return (middle - reach) / (1 + square), (middle + reach) / (1 + square)
-
-
-def tango(up: Doubles, down: Doubles, n: Doubles, quantile: Doubles) -> tuple[Doubles, Doubles]:
-    """Compute Tango's (1998) score intervals of differences of two shares of the same n pairs.
-
-    `up` pairs are in the second share alone and `down` ones in the first. Where no pair differs the
-    interval reaches as far as Wilson's of a share of 0 does. `n` and the counts may be as many as
-    clusters are worth, with a `quantile` of Student's t. NaN where n is 0.
-    """
-    ends = []
-    with np.errstate(divide="ignore", invalid="ignore"):
-        difference = (up - down) / n
-        for bound in (-1.0, 1.0):
-            inner, outer = difference, np.full_like(difference, bound)
-            for _ in range(_HALVINGS):
-                middle = (inner + outer) / 2
-                # What a true difference of `middle` leaves of pairs in the first share alone.
-                linear = (2 * n - up + down) * middle - up - down
-                constant = -down * middle * (1 - middle)
-                root = np.sqrt(np.maximum(linear**2 - 8 * n * constant, 0))
-                alone = (root - linear) / (4 * n)
-                variance = np.maximum(2 * alone + middle * (1 - middle), 0) / n
-                held = np.abs(difference - middle) <= quantile * np.sqrt(variance)
-                inner, outer = np.where(held, middle, inner), np.where(held, outer, middle)
-            ends.append(inner)
-    low, high = ends
-    return low, high
-
-
-def largest_mean(values_U: Doubles, most: float, level: float) -> float:
-    """Bound the size of a mean by the sampled units, whatever their distribution.
-
-    Both ends are one-sided bounds at `level`, of the sample with one more unit at the extreme
-    (Gaffke 2005; Learned-Miller and Thomas 2019, who find no distribution for which the bound
-    fails, and have no proof). For units that are 0 or `most` it is Clopper and Pearson's exact
-    bound of a share: for n units that are all 0, `most` (1 - (1 - level)^(1 / n)). For large
-    samples without rare values it is Student's interval.
-
-    Parameters
-    ----------
-    values_U: what each unit adds to the mean, which is their average.
-    most: the size of what one unit can add; what a unit did add counts if that is more.
-    level: of each end, such as 0.95.
-    """
-    towards_U = values_U if values_U.mean() >= 0 else -values_U
-    found = _upper_bound(*_with_extreme(towards_U, most), level)
-    backwards = _with_extreme(-towards_U, most)
-    if _share_above(found, *backwards) <= 1 - level:
-        return found
-    return _upper_bound(*backwards, level)
-
-
-def units_needed(values_U: Doubles, most: float, level: float, margin: float) -> int:
-    """Return how many units would bound the mean by the margin if they vary as those sampled do.
-
-    The sampled mean must lie within the margin, and its bound beyond.
-    """
-    ends = [_with_extreme(sign * values_U, most) for sign in (1, -1)]
-
-    def excess(times: float) -> float:
-        """Compute the share beyond the margin if each unit counts so often."""
-        each = (_share_above(margin, values, np.append(counts[:-1] * times, 1.0))
-                for values, counts in ends)  # fmt: skip
-        return max(each) - (1 - level)
-
-    enough = 2.0
-    while excess(enough) > 0:
-        enough *= 2
-    number = len(values_U)
-    return math.ceil(number * brentq(excess, 1 / (number + 1), enough, xtol=0.01 / number))
-
-
-def _with_extreme(values_U: Doubles, most: float) -> tuple[Doubles, Doubles]:
-    """Return distinct values [V] and how often each counts, with one more unit at the extreme."""
-    values_V, counts_V = np.unique(values_U, return_counts=True)
-    extreme = max(most, values_V[-1])
-    return np.append(values_V, extreme), np.append(counts_V, 1.0)
-
-
-def _upper_bound(values_V: Doubles, counts_V: Doubles, level: float) -> float:
-    """Return the upper end of `largest_mean` for a sample `_with_extreme`."""
-    lowest, highest = float(values_V[0]), float(values_V[-1])
-    if highest - lowest < ROUNDING:
-        return highest
-    if len(values_V) == 2:
-        # All units are alike: a beta distribution with a power as its quantile.
-        return float(highest - (highest - lowest) * (1 - level) ** (1 / counts_V[0]))
-
-    def excess(mean: float) -> float:
-        return _share_above(mean, values_V, counts_V) - (1 - level)
-
-    return float(brentq(excess, lowest, highest, xtol=1e-7))
-
-
-def _share_above(mean: float, values_V: Doubles, counts_V: Doubles) -> float:
-    """Compute how much of the distribution of a Dirichlet mean of values lies above `mean`.
-
-    It is the probability that a sum of gamma variables (shapes `counts_V`) times distances from
-    `mean` is positive, by the saddle point's inversion integral (Daniels 1987).
-    """
-    factors_V = values_V - mean
-    if factors_V.max() <= ROUNDING or factors_V.min() >= 0:
-        return float(factors_V.max() > ROUNDING)
-    factors_V = factors_V / factors_V.max()
-
-    def slope(point: float) -> float:
-        return float((counts_V * factors_V / (1 - factors_V * point)).sum() - 1 / point)
-
-    # The line may pass beside the saddle point, at the cost of some digits.
-    saddle = brentq(slope, 1e-12, 1 - 1e-12, xtol=1e-4)
-    curvature = (counts_V * (factors_V / (1 - factors_V * saddle)) ** 2).sum() + saddle**-2
-    width = 1 / math.sqrt(curvature)
-    line_P = saddle + 1j * width * np.sinh(_NODES)
-    # Most integrands end early.
-    falls_E = np.abs(1 - factors_V[:, None] * line_P[_ENDS])
-    falls_E = counts_V @ (np.log(falls_E) - np.log(1 - factors_V * saddle)[:, None])
-    ends = _ENDS[falls_E > _NOTHING]
-    end = int(ends[0]) if len(ends) else len(_NODES)
-    line_P, nodes_P = line_P[:end], _NODES[:end]
-    logs_P = -(counts_V @ np.log1p(-factors_V[:, None] * line_P))
-    heights_P = (np.exp(logs_P) / line_P).real * width * np.cosh(nodes_P)
-    return float(np.trapezoid(heights_P, nodes_P)) / math.pi

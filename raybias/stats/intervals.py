@@ -205,8 +205,8 @@ def judged(
     )
     known = [reasons_of(table, each) for each in excluded]
     given = pl.coalesce(*known) if known else pl.lit(None, pl.String)
-    known = table.with_columns(reason=given).with_columns(reason=reason)
-    return verdicts(known, rules, family=family)
+    told = table.with_columns(reason=given).with_columns(reason=reason)
+    return verdicts(told, rules, family=family)
 
 
 def verdicts(

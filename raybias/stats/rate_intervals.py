@@ -18,9 +18,14 @@ import numpy as np
 import polars as pl
 from scipy.special import stdtrit
 
-from raybias.stats.components import ROUNDING, Doubles, MeanEstimate, wilson
+from raybias.stats.components import (
+    ROUNDING,
+    Doubles,
+    MeanEstimate,
+)
 from raybias.stats.few_events import Events
 from raybias.stats.scopes import PLACE, GapTable, Scope, WordVariance, by_group
+from raybias.stats.share_intervals import wilson
 
 
 def as_rates(table: GapTable) -> GapTable:

@@ -25,10 +25,15 @@ import numpy.typing as npt
 import polars as pl
 from scipy import stats
 
-from raybias.stats.components import Doubles, MeanEstimate, satterthwaite, wilson
+from raybias.stats.components import (
+    Doubles,
+    MeanEstimate,
+    satterthwaite,
+)
 from raybias.stats.intervals import REFERENCE, Rules, from_rows
 from raybias.stats.metric import metrics
 from raybias.stats.scopes import GapTable, Scope, WordVariance
+from raybias.stats.share_intervals import wilson
 
 #: Begins the condition of a ratio, before the group that the others are divided by.
 BY: Final = "by "
@@ -112,9 +117,9 @@ class Compared:
                 yield row | {"reason": REFERENCE}
                 continue
             if self.rate_G[g] <= 0:
+                none = {"low": 0.0, "high": self._most(g, each), "reason": NO_RATE}
                 units = self.table.values_GRT.shape[2]
-                ends = {"low": 0.0, "high": self._most(g, each), "reason": NO_RATE}
-                yield row | {"scope": "sentences", "units": units} | ends
+                yield row | {"scope": "sentences", "units": units} | none
                 continue
             own = pairs[:, 0] == g
             for scope, found in scopes.items():
@@ -159,7 +164,7 @@ class Compared:
         """List the pairs [P, 2] of a group with a rate, and one that it is divided by."""
         known = np.flatnonzero(self.rate_G > 0)
         grid = np.stack(np.meshgrid(known, self.rivals, indexing="ij"), axis=-1).reshape(-1, 2)
-        return grid[grid[:, 0] != grid[:, 1]]
+        return np.asarray(grid[grid[:, 0] != grid[:, 1]])
 
     def estimates(self, pairs: Places, words: WordVariance | None) -> dict[Scope, MeanEstimate]:
         """Estimate the logarithms of ratios [P] under every scope that the design allows."""

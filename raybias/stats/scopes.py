@@ -25,7 +25,6 @@ from raybias.stats.components import (
     Doubles,
     MeanEstimate,
     MeanSquares,
-    largest_mean,
     mean_squares,
     satterthwaite,
     with_words,
@@ -34,6 +33,7 @@ from raybias.stats.components import (
 from raybias.stats.few_events import Events
 from raybias.stats.foreign import BLOCK
 from raybias.stats.intervals import columns_of, parametric
+from raybias.stats.largest_mean import largest_mean
 from raybias.stats.metric import (
     DEFAULT,
     CountArrays,
