@@ -53,11 +53,13 @@ from raybias.stats.metric import Share, counted_by, shares
 from raybias.stats.scopes import (
     GapTable,
     Scope,
-    WordVariance,
     chosen_scope,
     estimates_of_sum,
-    pooled_words,
     rate_tables,
+)
+from raybias.stats.word_variance import (
+    WordVariance,
+    pooled_words,
     word_values,
 )
 from raybias.table_files import conformed

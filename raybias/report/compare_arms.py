@@ -16,7 +16,7 @@ from raybias.config import Study
 from raybias.config.parts import Backbone, MethodFields
 from raybias.errors import ConfigError
 from raybias.methods.asking import AskingMethod
-from raybias.methods.prompted import Prompted
+from raybias.methods.prompted import prompted_methods
 from raybias.report.files import out_of
 from raybias.storage import Store
 from raybias.study_record import Record, read_record, read_runs
@@ -131,7 +131,7 @@ def _of_prompts(one: _Arm, other: _Arm, classifiers: Iterable[Classifier]) -> It
             continue
         methods = (one.methods()[method], other.methods()[method])
         prompts = (one.prompt(names[0], method), other.prompt(names[1], method))
-        if all(isinstance(each, Prompted) for each in methods) and all(prompts):
+        if len(prompted_methods(methods)) == len(methods) and all(prompts):
             for text in _other_words(methods, prompts):
                 yield Difference("prompts", f"{method}: {text}")
             sampling = [each.get("sampling", {}) for each in prompts]
@@ -151,7 +151,7 @@ def _only_one_begins_answers(
     """Whether an item's question in a chat has its cue in the answer of one arm alone."""
     known = [each for each in (base, candidate) if each is not None]
     asked = [each for each in methods
-             if isinstance(each, AskingMethod) and not isinstance(each, Prompted)
+             if isinstance(each, AskingMethod) and not prompted_methods([each])
              and each.prompt_format != "raw"]  # fmt: skip
     return len({each.is_checkpoint for each in known}) == len(asked) == 2
 
@@ -166,8 +166,7 @@ def _other_words(
     texts = [_plain(each.get("prompt", "")) for each in prompts]
     pieces = {
         f"the {name} {_shown(piece)}": _plain(piece.split("{", 1)[0])
-        for method in methods
-        if isinstance(method, Prompted)
+        for method in prompted_methods(methods)
         for name, piece in (("cue", method.cue), ("request", method.asked_in_a_chat),
                             ("system message", method.system))
     }  # fmt: skip

@@ -26,11 +26,13 @@ from raybias.stats.metric import DEFAULT, CountArrays, count_arrays, counted_by
 from raybias.stats.scopes import (
     PLACE,
     GapTable,
-    WordVariance,
     by_group,
     every_scope,
     members_of,
     one_scope,
+)
+from raybias.stats.word_variance import (
+    WordVariance,
 )
 
 #: Prefixes of `condition`: the gap of a word, and a gap without a template or a word.

@@ -46,10 +46,12 @@ from raybias.stats.scopes import (
     PLACE,
     SCOPES,
     GapTable,
-    WordVariance,
     every_scope,
     one_scope,
     rate_tables,
+)
+from raybias.stats.word_variance import (
+    WordVariance,
     word_variances,
 )
 

@@ -33,12 +33,14 @@ from raybias.stats.intervals import from_rows, verdicts
 from raybias.stats.scopes import (
     GapTable,
     Scope,
-    WordVariance,
     by_group,
     estimates_of_sum,
-    word_variances,
 )
 from raybias.stats.word_deals import WordCounts, word_counts
+from raybias.stats.word_variance import (
+    WordVariance,
+    word_variances,
+)
 
 ModelScope = Literal["sentences", "wording", "models", "models, words"]
 #: How often the extremes of groups whose names are exchanged are counted.

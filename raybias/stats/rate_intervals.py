@@ -24,8 +24,16 @@ from raybias.stats.components import (
     MeanEstimate,
 )
 from raybias.stats.few_events import Events
-from raybias.stats.scopes import PLACE, GapTable, Scope, WordVariance, by_group
+from raybias.stats.scopes import (
+    PLACE,
+    GapTable,
+    Scope,
+    by_group,
+)
 from raybias.stats.share_intervals import wilson
+from raybias.stats.word_variance import (
+    WordVariance,
+)
 
 
 def as_rates(table: GapTable) -> GapTable:

@@ -32,8 +32,14 @@ from raybias.stats.components import (
 )
 from raybias.stats.intervals import REFERENCE, Rules, from_rows
 from raybias.stats.metric import metrics
-from raybias.stats.scopes import GapTable, Scope, WordVariance
+from raybias.stats.scopes import (
+    GapTable,
+    Scope,
+)
 from raybias.stats.share_intervals import wilson
+from raybias.stats.word_variance import (
+    WordVariance,
+)
 
 #: Begins the condition of a ratio, before the group that the others are divided by.
 BY: Final = "by "

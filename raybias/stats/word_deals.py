@@ -20,7 +20,12 @@ import polars as pl
 from raybias.schema import TABLE
 from raybias.stats.components import Doubles, MeanEstimate, Places, places, with_words, word_shares
 from raybias.stats.metric import linearised, shares
-from raybias.stats.scopes import GapTable, word_values
+from raybias.stats.scopes import (
+    GapTable,
+)
+from raybias.stats.word_variance import (
+    word_values,
+)
 
 _WORD: Final = ("group", "word")
 
