@@ -173,21 +173,21 @@ class Results:
         return f"Results({self.out!r})"
 
     def __str__(self) -> str:
-        from raybias.measures.prediction_rows import KIND, gap_rows
+        from raybias.measures.prediction_rows import KIND
         from raybias.report.estimates import parts_of
-        from raybias.report.sentences import by_scope, verdict
+        from raybias.report.headline import by_scope, verdict
+        from raybias.report.judged import Judged
         from raybias.report.wording import describing
-        from raybias.stats.scopes import redrawn_by
+        from raybias.stats.redrawn import have_seeds
 
         lines = [self.study.name]
         if "estimates" in self.tables:
             found = self.estimates.collect()
             if self.study.probes:
-                components = self.table("components").collect()
-                redrawn = redrawn_by(self.runs.collect())
-                scopes = by_scope(gap_rows(found), components, redrawn)
+                seeds = have_seeds(self.runs.collect())
+                judged = Judged.of(found, self.study.statistics.scope, has_seeds=seeds)
                 with describing(self.study):
-                    lines += [verdict(self.gaps.collect()), scopes]
+                    lines += [verdict(judged), by_scope(judged)]
             for part in parts_of(found.filter(pl.col("kind") != KIND)):
                 lines += [*part["unable"], *part["said"]]
         tables = ", ".join(self.tables) or "none yet; run its study"

@@ -276,14 +276,18 @@ def import_(
         label filled in.
     out: of pairs: folder or URI that the files are written to.
     """
+    from raybias.report.judged import Judged
     from raybias.report.judges import judged_text
+    from raybias.stats.redrawn import have_seeds
 
     if Store(what).exists("study.yaml"):
         if len(files) != 1:
             raise typer.BadParameter("a study has one sheet", param_hint="FILES")
         results = api.judge_labels(what, files[0])
         judged = results.table("judged").collect()
-        return Output(apart([judged_text(judged)], f"report: {results.report}"), judged)
+        seeds = have_seeds(results.runs.collect())
+        redrawn = Judged.of(results.estimates.collect(), has_seeds=seeds).redrawn
+        return Output(apart([judged_text(judged, redrawn)], f"report: {results.report}"), judged)
     if out is None:
         raise typer.BadParameter("no folder is given", param_hint="--out")
     tables = import_annotation(what, files, out)

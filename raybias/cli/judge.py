@@ -305,13 +305,14 @@ def shown(results: Results) -> Output:
 
 
 def _parts(results: Results, found: pl.DataFrame) -> Iterator[str]:
-    from raybias.measures.prediction_rows import KIND, gap_rows
+    from raybias.measures.prediction_rows import KIND
     from raybias.report.estimates import gaps_table, text
+    from raybias.report.headline import by_scope, verdict
+    from raybias.report.judged import Judged
     from raybias.report.judges import judged_text
     from raybias.report.outs import as_reported
-    from raybias.report.sentences import by_scope, verdict
     from raybias.report.wording import declared, describing
-    from raybias.stats.scopes import redrawn_by
+    from raybias.stats.redrawn import have_seeds
 
     study = as_reported(results.store, results.study)
     yield from text(found.filter(pl.col("kind") != KIND), level=study.statistics.level)
@@ -319,15 +320,10 @@ def _parts(results: Results, found: pl.DataFrame) -> Iterator[str]:
         for note in results.table("notes").collect()["note"]:
             print(f"raybias: warning: {note}", file=sys.stderr)
         scope = study.statistics.scope
-        components = results.table("components").collect()
-        redrawn = redrawn_by(results.runs.collect())
+        judged = Judged.of(found, scope, has_seeds=have_seeds(results.runs.collect()))
         with describing(study):
-            said = (
-                verdict(gap_rows(found, scope)),
-                by_scope(gap_rows(found), components, redrawn),
-                declared(),
-            )
+            said = (verdict(judged), by_scope(judged), declared())
             shown = str(gaps_table(found, scope))
         yield "\n".join([shown, "", *filter(None, said)])
         if "judged" in results.tables:
-            yield judged_text(results.table("judged").collect())
+            yield judged_text(results.table("judged").collect(), judged.redrawn)

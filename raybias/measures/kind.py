@@ -91,6 +91,8 @@ class Table:
     logarithmic: bool = False
     """Whether a forest's scale is."""
     digits: int | None = None
+    units: str = ""
+    """What its units are, in the plural, if they are not those of the kind or of the scope."""
     listed: bool = True
     """Whether it is shown as a table; else as a figure alone."""
     folded: bool = False
@@ -124,6 +126,8 @@ class Kind:
     tables: tuple[Table, ...] = (Table("", pl.lit(value=True)),)
     called: Mapping[str, str] = field(default_factory=dict)
     """Headers of its tables, where a column's own name is too general."""
+    units_by_scope: Mapping[str, str] = field(default_factory=dict)
+    """What a unit is under each scope, in the plural, where it is not `units`."""
     redrawn: Mapping[str, str] = field(default_factory=dict)
     """What its intervals redraw, by scope, where the scope's name does not say it."""
     defined: Callable[[list[str]], Iterator[str]] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -22,12 +22,14 @@ from raybias.stats.null_check import null_check
 from raybias.stats.over_models import model_tables, over_models, reliability
 from raybias.stats.rate_intervals import as_rates, share_ends
 from raybias.stats.ratios import ratios
-from raybias.stats.scopes import PLACE, SCOPES, every_scope
+from raybias.stats.scopes import PLACE, every_scope
 
 KIND: Final = "predictions"
 #: The score of a classifier of which nothing can be concluded; `reason` says why.
 WITHHELD: Final = "withheld"
 _ITEMS: Final = "items"
+#: How much intervals of each scope resample: items are in the place of sentences.
+WIDTHS: Final[Mapping[str, int]] = {"runs": 0, "sentences": 1, _ITEMS: 1, "wording": 2}
 #: What names a quantity, whatever is drawn anew.
 _QUANTITY: Final = ("kind", *schema.KEYS, "condition", "attribute", "group", "score", "statistic")
 _ACROSS_MODELS: Final = tuple(name for name in schema.KEYS if name != "model")
@@ -40,12 +42,12 @@ def gap_rows(estimates: pl.DataFrame, scope: str | None = None) -> pl.DataFrame:
         pl.col("kind") == KIND, pl.col("model") != ALL, pl.col("statistic") == "gap",
         pl.col("condition").is_in(["", OUTSIDE]), ~pl.col("scope").str.starts_with(FAMILIES),
     )  # fmt: skip
-    return found if scope is None else under(found, (*SCOPES, _ITEMS), scope)
+    return found if scope is None else under(found, [*WIDTHS], scope)
 
 
 def under(estimates: pl.DataFrame, scopes: Sequence[str], scope: str) -> pl.DataFrame:
     """Select each quantity's estimate under a scope, or the widest narrower one of `scopes`."""
-    order = {name: place for place, name in enumerate(scopes)}
+    order = {name: WIDTHS.get(name, place) for place, name in enumerate(scopes)}
     wide = pl.col("scope").replace_strict(order, default=-1, return_dtype=pl.Int64)
     families = pl.col("scope").str.starts_with(FAMILIES)
     found = estimates.filter(wide <= order.get(scope, len(order)))
@@ -89,8 +91,8 @@ def rate_rows(found: GapAnalysis) -> pl.DataFrame:
     tables = [as_rates(each) for each in found.rate_tables]
     whole = every_scope(over, tables, found.word_variances, found.rules)
     if found.rules.interval != "normal":
-        wilson = share_ends(tables, found.word_variances, found.rules.level)
-        whole = whole.update(wilson, on=wilson.columns[:-2], how="left")
+        of_shares = share_ends(tables, found.word_variances, found.rules.level)
+        whole = whole.update(of_shares, on=of_shares.columns[:-2], how="left")
     # Each has a row, under `runs` where no scope has an interval.
     has = pl.col("low").is_not_null()
     scoped = whole.filter(has | ((pl.col("scope") == "runs") & ~has.any().over(PLACE)))

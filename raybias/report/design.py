@@ -13,7 +13,8 @@ from raybias.report import wording
 from raybias.report.outs import read_items
 from raybias.report.rendering import TextTable, count, same, table, worded
 from raybias.stats.design import TUNING, Costs
-from raybias.stats.scopes import REDRAWN
+from raybias.stats.redrawn import Seeds
+from raybias.stats.redrawn import redrawn_by as words_of_redrawn
 from raybias.storage import Store
 from raybias.study_record import read_runs
 
@@ -80,9 +81,7 @@ def design_sentences(designs: pl.DataFrame, target: float) -> list[str]:
     return said
 
 
-def designs_table(
-    designs: pl.DataFrame, target: float, redrawn_by: Mapping[str, str] = REDRAWN
-) -> TextTable:
+def designs_table(designs: pl.DataFrame, target: float, redrawn_by: Mapping[str, str]) -> TextTable:
     """Show schema.DESIGN with the predicted half widths."""
     unit = designs["unit"][0] if designs.height else ""
     scopes = wording.listed([redrawn_by[s] for s in designs["scope"].unique(maintain_order=True)])
@@ -152,4 +151,7 @@ def designed(designs: pl.DataFrame, target: float, redrawn_by: Mapping[str, str]
 def design_text(designs: pl.DataFrame, target: float) -> str:
     """Write schema.DESIGN for a terminal."""
     said = design_sentences(designs, target)
-    return "\n".join([*said, "", str(designs_table(designs, target)), "", _ASSUMED])
+    several = designs.filter(plan="now")["runs"] > 1
+    seeds: Seeds = "drawn" if several.all() else "some" if several.any() else "one"
+    shown = designs_table(designs, target, words_of_redrawn(seeds))
+    return "\n".join([*said, "", str(shown), "", _ASSUMED])

@@ -11,14 +11,17 @@ import polars as pl
 from raybias.measures.class_rows import CLASS, class_of
 from raybias.measures.kind import Kind, Table, kinds
 from raybias.measures.prediction_rows import KIND, WITHHELD, gap_rows, under
-from raybias.report import sentences, wording
+from raybias.report import headline, sentences, wording
+from raybias.report.doubts import doubts
 from raybias.report.forest import forest_of
+from raybias.report.judged import Judged
 from raybias.report.rendering import Cell, Drawn, Row, TextTable, count, slug, table
 from raybias.stats.conclusive import is_refused, refused
 from raybias.stats.gaps import OUTSIDE
 from raybias.stats.intervals import NO_ROWS
 from raybias.stats.metric import metrics
 from raybias.stats.ratios import BY
+from raybias.stats.redrawn import redrawn_by, seeds_drawn
 from raybias.stats.scopes import ADDED
 
 _ENDS: Final = (
@@ -35,12 +38,14 @@ def parts_of(
     for (name,), part in estimates.partition_by("kind", as_dict=True, maintain_order=True).items():
         kind = kinds[str(name)]
         judged = part.filter(pl.col("score") != WITHHELD) if name != KIND else gap_rows(part)
+        gaps = Judged.of(part, scope) if name == KIND else None
         found.append(
             {
                 "kind": kind.name,
                 "unable": sentences.refusals(judged),
                 "title": kind.title,
-                "said": [*sentences.of(kind, part)],
+                "said": [*_said(kind, part, scope, gaps, level)],
+                "doubts": [] if gaps is None else [*doubts(part, gaps)],
                 "tables": [*tables_of(kind, part, scope, folded=False)],
                 "folded": [*tables_of(kind, part, scope, folded=True)],
                 # A generator: the text of a terminal needs no figures.
@@ -56,9 +61,30 @@ def text(estimates: pl.DataFrame, *, level: float = 0.95, scope: str = "widest")
     """Yield the parts of the page as plain text."""
     for part in parts_of(estimates, level=level, scope=scope):
         yield "\n\n".join((*part["unable"], *map(str, part["tables"]), part["cover"]))
-        for said in (part["said"], part["definitions"]):
+        for said in (part["said"], part["doubts"], part["definitions"]):
             if said:
                 yield "\n  ".join(said)
+
+
+def _said(
+    kind: Kind, estimates: pl.DataFrame, scope: str, gaps: Judged | None, level: float
+) -> Iterator[str]:
+    """State what is found among gaps of groups, count what is significant, and name the clearest.
+
+    gaps: of predictions.
+    """
+    within = ""
+    if gaps is not None and gaps.rows.height:
+        yield from headline.conclusion(gaps)
+        within = wording.within_families(gaps.family_sizes)
+    yield from sentences.of(kind, estimates, _redrawn(kind, estimates), scope, within)
+    if gaps is not None:
+        yield from filter(None, [headline.families_said(gaps, estimates, level)])
+
+
+def _redrawn(kind: Kind, estimates: pl.DataFrame) -> Mapping[str, str]:
+    """Return what intervals of each scope resample, in words, for these estimates of a kind."""
+    return redrawn_by(seeds_drawn(estimates)) if kind.name == KIND else kind.redrawn
 
 
 def tables_of(
@@ -143,16 +169,31 @@ def table_of(
         .with_columns(scope=pl.col("scope").replace_strict(ADDED, default=""))
         .group_by(keys).agg(again=pl.col("scope").unique(maintain_order=True))
     )  # fmt: skip
+    scopes = judged.drop_nulls("low")["scope"].unique()
     if kind.redrawn and again.height and every["scope"].n_unique() > 1:
         wide = wide.join(again, on=keys, how="left", nulls_equal=True, maintain_order="left")
         columns["significant if redrawn"] = lambda row: ", ".join(row["again"] or ())
-    elif kind.redrawn and judged["scope"].n_unique() > 1:
+    if kind.redrawn and len(scopes) > 1:
         columns["interval over"] = lambda row: str(test(row)["scope"] or "")
-    for name, header in (("n", kind.called.get("n", "n")), ("units", kind.units)):
-        known = wide[name].drop_nulls()
-        if known.len() and (name == "n" or not wide["units"].equals(wide["n"])):
-            columns[header] = count(name)
-    return table(": ".join(filter(None, (kind.title, shown.title))), wide, columns)
+    columns |= _counts(kind, shown, wide, estimates)
+    title = ": ".join(filter(None, (kind.title, shown.title)))
+    if kind.name == KIND and len(scopes) == 1 and "gap" in names:
+        title = f"{title} (intervals as if {_redrawn(kind, every).get(scopes[0], scopes[0])})"
+    return table(title, wide, columns)
+
+
+def _counts(
+    kind: Kind, shown: Table, wide: pl.DataFrame, estimates: pl.DataFrame
+) -> dict[str, Cell]:
+    """Return the columns that count items and units, of the scope that is shown."""
+    columns: dict[str, Cell] = {}
+    if wide["n"].drop_nulls().len():
+        columns[kind.called.get("n", "n")] = count("n")
+    if wide["units"].drop_nulls().len() and not wide["units"].equals(wide["n"]):
+        scopes = estimates.drop_nulls("units")["scope"].unique(maintain_order=True)
+        names = [shown.units or kind.units_by_scope.get(str(scope), kind.units) for scope in scopes]
+        columns[" or ".join(dict.fromkeys(names))] = count("units")
+    return columns
 
 
 def gaps_table(estimates: pl.DataFrame, scope: str) -> TextTable:
@@ -199,7 +240,8 @@ def _cover(kind: Kind, estimates: pl.DataFrame, level: float) -> str:
     scopes = estimates.filter(pl.col("low").is_not_null(), ~of_models)["scope"]
     names = scopes.unique(maintain_order=True).to_list()
     if kind.redrawn:
-        told = [f"{name}: {kind.redrawn.get(name, name)}" for name in names]
+        redrawn = _redrawn(kind, estimates)
+        told = [f"{name}: {redrawn.get(name, name)}" for name in names]
         return f"[low, high]: {level:.0%} intervals. {'; '.join(told)}. {kind.about}"
     said = wording.listed(names).replace(" and ", " or ")
     covers = f"[low, high]: {level:.0%} intervals as if {said} were redrawn; the model is this one."

@@ -15,15 +15,16 @@ from raybias import schema
 from raybias.measures.prediction_rows import KIND
 from raybias.report import wording
 from raybias.report.forest import forest_of
+from raybias.report.headline import ranked
+from raybias.report.judged import Judged
 from raybias.report.outs import prediction_files, read_items
 from raybias.report.rendering import Cell, Row, TextTable, rendered, same, slug, table, worded
-from raybias.report.sentences import able, ranked
+from raybias.report.sentences import able
 from raybias.stats.breakdown import NEUTRAL, largest
 from raybias.stats.conclusive import refused
 from raybias.stats.counts import item_counts
 from raybias.stats.intervals import NO_ROWS
 from raybias.stats.metric import counted, shares
-from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store
 
 #: Rows that the folds of a page have together, and the fewest and most of one.
@@ -67,10 +68,10 @@ def read_sentences(store: Store, labels: Sequence[str]) -> pl.DataFrame:
 
 
 def evidence(
-    gaps: pl.DataFrame, sentences: pl.DataFrame
+    judged: Judged, sentences: pl.DataFrame
 ) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Gather the sentences behind each gap that survives."""
-    parts = [one for whole in ranked(gaps)
+    """Gather the sentences behind each gap that is found."""
+    parts = [one for whole in ranked(judged)
              for one in whole.partition_by("probe", maintain_order=True)]  # fmt: skip
     most = min(_MOST, max(_FEWEST, _ROWS // max(1, len(parts))))
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -169,9 +170,16 @@ UNABLE: Final = "no verdict: the classifier is not shown to do its task"
 
 
 def marked_parts(
-    markedness: pl.DataFrame, estimates: pl.DataFrame, *, level: float
+    markedness: pl.DataFrame,
+    estimates: pl.DataFrame,
+    redrawn: Mapping[str, str],
+    *,
+    level: float,
 ) -> list[dict[str, Any]]:
-    """Arrange the effects of naming groups (`GapAnalysis.marked`), by probe and attribute."""
+    """Arrange the effects of naming groups (`GapAnalysis.marked`), by probe and attribute.
+
+    redrawn: what intervals of each scope resample, in words.
+    """
     effects = estimates.filter(
         pl.col("condition").is_in([NEUTRAL, *_EFFECTS]), kind=KIND, statistic="difference"
     )
@@ -197,7 +205,7 @@ def marked_parts(
                 "neutral": [*_neutral(part)],
                 "readings": counts.rows(),
                 "redrawn": wording.listed(
-                    [REDRAWN[scope] for scope in named["scope"].unique(maintain_order=True)]
+                    [redrawn[scope] for scope in named["scope"].unique(maintain_order=True)]
                 ),
                 "effects": _effects(read, attribute),
                 "figures": [figure] if figure else [],

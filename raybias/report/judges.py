@@ -19,7 +19,6 @@ from raybias.stats.counts import without_extras
 from raybias.stats.judged import FEWEST
 from raybias.stats.metric_files import as_class
 from raybias.stats.predictions import pieces
-from raybias.stats.scopes import REDRAWN
 from raybias.storage import Store, split_uri
 from raybias.table_files import csv_text, read_frame
 
@@ -149,8 +148,13 @@ def _judged_table(judged: pl.DataFrame) -> TextTable:
     )
 
 
-def judge_section(study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any] | None:
-    """Arrange sentences and tables about judges for report.html.j2; None without a judge."""
+def judge_section(
+    study: Study, tables: Mapping[str, pl.DataFrame], redrawn: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """Arrange sentences and tables about judges for report.html.j2; None without a judge.
+
+    redrawn: what intervals of each scope resample, in words.
+    """
     judges = judged_methods(study)
     if not judges:
         return None
@@ -163,13 +167,17 @@ def judge_section(study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str,
     judged = tables["judged"]
     if judged.is_empty():
         return {"said": [*said, UNMEASURED], "tables": [], "measured": False}
-    return {"said": [*said, *_told(judged)], "tables": [_judged_table(judged)], "measured": True}
+    return {
+        "said": [*said, *_told(judged, redrawn)],
+        "tables": [_judged_table(judged)],
+        "measured": True,
+    }
 
 
-def _told(judged: pl.DataFrame) -> list[str]:
+def _told(judged: pl.DataFrame, redrawn: Mapping[str, str]) -> list[str]:
     found = judged.filter(pl.col("reason").is_null())
     alone = ((found["judged_low"] > 0) | (found["judged_high"] < 0)).sum()
-    asked = wording.listed([REDRAWN[scope] for scope in found["scope"].unique().sort()])
+    asked = wording.listed([redrawn[scope] for scope in found["scope"].unique().sort()])
     counts = (
         f"Of {wording.counted(found.height, 'gap')}, the judge's verdicts alone would make {alone} "
         f"significant; corrected, {found['significant'].sum()} are, and {found['survives'].sum()} "
@@ -180,11 +188,11 @@ def _told(judged: pl.DataFrame) -> list[str]:
             *(f"Not corrected: {reason}." for reason in lacking)]  # fmt: skip
 
 
-def judged_text(judged: pl.DataFrame) -> str:
-    """Write the corrected gaps for a terminal, or that there are none."""
+def judged_text(judged: pl.DataFrame, redrawn: Mapping[str, str]) -> str:
+    """Write the corrected gaps for a terminal, or that there are none; as `judge_section`."""
     if judged.is_empty():
         return UNMEASURED
-    return "\n\n".join([str(_judged_table(judged)), "\n".join(_told(judged))])
+    return "\n\n".join([str(_judged_table(judged)), "\n".join(_told(judged, redrawn))])
 
 
 def _verdict(row: Row) -> str:

@@ -16,10 +16,11 @@ from raybias.measures.prediction_rows import KIND, WITHHELD, gap_rows
 from raybias.measures.predictions_read import MeasuredPredictions
 from raybias.methods import tuned_methods
 from raybias.probes.published.planted import Plant
-from raybias.report import cautions, described, sentences, wording
+from raybias.report import cautions, described, headline, sentences, wording
 from raybias.report.accuracy import accuracies, chance_of
 from raybias.report.calibration import calibration, truths
 from raybias.report.design import designed
+from raybias.report.doubts import doubts
 from raybias.report.engines import engine_sentences, engines_table
 from raybias.report.estimates import parts_of, table_of, tables_of
 from raybias.report.evidence import (
@@ -33,6 +34,7 @@ from raybias.report.evidence import (
 from raybias.report.export import summary_tables, write_model_card, write_results
 from raybias.report.files import estimates_of_study, write_tables
 from raybias.report.forest import gap_forests
+from raybias.report.judged import Judged
 from raybias.report.judges import UNMEASURED, judge_section
 from raybias.report.meaningless import meaningless
 from raybias.report.rendering import Drawn, rendered, slug, write_figures, write_frame
@@ -44,7 +46,8 @@ from raybias.stats.intervals import NO_ROWS
 from raybias.stats.metric import metrics
 from raybias.stats.metric_files import as_class
 from raybias.stats.rated_class import RatedClass
-from raybias.stats.scopes import SCOPES, have_seeds, redrawn_by
+from raybias.stats.redrawn import have_seeds
+from raybias.stats.scopes import SCOPES
 from raybias.storage import Draft, Store
 from raybias.study_record import Record, read_record, read_runs
 from raybias.table_files import csv_text
@@ -66,7 +69,7 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
     return found
 
 
-def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataFrame:
+def _write_report(store: Store, study: Study, changed: Sequence[str]) -> pl.DataFrame:
     record = read_record(store) if store.exists("study.yaml") else Record(study)
     statistics, parts = study.statistics, []
     about_answers: list[str] = []
@@ -81,11 +84,15 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
     found = pl.concat(parts)
     write_frame(store, "tables/estimates", found)
     write_results(store, study, record, found)
-    judge = judge_section(study, tables) if tables else None
+    judged = Judged.of(
+        sentences.own_readings(found), statistics.scope,
+        has_seeds=not tables or have_seeds(tables["runs"]),
+    )  # fmt: skip
+    judge = judge_section(study, tables, judged.redrawn) if tables else None
     unmeasured = [UNMEASURED] if judge is not None and not judge["measured"] else []
     measured = _measured_on(store, study, record, tables)
     warned = [
-        *doubts, *unmeasured, *cautions.of_study(study, record, tables), *about_answers,
+        *changed, *unmeasured, *cautions.of_study(study, record, tables), *about_answers,
         *cautions.of_endpoints(store, study), *measured.pop("chosen"),
     ]  # fmt: skip
     answers = parts_of(found.filter(pl.col("kind") != KIND), level=statistics.level)
@@ -99,12 +106,13 @@ def _write_report(store: Store, study: Study, doubts: Sequence[str]) -> pl.DataF
         "asked": _drawn(store, answers),
         "cards": [*described.cards(store, study, tables.get("composition"))],
         "cautions": warned,
-        **(_gap_section(store, study, tables) if tables else {}),
+        **(_gap_section(store, study, tables, judged) if tables else {}),
         **measured,
     }
     _write_page(store, context)
     write_statement(
-        store, found, answers, name=study.name, cautions=warned, scope=statistics.scope,
+        store, judged, found, answers, name=study.name,
+        cautions=[*warned, *context.get("doubts", ())], scope=statistics.scope,
         level=statistics.level, population=[context["measured"]] if tables else [],
         accuracy=[context["accuracy"]] if tables else [],
         provenance=[
@@ -161,16 +169,19 @@ def write_estimate_page(
     store.write_text("estimates.csv", csv_text(found))
     with wording.describing_class(RatedClass() if measured is None else measured.rated):
         parts = _drawn(store, parts_of(found, level=level, scope=scope))
+        said = [text for part in parts for text in part["doubts"]]
         context = {
             "name": name,
             "profile": "strict" if strict else "paper",
             "asked": parts,
             "made": made,
             "counted": counted,
+            "cautions": said,
         }
         _write_page(store, context)
         write_statement(
-            store, found, parts, name=name, cautions=[], scope=scope, level=level,
+            store, Judged.of(found, scope), found, parts, name=name,
+            cautions=said, scope=scope, level=level,
             population=_population(measured), provenance=[made],
             accuracy=[] if measured is None else [accuracies(found, measured.chance)],
         )  # fmt: skip
@@ -232,11 +243,13 @@ def _runs(cells: pl.DataFrame) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
-def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
-    options, components = study.statistics, tables["components"]
+def _gap_section(
+    store: Store, study: Study, tables: Mapping[str, pl.DataFrame], judged: Judged
+) -> dict[str, Any]:
+    options = study.statistics
     estimates = sentences.own_readings(tables["estimates"])
     level, scope = options.level, options.scope
-    gaps, scoped = gap_rows(estimates, scope), gap_rows(estimates)
+    gaps, scoped = judged.gaps, judged.rows
     planted = None
     if store.exists("planted.json"):
         with store.reading("planted.json", "as what was planted"):
@@ -245,43 +258,45 @@ def _gap_section(store: Store, study: Study, tables: Mapping[str, pl.DataFrame])
         sentences.able(scoped, scoped), level=level, corrected=options.adjust != "none",
         truth=None if planted is None else truths(planted),
     )  # fmt: skip
-    marks = marked_parts(tables["markedness"], estimates, level=level)
+    marks = marked_parts(tables["markedness"], estimates, judged.redrawn, level=level)
     write_figures(store, [*drawn, *(one for part in marks for one in part["figures"])], "figures/")
     rates = gaps["score"].unique().sort()
     texts = read_sentences(store, study.labels)
     write_evidence(store, texts, study.labels)
     texts = as_class(texts, study.positive)
     made = tables["cells"].filter(~pl.col("method").str.ends_with(schema.LIKELIHOOD))
-    judged = gaps.filter(pl.col("survives").is_not_null())
+    tested = gaps.filter(pl.col("survives").is_not_null())
     engines = tables.get("engines")
     withheld = estimates.filter(score=WITHHELD)
     kind = kinds[KIND]
-    has_seeds, redrawn = have_seeds(tables["runs"]), redrawn_by(tables["runs"])
+    has_seeds, redrawn = judged.has_seeds, judged.redrawn
     return {
         "task": wording.task(),
         "favourable": wording.declared(),
         "metrics": [wording.metric(rate) for rate in rates if rate in metrics],
-        "parts": _parts(estimates, gaps, evidence(gaps, texts), drawn, scope),
+        "parts": _parts(estimates, gaps, evidence(judged, texts), drawn, scope),
         "further": [*tables_of(kind, estimates, scope, folded=False)][1:],
         "further_folded": [*tables_of(kind, estimates, scope, folded=True)],
         "marked_parts": marks,
         "breakdowns": breakdowns(store, tables, gap_rows(tables["estimates"])),
         # Classifiers that cannot do their task are judged all the same, as papers do.
         "unable": sentences.refusals(
-            withheld.join(judged, on=schema.KEYS, how="semi", nulls_equal=True,
+            withheld.join(tested, on=schema.KEYS, how="semi", nulls_equal=True,
                           maintain_order="left"), "gap"
         ) if withheld.height else [],
         "urgent": tables["notes"].filter("urgent")["note"].to_list(),
-        "by_scope": sentences.by_scope(scoped, components, redrawn),
-        "verdict": sentences.verdict(gaps),
-        "measured": sentences.measured(
+        "by_scope": headline.by_scope(judged),
+        "verdict": headline.verdict(judged),
+        "measured": headline.measured(
             gaps, tables["composition"], _runs(made), has_seeds=has_seeds
         ),
         "lead": drawn[:1],
-        "doubts": [*sentences.doubts(estimates, gaps, components, texts),
+        "doubts": [*doubts(estimates, judged, texts),
                    *(engine_sentences(engines) if engines is not None else ())],
         "engines": None if engines is None else engines_table(engines),
-        "findings": sentences.findings(gaps),
+        "findings": headline.findings(judged),
+        "families": headline.families_said(judged, estimates, level),
+        "within": wording.within_families(judged.family_sizes),
         "calibration": calibration(planted, estimates),
         "meaningless": [*meaningless(estimates, gaps, options)],
         "rules": options,

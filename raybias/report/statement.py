@@ -18,8 +18,10 @@ from raybias.measures.class_rows import CLASS
 from raybias.measures.kind import kinds
 from raybias.measures.prediction_rows import KIND, gap_rows, under
 from raybias.report import wording
+from raybias.report.headline import conclusion, families_said, findings
+from raybias.report.judged import Judged
 from raybias.report.rendering import Cell, Row, TextTable, rendered, table, worded
-from raybias.report.sentences import able, conclusion, findings, once, refusals
+from raybias.report.sentences import able, once, refusals
 from raybias.schema import ALL, TABLE
 from raybias.stats.intervals import NO_ROWS
 from raybias.stats.ratios import BY
@@ -43,6 +45,7 @@ _OF_ERRORS: Final = frozenset(("fpr", "fnr", "negative_fpr", "positive_fpr"))
 
 def write_statement(
     store: Store,
+    judged: Judged,
     estimates: pl.DataFrame,
     parts: Sequence[Mapping[str, Any]],
     *,
@@ -56,15 +59,15 @@ def write_statement(
 ) -> None:
     """Write statement.html of schema.ESTIMATES, whose `parts` are those of `estimates.parts_of`.
 
-    `population` says which predictions were read, and `provenance` by what; `scope` is that of
-    intervals, where a kind has several, and `level` theirs.
+    `judged` are its gaps. `population` says which predictions were read, and `provenance` by what;
+    `scope` is that of intervals, where a kind has several, and `level` theirs.
     """
-    gaps = gap_rows(estimates, scope)
+    gaps = judged.gaps
     predicted = [part for part in parts if part["kind"] == KIND]
     parts = [part for part in parts if part["kind"] != KIND]
     by_class = predicted if estimates["condition"].str.starts_with(CLASS).any() else []
     of_predictions, of_probe = KIND in estimates["kind"], _is_of_probe(estimates)
-    tables = [*_group_tables(estimates, scope)]
+    tables = [*_group_tables(estimates, judged, scope)]
     selected = [shown for score, shown in tables if score == _SELECTED]
     context = {
         "title": f"Audit statement: {name}",
@@ -72,10 +75,11 @@ def write_statement(
         "questions": [*_questions(estimates)],
         "population": [*population, *_answered(estimates)],
         "accuracy": accuracy,
-        "scopes": _scopes(estimates),
+        "scopes": _scopes(judged),
+        "families": _families(judged, estimates, level),
         "percent": f"{100 * level:g}%",
         "unable": refusals(gaps, "gap") if gaps.height else [],
-        "said": [*_answer(gaps, by_class, parts)],
+        "said": [*_answer(judged, by_class, parts)],
         "favourable": wording.declared() if of_predictions else "",
         "rates": "Rates and impact ratios" if selected else "Rates and ratios",
         "note": _note(f"{100 * level:g}%", of_selection=bool(selected)),
@@ -94,13 +98,13 @@ def write_statement(
 
 
 def _answer(
-    gaps: pl.DataFrame,
+    judged: Judged,
     by_class: Sequence[Mapping[str, Any]],
     parts: Sequence[Mapping[str, Any]],
 ) -> Iterator[str]:
     """Yield what gaps show, by class too, and what answers of other kinds show."""
-    if gaps.height:
-        yield from findings(gaps) or conclusion(gaps)
+    if judged.gaps.height:
+        yield from findings(judged) or conclusion(judged)
     yield from (text for part in by_class for text in part["said"] if "by class" in text)
     yield from (text for part in parts for text in (*part["unable"], *part["said"]))
 
@@ -164,22 +168,34 @@ def _answered(estimates: pl.DataFrame) -> Iterator[str]:
         yield f"{max(counts):,} {kinds[name].units}."
 
 
-def _scopes(estimates: pl.DataFrame) -> TextTable:
+def _families(judged: Judged, estimates: pl.DataFrame, level: float) -> str:
+    """Say which tests are corrected together, and what that allows over all of them."""
+    if not judged.family_sizes:
+        return ""
+    within = wording.within_families(judged.family_sizes)
+    said = families_said(judged, estimates, level)
+    return f"Corrected {within}. {said}".strip()
+
+
+def _scopes(judged: Judged) -> TextTable:
     """Count, by what is drawn anew, the gaps that are significant."""
-    judged = once(gap_rows(estimates).filter(pl.col("significant").is_not_null()))
+    tested = once(judged.rows.filter(pl.col("significant").is_not_null()))
     rows = []
     for scope, (nist, question) in _ASKED.items():
-        if len(part := judged.filter(scope=scope)):
+        if len(part := tested.filter(scope=scope)):
             survive = part["survives"].sum()
             rows.append({
-                "drawn anew": scope, "in NIST AI 800-3": nist, "question": question,
+                "drawn anew": f"{scope}: {judged.redrawn[scope]}", "in NIST AI 800-3": nist,
+                "question": question,
                 "significant gaps": f"{part['significant'].sum()} of {part.height}",
                 "after correction": f"{survive} of {part['survives'].count()}",
             })  # fmt: skip
     return TextTable.of("What the intervals draw anew", rows)
 
 
-def _group_tables(estimates: pl.DataFrame, scope: str) -> Iterator[tuple[str, TextTable]]:
+def _group_tables(
+    estimates: pl.DataFrame, judged: Judged, scope: str
+) -> Iterator[tuple[str, TextTable]]:
     """Yield each rate, and its table of a classifier's ratios on an attribute.
 
     Classifiers that cannot do their task have none.
@@ -210,6 +226,9 @@ def _group_tables(estimates: pl.DataFrame, scope: str) -> Iterator[tuple[str, Te
             _ratio_name(row["score"]): _ratio,
         }
         title = f"{row['attribute']}: {metric.title} ({wording.classifier_name(row, names)})"
+        scopes = part.drop_nulls("low")["scope"].unique()
+        if len(scopes) == 1:
+            title = f"{title}; intervals as if {judged.redrawn.get(scopes[0], scopes[0])}"
         yield row["score"], table(title, part, columns)
 
 

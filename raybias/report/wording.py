@@ -225,6 +225,15 @@ def counted(n: int, one: str, many: str = "") -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
+def within_families(sizes: Sequence[int]) -> str:
+    """Say which tests are corrected together: families of so many gaps each."""
+    if not sizes:
+        return ""
+    ends = sorted({min(sizes), max(sizes)})
+    noun = "gap" if ends == [1] else "gaps"
+    return f"within each attribute and rate, in families of {' to '.join(map(str, ends))} {noun}"
+
+
 def listed(parts: Sequence[str]) -> str:
     """Join texts: `a, b and c`."""
     head, last = parts[:-1], parts[-1:]

@@ -45,11 +45,6 @@ REDRAWN: Final[Mapping[str, str]] = {
     "sentences": "seeds and sentences are redrawn",
     "wording": "seeds, sentences and words for the groups are redrawn",
 }
-_WITHOUT_SEEDS: Final[Mapping[str, str]] = {
-    "runs": "nothing is redrawn",
-    "sentences": "sentences are redrawn",
-    "wording": "sentences and words for the groups are redrawn",
-}
 
 #: What names a mean over runs.
 PLACE: Final = (*TABLE, "group", "score", "condition")
@@ -60,16 +55,6 @@ _ROWS: Final = pl.Schema(
         **{"equivalent": pl.Boolean(), "units": pl.Int64()},
     }
 )
-
-
-def have_seeds(runs: pl.DataFrame) -> bool:
-    """Return whether any of a study's runs (schema.RUNS) has a seed; not if all are published."""
-    return runs.is_empty() or bool(runs["seed"].is_not_null().any())
-
-
-def redrawn_by(runs: pl.DataFrame) -> Mapping[str, str]:
-    """Return what intervals of each scope resample, in words, for a study's runs (schema.RUNS)."""
-    return REDRAWN if have_seeds(runs) else _WITHOUT_SEEDS
 
 
 @dataclass(frozen=True)
@@ -106,6 +91,13 @@ class GapTable:
         """The columns that all its rows share."""
         named = dict(zip((*TABLE, "score"), self.place, strict=True))
         return {**named, "condition": self.condition}
+
+    def units_under(self, scope: Scope) -> npt.NDArray[np.int64]:
+        """Count the runs, or the templates that have sentences of a group [G]."""
+        if scope == "runs" or self.events is None:
+            units = self.values_GRT.shape[1 if scope == "runs" else 2]
+            return np.full(len(self.groups), units)
+        return self.events.units_G.round().astype(np.int64)
 
     def estimates(self, words: WordVariance | None) -> dict[Scope, MeanEstimate]:
         """Estimate the gaps under every scope that the design allows, rare ones by `Events`."""
@@ -293,11 +285,11 @@ def scope_rows(
     for table in tables:
         between = words.get(table.place)
         for scope, found in table.estimates(between).items():
-            units = table.values_GRT.shape[1 if scope == "runs" else 2]
-            names = {**table.names, "scope": scope, "units": units}
+            names = {**table.names, "scope": scope}
             # Under `runs` the templates are these very ones.
             reach_G = None if scope == "runs" else table.reach_G
-            rows += by_group(names, table.groups, columns_of(found, rules, reach_G))
+            columns = {**columns_of(found, rules, reach_G), "units": table.units_under(scope)}
+            rows += by_group(names, table.groups, columns)
     return pl.DataFrame(rows, schema=_ROWS).fill_nan(None)
 
 

@@ -20,8 +20,9 @@ import raybias
 from raybias import schema
 from raybias.config import Statistics
 from raybias.probes.published.planted import Plant
-from raybias.report import sentences, wording
+from raybias.report import headline, wording
 from raybias.report.calibration import calibration
+from raybias.report.judged import Judged
 from raybias.report.meaningless import meaningless
 from raybias.report.page import write_report
 from raybias.storage import Store
@@ -139,32 +140,38 @@ def test_significance_is_counted_by_scope_and_correction() -> None:
     keys = dict.fromkeys((*schema.KEYS, "attribute", "score", "condition"), "x")
     groups = ("white", "black", "asian")
     rows = [
-        {**keys, "scope": scope, "group": group, "survives": flag, "significant": flag,
-         "value": 0.1, "statistic": "gap", "reason": None}
+        {**keys, "kind": "predictions", "scope": scope, "group": group, "survives": flag,
+         "significant": flag, "value": 0.1, "low": 0.0, "statistic": "gap", "reason": None}
         for scope, of_groups in flags.items()
         for group, flag in zip(groups, of_groups, strict=True)
     ]  # fmt: skip
     scopes = pl.DataFrame(rows, schema_overrides={"reason": pl.String})
-    words = pl.DataFrame({"facets": "word", "group": groups, "levels": ["1", "3", "1"]})
-    assert sentences.by_scope(scopes, words) == (
+    words = pl.DataFrame({"probe": "x", "attribute": "x", "group": groups, "words": [1, 3, 1]})
+    assert headline.by_scope(Judged(scopes, words)) == (
         "Significant if only seeds are redrawn: 2 of 3 gaps; if sentences are too: 1 of 3; if "
         "words are too: none of 3; white has one word."
     )
     flagged = scopes.with_columns(significant=pl.col("scope") != "wording")
-    assert sentences.by_scope(flagged, words) == (
-        "Significant if only seeds are redrawn: 3 of 3 gaps (2 after correction for many tests); "
-        "if sentences are too: 3 of 3 (1 after correction); if words are too: none of 3 (none "
-        "after correction); white has one word."
+    assert headline.by_scope(Judged(flagged, words)) == (
+        "Significant if only seeds are redrawn: 3 of 3 gaps (2 after correction within each "
+        "attribute and rate, in families of 3 gaps); if sentences are too: 3 of 3 (1 after "
+        "correction); if words are too: none of 3 (none after correction); white has one word."
     )
     unknown = scopes.filter(pl.col("scope") != "wording")
-    assert sentences.by_scope(unknown, words.clear()).endswith(
+    assert headline.by_scope(Judged(unknown, words.clear())).endswith(
         "no group has two words, so nothing is known of other words."
     )
-    assert sentences.by_scope(scopes.clear(), words) == ""
+    assert headline.by_scope(Judged(scopes.clear(), words)) == ""
     # Of two groups, one gap is the other with its sign turned: one finding.
     turned = pl.when(group="black").then(-0.1).otherwise(0.1)
     two = scopes.filter(pl.col("group") != "asian").with_columns(value=turned)
-    assert "redrawn: 1 of 1 gap; if sentences are too: none of 1;" in sentences.by_scope(two, words)
+    said = headline.by_scope(Judged(two, words))
+    assert "redrawn: 1 of 1 gap; if sentences are too: none of 1;" in said
+    # Of one run, other seeds are not known, whatever is promised elsewhere.
+    alone = Judged(scopes.filter(pl.col("scope") != "runs"), words)
+    assert headline.by_scope(alone).startswith(
+        "Significant if sentences are redrawn (other seeds are not known): 1 of 3 gaps;"
+    )
 
 
 def test_a_calibration_fails_where_the_plant_is_not_found_or_another_gap_is(
@@ -246,11 +253,11 @@ def test_the_statement_has_the_answer_and_each_groups_rate(written: Store) -> No
     words = "".join(Page(written.read_text("statement.html")).text.split())
     results = raybias.open(written.uri)
     with wording.describing(results.study):
-        found = sentences.findings(results.gaps.collect())[0]
+        found = headline.findings(Judged.of(results.estimates.collect()))[0]
     assert found.endswith(": harm.")
     assert "".join(found.split()) in words
     assert "Beingpredictedpositivecountsasfavourablehere,asdeclared." in words
-    assert "runsbenchmarkaccuracy" in words
+    assert "runs:seedsareredrawn,ontheseverysentencesbenchmarkaccuracy" in words
     assert "Accuracy,andwhatalwaysnamingthecommonestlabelwouldreach" in words
     own = results.by_group.filter(group="quixlan", score="negative_fpr").collect()
     rate = own["value"].item()

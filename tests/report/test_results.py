@@ -13,8 +13,9 @@ from raybias import schema
 from raybias.errors import ConfigError
 from raybias.measures.prediction_rows import gap_rows
 from raybias.report.files import rules_of_files
+from raybias.report.headline import by_scope
+from raybias.report.judged import Judged
 from raybias.report.page import write_report
-from raybias.report.sentences import by_scope
 from support.report_outs import make_study, pair_study, write_out, write_pair_out
 
 
@@ -43,8 +44,7 @@ def test_results_are_what_the_report_wrote(tmp_path: Path) -> None:
     assert results.predictions.collect_schema() == pl.Schema(schema.PREDICTIONS)
     assert {"estimates", "components", "composition"} <= {*results.tables}
     assert Path(results.report).exists()
-    components = results.table("components").collect()
-    assert by_scope(gap_rows(results.estimates.collect()), components) in str(results)
+    assert by_scope(Judged.of(results.estimates.collect())) in str(results)
     assert len(results.gaps.plot().figures) == 1
     assert "quixlan" in results._repr_html_()
 

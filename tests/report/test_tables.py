@@ -16,8 +16,9 @@ from raybias.errors import ConfigError, DataError
 from raybias.measures.prediction_rows import gap_rows
 from raybias.report.estimates import gaps_table
 from raybias.report.files import write_tables
+from raybias.report.headline import verdict
+from raybias.report.judged import Judged
 from raybias.report.rendering import TextTable, markdown, write_frame
-from raybias.report.sentences import verdict
 from raybias.storage import Store
 from support.commands import exit_code
 from support.report_outs import GROUPS, make_study, write_out
@@ -68,7 +69,8 @@ def test_one_run_has_no_interval_and_is_not_called_significant(tmp_path: Path) -
     assert row["low"] is None
     assert row["significant"] is None
     assert "an interval needs" not in str(gaps_table(tables["estimates"], "runs"))
-    assert verdict(gaps).startswith("No gap could be judged: an interval needs at least two runs")
+    said = verdict(Judged.of(tables["estimates"], "runs"))
+    assert said.startswith("No gap could be judged: an interval needs at least two runs")
 
 
 @pytest.mark.long

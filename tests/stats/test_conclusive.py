@@ -14,7 +14,9 @@ from raybias import schema
 from raybias.measures.compare_answers import matched, read_arm
 from raybias.measures.compare_gaps import compare_predictions
 from raybias.measures.entries.predictions import estimates_of
-from raybias.report.sentences import own_readings, refusals, verdict
+from raybias.report.headline import verdict
+from raybias.report.judged import Judged
+from raybias.report.sentences import own_readings, refusals
 from raybias.stats.checks import StatisticsWarning
 from raybias.stats.conclusive import Showing, of_options, of_predictions, refused, why_not
 from raybias.stats.counts import count_cells, read_counts
@@ -78,7 +80,7 @@ NO_ANSWERS = pl.DataFrame(schema=pl.Schema(schema.ANSWERS))
 
 def test_a_page_at_chance_reads_as_a_manager_would_read_it(tmp_path: Path) -> None:
     found = judged(guesses(0.0), tmp_path)
-    said = verdict(found.gaps)
+    said = verdict(Judged.of(estimates_of(found)))
     assert said.startswith("Nothing can be concluded about how groups are treated. No verdict for")
     assert "do the task: it is right in 3" in said
     assert "and always answering '" in said

@@ -12,9 +12,9 @@ import raybias
 from raybias.config import Probe
 from raybias.errors import DataError
 from raybias.formats.openings import look_alike
-from raybias.measures.prediction_rows import gap_rows
 from raybias.probes import probe_items
-from raybias.report.sentences import doubts
+from raybias.report.doubts import doubts
+from raybias.report.judged import Judged
 from raybias.stats.gaps import GapAnalysis, by_family
 from support.stats_data import crossed, judged_files
 
@@ -40,11 +40,10 @@ def judged(folder: Path, frame: pl.DataFrame) -> GapAnalysis:
     return judged_files([folder / "own.parquet"], profile="strict")
 
 
-def told(files: list[Path], found: GapAnalysis) -> list[str]:
+def told(files: list[Path]) -> list[str]:
     """What the page says of templates."""
     estimates = raybias.measure(files)
-    gaps = gap_rows(estimates, "widest")
-    return [*doubts(estimates, gaps, found.components, NOBODY)]
+    return [*doubts(estimates, Judged.of(estimates), NOBODY)]
 
 
 def test_a_family_weighs_as_one_template(tmp_path: Path) -> None:
@@ -59,7 +58,7 @@ def test_a_family_weighs_as_one_template(tmp_path: Path) -> None:
     width = (pl.col("high") - pl.col("low")).mean()
     narrow = alike.scopes.filter(scope="sentences").select(width).item()
     assert narrow < 0.7 * families.filter(scope="families").select(width).item()
-    said = told([tmp_path / "4" / "own.parquet"], alike)
+    said = told([tmp_path / "4" / "own.parquet"])
     found = alike.scopes.filter(pl.col("significant"), scope="sentences").height
     stand = families.filter(pl.col("significant"), scope="families").height
     assert found > stand
@@ -70,7 +69,7 @@ def test_a_family_weighs_as_one_template(tmp_path: Path) -> None:
 def test_without_families_nothing_is_said_of_them(tmp_path: Path) -> None:
     found = judged(tmp_path, study(2, families=False))
     assert by_family(found.counts, found.rules).is_empty()
-    assert not [text for text in told([tmp_path / "own.parquet"], found) if "opening" in text]
+    assert not [text for text in told([tmp_path / "own.parquet"]) if "opening" in text]
 
 
 def test_a_template_has_one_family(tmp_path: Path) -> None:
@@ -82,10 +81,18 @@ def test_a_template_has_one_family(tmp_path: Path) -> None:
 def test_rare_errors_on_few_templates_are_a_caution(tmp_path: Path) -> None:
     few = pl.Series(np.random.default_rng(8).choice([0, 1, 2], 144, p=[0.03, 0.7, 0.27]))
     once = study(1).with_columns(pred=few.cast(pl.Int16))
-    rare = told([tmp_path / "rare/own.parquet"], judged(tmp_path / "rare", once))
-    assert any("below 5% or above 95%" in text for text in rare)
-    usual = told([tmp_path / "usual/own.parquet"], judged(tmp_path / "usual", study(1)))
-    assert not any("below 5%" in text for text in usual)
+    judged(tmp_path / "rare", once)
+    rare = told([tmp_path / "rare/own.parquet"])
+    # Of two groups the gaps are one, of each rate.
+    assert any(text.startswith("2 of 2 gaps rest on fewer than 10 sentences") for text in rare)
+    # Tenfold as many templates, of which a third is wrong: neither outcome is rare.
+    copies = [
+        study(1).with_columns(pl.col("template_id", "family", "item_id") + f".{n}")
+        for n in range(10)
+    ]
+    judged(tmp_path / "usual", pl.concat(copies))
+    usual = told([tmp_path / "usual/own.parquet"])
+    assert not any("fewer than 10" in text for text in usual)
 
 
 def test_templates_that_begin_alike_are_a_caution() -> None:

@@ -16,7 +16,8 @@ from raybias import schema
 from raybias.config.study import Interval
 from raybias.errors import ConfigError, DataError
 from raybias.measures.prediction_rows import accuracy_rows, net_significance, spans
-from raybias.report.sentences import by_scope
+from raybias.report.headline import by_scope
+from raybias.report.judged import Judged
 from raybias.stats.checks import REFERENCE_GROUPS, StatisticsWarning
 from raybias.stats.counts import count_cells
 from raybias.stats.gaps import gap_analysis
@@ -204,7 +205,10 @@ def test_two_rates_that_are_one_number_are_counted_once(neutral: float) -> None:
     assert np.allclose(first["q"].to_numpy(), expected)
     assert first["survives"].to_list() == [*(first["significant"] & (first["q"] <= 0.05))]
     told = found.with_columns(statistic=pl.lit("gap"), condition=pl.lit(""))
-    assert "of 6 gaps" in by_scope(told, pl.DataFrame(schema=pl.Schema(schema.COMPONENTS)))
+    words = pl.DataFrame(schema={"probe": pl.String, "attribute": pl.String, "group": pl.String,
+                                 "words": pl.Int64})  # fmt: skip
+    kind = pl.lit("predictions").alias("kind")
+    assert "of 6 gaps" in by_scope(Judged(told.with_columns(kind), words))
     with pytest.warns(StatisticsWarning, match="counted twice by the papers' rule"):
         paper = gaps(count_cells(table), interval="normal", adjust="none")
     assert paper["significant"].null_count() == 0

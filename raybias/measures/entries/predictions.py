@@ -46,7 +46,7 @@ from raybias.stats.metric_table import DEFAULT_BACKGROUND, LESS_NOISE
 from raybias.stats.predictions import Source
 from raybias.stats.rated_class import RatedClass, rated_label, sentiment_class
 from raybias.stats.ratios import BY
-from raybias.stats.scopes import REDRAWN
+from raybias.stats.redrawn import redrawn_by
 from raybias.stats.untold import OUTCOME
 
 #: What labels of sentiment, which have no other names, stand for.
@@ -322,6 +322,7 @@ _APART: Final = {
     "where families of templates are redrawn": pl.col("scope").str.starts_with(FAMILIES),
     "how far pairs of metrics agree": _AGREE & _GROUP,
 }
+_UNITS: Final = {"what the rules find in meaningless group labels": "shuffles"}
 _BY_CLASS: Final = _CONDITION.str.starts_with(CLASS)
 _OVER_CLASSES: Final = _CONDITION.str.starts_with(OVER) & _SCORE.str.contains("_tpr_gap")
 _USUAL: Final = ~(pl.any_horizontal(*_APART.values()) | _AGREE | _BY_CLASS | _OVER_CLASSES) & (
@@ -337,13 +338,15 @@ PREDICTIONS: Final = kind(
         item=("run_id", "item_id"),
         units="items",
         title="How groups are labelled",
-        redrawn={
-            **REDRAWN,
-            "items": "seeds and items are redrawn (no templates are known)",
-            FAMILIES: "seeds and families of templates are redrawn",
-            f"{FAMILIES}, words": "seeds, families of templates and words for groups are redrawn",
-            "models": "models and sentences are redrawn, with these words",
-            "models, words": "models, sentences and words for the groups are redrawn",
+        redrawn=redrawn_by("drawn"),
+        units_by_scope={
+            "runs": "runs",
+            "sentences": "templates",
+            "wording": "templates",
+            FAMILIES: "families",
+            f"{FAMILIES}, words": "families",
+            "models": "models",
+            "models, words": "models",
         },
         defined=_defined,
         digits=3,
@@ -367,7 +370,8 @@ PREDICTIONS: Final = kind(
             Table("what naming a group does to a rate", _EFFECT, signed=True, neutral=0,
                   folded=True),
             Table("mean gaps over models", _USUAL & ~_ONE, signed=True, folded=True),
-            *(Table(title, where, folded=True) for title, where in _APART.items()),
+            *(Table(title, where, folded=True, units=_UNITS.get(title, ""))
+              for title, where in _APART.items()),
         ),
     )
 )  # fmt: skip

@@ -1,0 +1,132 @@
+"""Caution a reader of gaps: single words, few events, and units that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import polars as pl
+
+from raybias.formats.openings import look_alike
+from raybias.measures.prediction_rows import WIDTHS
+from raybias.report import wording
+from raybias.report.judged import GAP, Judged
+from raybias.report.sentences import once
+from raybias.schema import TABLE
+from raybias.stats.breakdown import CARRIED, WITHOUT
+from raybias.stats.few_events import FEWEST
+from raybias.stats.gaps import FAMILIES
+from raybias.stats.scopes import SCOPES
+
+_PLACE: Final = ("probe", "attribute")
+#: What events are counted in, by scope.
+_EVENTS: Final = {"items": "rows", "clusters": "clusters"}
+
+
+def doubts(
+    estimates: pl.DataFrame, judged: Judged, sentences: pl.DataFrame | None = None
+) -> Iterator[str]:
+    """Name gaps that one word or template may carry, and intervals that are narrow.
+
+    Parameters
+    ----------
+    estimates: schema.ESTIMATES of predictions.
+    sentences: with their texts, if these are known; of templates that begin alike a caution is
+        yielded.
+    """
+    yield from _of_words(judged)
+    yield from _carried(estimates, judged)
+    families = estimates.filter(pl.col("scope").str.starts_with(FAMILIES))
+    yield from _by_family(judged, families)
+    if sentences is not None:
+        alone = sentences.drop_nulls("template_id")
+        known = families.select(_PLACE).unique()
+        yield from look_alike(alone.join(known, on=_PLACE, how="anti", maintain_order="left"))
+    yield from _few_events(estimates, judged)
+    yield from _independent(judged)
+
+
+def _of_words(judged: Judged) -> Iterator[str]:
+    """Say of which groups a finding is of one word, wherever words vary in intervals."""
+    if judged.single:
+        several = len(judged.single) > 1
+        yield (
+            f"{wording.listed(judged.single)} {'have' if several else 'has'} one word: a finding "
+            f"about {'such a' if several else 'this'} group under `wording` is of that word. Its "
+            "interval takes words for it to vary as those of the other groups do; if they vary "
+            "more, it is too narrow."
+        )
+    elif judged.words.height and not (judged.rows["scope"] == "wording").any():
+        yield "No group has two words: no gap can be told from the words for the group."
+
+
+def _carried(estimates: pl.DataFrame, judged: Judged) -> Iterator[str]:
+    """Name findings of more than these very sentences that one unit carries."""
+    found = judged.found.filter(pl.col("width") > WIDTHS["runs"])
+    carried = estimates.filter(
+        pl.col("condition").str.starts_with(WITHOUT), pl.col("reason").str.starts_with(CARRIED)
+    ).unique(subset=[*GAP, "reason"], maintain_order=True)
+    carried = carried.join(found, on=GAP, how="semi", nulls_equal=True)
+    unit = pl.col("condition").str.extract(f"^{WITHOUT}([a-z]+) ")
+    for row in carried.with_columns(unit=unit).iter_rows(named=True):
+        yield (
+            f"{wording.spaced(row['group'])} {row['score']} of {row['model']}: without the "
+            f"{row['unit']} {row['reason'].removeprefix(CARRIED)} the gap would lose half of its "
+            "size or more."
+        )
+
+
+def _by_family(judged: Judged, families: pl.DataFrame) -> Iterator[str]:
+    """Count the verdicts that are the same if families of templates are resampled."""
+    scope = pl.when(scope=FAMILIES).then(pl.lit("sentences")).otherwise(pl.lit("wording"))
+    both = once(judged.rows).join(
+        families.with_columns(scope=scope), on=[*GAP, "scope"], suffix="_family", nulls_equal=True
+    )
+    said = []
+    for name in SCOPES:
+        part = both.filter(pl.col("significant"), scope=name)
+        if part.is_empty():
+            continue
+        lasting = part.filter("survives")
+        corrected = f" ({lasting['survives_family'].sum()} of {lasting.height} after correction)"
+        said.append(
+            f"{part['significant_family'].sum()} of the {part.height} that are significant "
+            f"if {judged.redrawn[name]}{corrected if lasting.height else ''}"
+        )
+    if said:
+        yield (
+            "Some templates were written from one opening. If such families are resampled, not "
+            f"single templates, these gaps stay significant: {wording.listed(said)}."
+        )
+
+
+def _few_events(estimates: pl.DataFrame, judged: Judged) -> Iterator[str]:
+    """Count the gaps of groups with few events; see `stats.few_events`."""
+    tested = once(judged.gaps.filter(pl.col("significant").is_not_null()))
+    by = [*TABLE, "group", "score", "scope"]
+    rates = estimates.filter(pl.col("condition") == "", statistic="rate")
+    known = tested.filter(pl.col("scope") != "runs").join(
+        rates.select(*by, rate="value", of="units"), on=by, nulls_equal=True, maintain_order="left"
+    )
+    hits = pl.col("rate") * pl.col("of")
+    few = known.filter(pl.min_horizontal(hits, pl.col("of") - hits) < FEWEST)
+    if few.is_empty():
+        return
+    units = {_EVENTS.get(str(scope), "sentences") for scope in few["scope"]}
+    one = " (those of a template count as one)" if "sentences" in units else ""
+    yield (
+        f"{few.height} of {wording.counted(known.height, 'gap')} "
+        f"{'rests' if few.height == 1 else 'rest'} on fewer than {FEWEST} "
+        f"{wording.listed(sorted(units))} that are so labelled, or that are not{one}: read them as "
+        "unknown."
+    )
+
+
+def _independent(judged: Judged) -> Iterator[str]:
+    """Say that rows count as independent if no templates are known."""
+    if (judged.gaps["scope"] == "items").any():
+        yield (
+            "No templates are known, so rows count as independent. If several are about one "
+            "person, or were made from one text, intervals are too narrow: give the column that "
+            "says which, with --cluster COLUMN."
+        )
