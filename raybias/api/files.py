@@ -48,6 +48,7 @@ def measure(
     margin: float | None = None,
     by: str | Sequence[str] = (),
     cut: Mapping[str, Sequence[float]] | None = None,
+    cluster: str = "",
     label_column: str = "label",
     pred_column: str = "pred",
     positive: Class | Mapping[str, Class] | None = None,
@@ -97,6 +98,9 @@ def measure(
         `group`. A column of more than 200 groups, or 20 numbers, is refused.
     cut: by column of numbers in `by`, the bounds between its groups: `{"age": [25, 45]}` makes
         three, and a bound is in the upper one.
+    cluster: a column that says which rows belong together, such as those about one person.
+        Intervals draw them anew together, in place of templates or single rows; without it rows
+        count as independent where no templates are known.
     label_column: where tables of others have the labels.
     pred_column: where they have the predictions.
     positive: the class that metrics of one class are about: a number, a boolean or a word, or
@@ -137,6 +141,7 @@ def measure(
         pred_column,
         by=_texts(by),
         cut={name: tuple(bounds) for name, bounds in (cut or {}).items()},
+        cluster=cluster,
         positive=positive_of(positive, threshold, favourable),
     )
     check_cut(columns.cut, columns.by)

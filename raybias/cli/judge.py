@@ -73,6 +73,7 @@ def measure(
     margin: Annotated[float | None, typer.Option(min=0, max=1)] = None,
     by: Annotated[str | None, typer.Option("--by", "--group-column")] = None,
     cut: Annotated[list[str] | None, typer.Option(metavar="COLUMN=NUMBER,...")] = None,
+    cluster: Annotated[str, typer.Option(metavar="COLUMN", show_default=False)] = "",
     label_column: str = "label",
     pred_column: str = "pred",
     positive: Annotated[
@@ -139,6 +140,7 @@ def measure(
         estimates = api.measure(
             given, kind=kind, items=items, metric=metric or (), profile=profile, scope=scope,
             interval=interval, margin=margin, by=_names(by or ""), cut=_bounds(cut or ()),
+            cluster=cluster,
             label_column=label_column, pred_column=pred_column,
             positive=_classes(positive, (label_column, pred_column)),
             favourable=None if favourable is None else _words(favourable), threshold=threshold,

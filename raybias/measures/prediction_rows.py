@@ -13,7 +13,7 @@ from raybias.schema import ALL, TABLE
 from raybias.stats.bootstrap import Resampled
 from raybias.stats.breakdown import leave_one_out
 from raybias.stats.counts import Counts, without_extras
-from raybias.stats.foreign import BLOCK
+from raybias.stats.foreign import UNITS
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, by_family
 from raybias.stats.intervals import NO_ROWS, Rules, over_runs, reasons_of
 from raybias.stats.metric import metrics, shares
@@ -28,8 +28,13 @@ KIND: Final = "predictions"
 #: The score of a classifier of which nothing can be concluded; `reason` says why.
 WITHHELD: Final = "withheld"
 _ITEMS: Final = "items"
-#: How much intervals of each scope resample: items are in the place of sentences.
-WIDTHS: Final[Mapping[str, int]] = {"runs": 0, "sentences": 1, _ITEMS: 1, "wording": 2}
+#: How much intervals of each scope resample: items and clusters are in the place of sentences.
+WIDTHS: Final[Mapping[str, int]] = {
+    "runs": 0,
+    "sentences": 1,
+    **dict.fromkeys(UNITS, 1),
+    "wording": 2,
+}
 #: What names a quantity, whatever is drawn anew.
 _QUANTITY: Final = ("kind", *schema.KEYS, "condition", "attribute", "group", "score", "statistic")
 _ACROSS_MODELS: Final = tuple(name for name in schema.KEYS if name != "model")
@@ -202,12 +207,15 @@ def unread_rows(counts: Counts) -> pl.DataFrame:
 
 
 def with_items(found: pl.DataFrame, cells: pl.DataFrame) -> pl.DataFrame:
-    """Call what is drawn anew items, where no templates are known."""
-    block = pl.col("template_id").cast(pl.String).str.starts_with(BLOCK)
-    blocks = cells.group_by(TABLE).agg(blocks=block.all()).cast({pl.Categorical: pl.String})
+    """Call what is drawn anew items, or clusters of rows, if no templates are known."""
+    units = pl.col("template_id").cast(pl.String)
+    begins = {scope: units.str.starts_with(begin).all() for scope, begin in UNITS.items()}
+    blocks = cells.group_by(TABLE).agg(**begins).cast({pl.Categorical: pl.String})
     named = found.join(blocks, on=TABLE, how="left", nulls_equal=True, maintain_order="left")
-    of_items = pl.col("blocks").fill_null(blocks["blocks"].all()) & (pl.col("scope") == "sentences")
+    of_sentences = pl.col("scope") == "sentences"
+    drawn = {scope: pl.col(scope).fill_null(blocks[scope].all()) & of_sentences for scope in UNITS}
+    scopes = [pl.when(mine).then(pl.lit(scope)) for scope, mine in drawn.items()]
     return named.with_columns(
-        scope=pl.when(of_items).then(pl.lit(_ITEMS)).otherwise("scope"),
-        units=pl.when(of_items).then("n").otherwise("units"),
-    ).drop("blocks")  # fmt: skip
+        scope=pl.coalesce(*scopes, "scope"),
+        units=pl.when(drawn[_ITEMS]).then("n").otherwise("units"),
+    ).drop(*UNITS)

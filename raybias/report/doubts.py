@@ -15,6 +15,7 @@ from raybias.report.sentences import once
 from raybias.schema import TABLE
 from raybias.stats.breakdown import CARRIED, WITHOUT
 from raybias.stats.few_events import FEWEST
+from raybias.stats.foreign import UNITS
 from raybias.stats.gaps import FAMILIES
 from raybias.stats.scopes import SCOPES
 
@@ -68,7 +69,10 @@ def _carried(estimates: pl.DataFrame, judged: Judged) -> Iterator[str]:
     ).unique(subset=[*GAP, "reason"], maintain_order=True)
     carried = carried.join(found, on=GAP, how="semi", nulls_equal=True)
     unit = pl.col("condition").str.extract(f"^{WITHOUT}([a-z]+) ")
-    for row in carried.with_columns(unit=unit).iter_rows(named=True):
+    # A block of items, or of clusters, has no name that says anything.
+    blocks = [pl.col("reason").str.starts_with(CARRIED + begin) for begin in UNITS.values()]
+    named = carried.with_columns(unit=unit).filter(~pl.any_horizontal(*blocks))
+    for row in named.iter_rows(named=True):
         yield (
             f"{wording.spaced(row['group'])} {row['score']} of {row['model']}: without the "
             f"{row['unit']} {row['reason'].removeprefix(CARRIED)} the gap would lose half of its "

@@ -132,7 +132,7 @@ def table_of(
     keys = wording.naming_keys(estimates, ("probe", "method", "dataset"))
     told = ["attribute", "condition", "group", *(["score"] if shown.beside != "score" else [])]
     keys += [name for name in told if (estimates[name] != "").any()]
-    varied = ("style", "scope") if not kind.redrawn else ("style",)
+    varied = ["style", *(["scope"] if not kind.redrawn else [])]
     keys += [name for name in varied if estimates[name].n_unique() > 1]
     keys = [name for name in keys if name not in without]
     names = estimates[shown.beside].unique(maintain_order=True).to_list()
@@ -176,10 +176,9 @@ def table_of(
     if kind.redrawn and len(scopes) > 1:
         columns["interval over"] = lambda row: str(test(row)["scope"] or "")
     columns |= _counts(kind, shown, wide, estimates)
+    drawn = _redrawn(kind, every).get(scopes[0]) if len(scopes) == 1 and "gap" in names else None
     title = ": ".join(filter(None, (kind.title, shown.title)))
-    if kind.name == KIND and len(scopes) == 1 and "gap" in names:
-        title = f"{title} (intervals as if {_redrawn(kind, every).get(scopes[0], scopes[0])})"
-    return table(title, wide, columns)
+    return table(f"{title}; intervals as if {drawn}" if drawn else title, wide, columns)
 
 
 def _counts(

@@ -173,7 +173,7 @@ def forest_of(
     panel = [key for key in panel if known[key].n_unique() > 1]
     names = [key for key in _NAMES if key not in panel and known[key].n_unique() > 1]
     by = [*panel, *names] or ["model"]
-    order = {scope: place for place, scope in enumerate((*SCOPES, "items"))}
+    order = {scope: place for place, scope in enumerate((*SCOPES, "items", "clusters"))}
     widest = pl.col("scope").replace_strict(order, default=-1, return_dtype=pl.Int64)
     rows = (
         known.sort(widest, (pl.col("high") - pl.col("low")).fill_null(0),
@@ -223,9 +223,10 @@ def _row(
     widest = spans[0] if spans else (None, None)
     text = wording.interval(value, *widest, digits=digits, plus=signed)
     told = [wording.interval(value, None, None, digits=digits, plus=signed)]
+    scopes = wording.nested_scopes([scope for scope, *_ in reversed(ends)])
     told += [
-        f"{wording.SCOPES.get(scope, scope)} {wording.span(low, high, digits)}"
-        for scope, low, high in reversed(ends)
+        f"{scope} {wording.span(low, high, digits)}"
+        for scope, (_, low, high) in zip(scopes, reversed(ends), strict=True)
     ]
     return _Row(
         wording.shortened(", ".join(_words(key, row[key]) for key in keys if row[key]), 60),
@@ -252,7 +253,7 @@ def gap_forests(
 ) -> list[Drawn]:
     """Draw the clearest gaps, their scopes nested, and if there are more, each attribute's."""
     drawn_anew = gaps.drop_nulls("low")["scope"]
-    there = [wording.SCOPES[scope] for scope in SCOPES if (drawn_anew == scope).any()]
+    there = wording.nested_scopes([scope for scope in SCOPES if (drawn_anew == scope).any()])
     nested = [f"redrawn, thickest line first: {', '.join(there)}"] if len(there) > 1 else []
     filled = f"filled: significant{' after correction' if corrected else ''}; hollow: not"
     filled += "; the bar: truth" if truth is not None else ""

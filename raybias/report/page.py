@@ -84,10 +84,7 @@ def _write_report(store: Store, study: Study, changed: Sequence[str]) -> pl.Data
     found = pl.concat(parts)
     write_frame(store, "tables/estimates", found)
     write_results(store, study, record, found)
-    judged = Judged.of(
-        sentences.own_readings(found), statistics.scope,
-        has_seeds=not tables or have_seeds(tables["runs"]),
-    )  # fmt: skip
+    judged = _judged(found, study, tables)
     judge = judge_section(study, tables, judged.redrawn) if tables else None
     unmeasured = [UNMEASURED] if judge is not None and not judge["measured"] else []
     measured = _measured_on(store, study, record, tables)
@@ -112,7 +109,7 @@ def _write_report(store: Store, study: Study, changed: Sequence[str]) -> pl.Data
     _write_page(store, context)
     write_statement(
         store, judged, found, answers, name=study.name,
-        cautions=[*warned, *context.get("doubts", ())], scope=statistics.scope,
+        cautions=[*warned, *context.get("doubts", ())],
         level=statistics.level, population=[context["measured"]] if tables else [],
         accuracy=[context["accuracy"]] if tables else [],
         provenance=[
@@ -128,6 +125,12 @@ def _write_report(store: Store, study: Study, changed: Sequence[str]) -> pl.Data
         store, study, [*shown, *context["cards"]], answer=answer, said=context["cautions"]
     )
     return found
+
+
+def _judged(found: pl.DataFrame, study: Study, tables: Mapping[str, pl.DataFrame]) -> Judged:
+    """Select the gaps of an OUT's estimates (schema.ESTIMATES)."""
+    seeds = not tables or have_seeds(tables["runs"])
+    return Judged.of(sentences.own_readings(found), study.statistics.scope, has_seeds=seeds)
 
 
 def _drawn(store: Store, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -181,7 +184,7 @@ def write_estimate_page(
         _write_page(store, context)
         write_statement(
             store, Judged.of(found, scope), found, parts, name=name,
-            cautions=said, scope=scope, level=level,
+            cautions=said, level=level,
             population=_population(measured), provenance=[made],
             accuracy=[] if measured is None else [accuracies(found, measured.chance)],
         )  # fmt: skip
@@ -285,8 +288,7 @@ def _gap_section(
                           maintain_order="left"), "gap"
         ) if withheld.height else [],
         "urgent": tables["notes"].filter("urgent")["note"].to_list(),
-        "by_scope": headline.by_scope(judged),
-        "verdict": headline.verdict(judged),
+        **_headline(judged, estimates, level),
         "measured": headline.measured(
             gaps, tables["composition"], _runs(made), has_seeds=has_seeds
         ),
@@ -294,9 +296,6 @@ def _gap_section(
         "doubts": [*doubts(estimates, judged, texts),
                    *(engine_sentences(engines) if engines is not None else ())],
         "engines": None if engines is None else engines_table(engines),
-        "findings": headline.findings(judged),
-        "families": headline.families_said(judged, estimates, level),
-        "within": wording.within_families(judged.family_sizes),
         "calibration": calibration(planted, estimates),
         "meaningless": [*meaningless(estimates, gaps, options)],
         "rules": options,
@@ -315,6 +314,17 @@ def _gap_section(
         ],
         "adjusted": options.adjust == "benjamini_hochberg",
     }  # fmt: skip
+
+
+def _headline(judged: Judged, estimates: pl.DataFrame, level: float) -> dict[str, Any]:
+    """State what is found, in which scopes, and which tests are corrected together."""
+    return {
+        "by_scope": headline.by_scope(judged),
+        "verdict": headline.verdict(judged),
+        "findings": headline.findings(judged),
+        "families": headline.families_said(judged, estimates, level),
+        "within": wording.within_families(judged.family_sizes),
+    }
 
 
 def _parts(

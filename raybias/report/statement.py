@@ -16,7 +16,7 @@ import polars as pl
 
 from raybias.measures.class_rows import CLASS
 from raybias.measures.kind import kinds
-from raybias.measures.prediction_rows import KIND, gap_rows, under
+from raybias.measures.prediction_rows import KIND, WIDTHS, gap_rows, under
 from raybias.report import wording
 from raybias.report.headline import conclusion, families_said, findings
 from raybias.report.judged import Judged
@@ -25,7 +25,6 @@ from raybias.report.sentences import able, once, refusals
 from raybias.schema import ALL, TABLE
 from raybias.stats.intervals import NO_ROWS
 from raybias.stats.ratios import BY
-from raybias.stats.scopes import SCOPES
 from raybias.storage import Store
 
 #: By scope, what NIST AI 800-3 calls it, and the question that its intervals answer.
@@ -33,6 +32,7 @@ _ASKED: Final = {
     "runs": ("benchmark accuracy", "Would other seeds give this result on these sentences?"),
     "sentences": ("generalized accuracy", "Would it hold for other sentences of this kind?"),
     "items": ("generalized accuracy", "Would it hold for other items of this kind?"),
+    "clusters": ("generalized accuracy", "Would it hold for other rows of this kind?"),
     "wording": ("one level further", "Would it hold for other words for the groups too?"),
 }
 #: The rate of Local Law 144, shown alone where it is measured.
@@ -53,21 +53,19 @@ def write_statement(
     population: Sequence[str],
     cautions: Sequence[str],
     provenance: Sequence[TextTable],
-    scope: str,
     level: float,
     accuracy: Sequence[TextTable] = (),
 ) -> None:
     """Write statement.html of schema.ESTIMATES, whose `parts` are those of `estimates.parts_of`.
 
-    `judged` are its gaps. `population` says which predictions were read, and `provenance` by what;
-    `scope` is that of intervals, where a kind has several, and `level` theirs.
+    `judged` are its gaps, `population` says which predictions were read, `provenance` by what;
+    `level` is that of intervals.
     """
-    gaps = judged.gaps
     predicted = [part for part in parts if part["kind"] == KIND]
     parts = [part for part in parts if part["kind"] != KIND]
     by_class = predicted if estimates["condition"].str.starts_with(CLASS).any() else []
     of_predictions, of_probe = KIND in estimates["kind"], _is_of_probe(estimates)
-    tables = [*_group_tables(estimates, judged, scope)]
+    tables = [*_group_tables(estimates, judged)]
     selected = [shown for score, shown in tables if score == _SELECTED]
     context = {
         "title": f"Audit statement: {name}",
@@ -78,7 +76,7 @@ def write_statement(
         "scopes": _scopes(judged),
         "families": _families(judged, estimates, level),
         "percent": f"{100 * level:g}%",
-        "unable": refusals(gaps, "gap") if gaps.height else [],
+        "unable": refusals(judged.gaps, "gap") if judged.gaps.height else [],
         "said": [*_answer(judged, by_class, parts)],
         "favourable": wording.declared() if of_predictions else "",
         "rates": "Rates and impact ratios" if selected else "Rates and ratios",
@@ -193,9 +191,7 @@ def _scopes(judged: Judged) -> TextTable:
     return TextTable.of("What the intervals draw anew", rows)
 
 
-def _group_tables(
-    estimates: pl.DataFrame, judged: Judged, scope: str
-) -> Iterator[tuple[str, TextTable]]:
+def _group_tables(estimates: pl.DataFrame, judged: Judged) -> Iterator[tuple[str, TextTable]]:
     """Yield each rate, and its table of a classifier's ratios on an attribute.
 
     Classifiers that cannot do their task have none.
@@ -205,7 +201,7 @@ def _group_tables(
         pl.col("condition").str.contains(f"^($|{BY})"),
     )  # fmt: skip
     rates, ratios = (
-        under(one.filter(statistic=name), (*SCOPES, "items"), scope) for name in ("rate", "ratio")
+        under(one.filter(statistic=name), [*WIDTHS], judged.scope) for name in ("rate", "ratio")
     )
     keys = [*TABLE, "score", "group"]
     both = able(rates, gap_rows(estimates)).join(

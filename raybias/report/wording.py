@@ -21,14 +21,20 @@ from raybias.stats.rated_class import (
     rated_class_of,
     title_of,
 )
-from raybias.stats.scopes import ADDED, Scope
+from raybias.stats.scopes import ADDED
 
 YES_NO: Final[Mapping[bool | None, str]] = {True: "yes", False: "no", None: ""}
 
-#: What an interval of each scope also draws anew.
-SCOPES: Final[Mapping[Scope, str]] = {
-    scope: f"only {added}" if scope == "runs" else f"{added} too" for scope, added in ADDED.items()
-}
+
+def nested_scopes(scopes: Sequence[str]) -> list[str]:
+    """Say what intervals resample whose scopes go from narrow to wide: `only seeds, words too`.
+
+    Without `runs` the narrowest resamples no seeds.
+    """
+    added: dict[str, str] = {str(scope): what for scope, what in ADDED.items()}
+    names = [added.get(scope, scope) for scope in scopes]
+    return [f"{what} too" if place else f"only {what}" for place, what in enumerate(names)]
+
 
 UNPARSED: Final = {
     "random": "a label drawn at random",

@@ -43,6 +43,11 @@ EXTRA: Final = pl.Schema({"score": pl.Float64(), "source_id": pl.String()})
 #: Begins a `template_id` that is a block of items, which are drawn anew where no templates are
 #: known. A thousand blocks vary their mean as much as drawing items one by one.
 BLOCK: Final = "items "
+#: Begins one that is a block of clusters of rows, such as those about one person.
+CLUSTER: Final = "clusters "
+#: Begins of units that hold what a user knows of rows, where no templates are known, by the scope
+#: that draws them.
+UNITS: Final[Mapping[str, str]] = {"items": BLOCK, "clusters": CLUSTER}
 _BLOCKS: Final = 1_000
 _TYPES: Final = pl.Schema({**pl.Schema(schema.PREDICTIONS), **EXTRA})
 _CURE: Final = "correct the row or leave it out"
@@ -59,6 +64,9 @@ class Columns:
     attribute that a column `attribute` names."""
     cut: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """The bounds between the groups of columns of numbers."""
+    cluster: str = ""
+    """A column that says which rows belong together, and are drawn anew together, such as those
+    about one person; it goes before template ids."""
     positive: Positive = field(default_factory=Positive)
     """The class, where it is named."""
     only: tuple[str, ...] = ()
@@ -68,9 +76,14 @@ class Columns:
     with others; by default the words of the table."""
 
     @property
+    def named(self) -> list[str]:
+        """The columns whose names a user can give."""
+        return [*filter(None, (self.label, self.pred, *self.by, self.cluster))]
+
+    @property
     def are_named(self) -> bool:
         """Whether a user says which columns to read, so that the table is not one of ours."""
-        named = self.by or (self.label, self.pred) != ("label", "pred")
+        named = self.by or self.cluster or (self.label, self.pred) != ("label", "pred")
         return bool(named or self.positive.threshold is not None)
 
     def used(self, names: Sequence[str], where: str) -> list[str]:
@@ -79,7 +92,8 @@ class Columns:
         Raises DataError: the table lacks a column that is named.
         """
         renamed = [name for name in (self.label, self.pred) if name not in ("label", "pred")]
-        for name in (*renamed, *self.by):
+        units = [self.cluster] if self.cluster and not self.only else []
+        for name in (*renamed, *self.by, *units):
             if name not in names:
                 raise DataError(
                     f"has no column {name!r}",
@@ -89,7 +103,7 @@ class Columns:
         filled = {"label": self.label, "pred": self.pred}
         types = [name for name in _TYPES if not (self.by and name in _GROUPS)]
         known = (filled.get(name, name) for name in (self.only or types))
-        return [name for name in dict.fromkeys((*known, *self.by)) if name in names]
+        return [name for name in dict.fromkeys((*known, *self.by, *units)) if name in names]
 
     @property
     def of_classes(self) -> Columns:
@@ -150,7 +164,10 @@ def plain_predictions(
         number = pl.int_range(pl.len()).over([*within, "run_id"]).cast(pl.String).str.zfill(9)
         frame = frame.with_columns(item_id=pl.col("attribute") + "." + number)
     known = [unit for unit in ("template_id", "source_id") if unit in there]
-    frame = frame.with_columns(template_id=unit_of(within, known))
+    if columns.cluster:
+        _refuse_empty(frame, (columns.cluster,), where)
+    unit = _clusters(columns.cluster, within) if columns.cluster else unit_of(within, known)
+    frame = frame.with_columns(template_id=unit)
     return conformed(frame, _TYPES)
 
 
@@ -193,8 +210,17 @@ def _score(table: pl.DataFrame, columns: Columns, where: str) -> pl.Series:
 def unit_of(own: Sequence[str], known: Sequence[str]) -> pl.Expr:
     """Name what is resampled: the first column of `known` whole within `own`, else item blocks."""
     whole = [pl.when((pl.col(name).null_count() == 0).over(own)).then(name) for name in known]
-    block = (pl.col("item_id").rank("dense").over(own) % _BLOCKS).cast(pl.String)
-    return pl.coalesce(*whole, pl.lit(BLOCK) + block)
+    return pl.coalesce(*whole, pl.lit(BLOCK) + _block("item_id", own))
+
+
+def _clusters(column: str, own: Sequence[str]) -> pl.Expr:
+    """Name the block of a row's cluster: a thousand blocks at most, of whole clusters."""
+    return pl.lit(CLUSTER) + _block(column, own)
+
+
+def _block(column: str, own: Sequence[str]) -> pl.Expr:
+    """Return the number of a row's block, equal for equal values of a column within `own`."""
+    return (pl.col(column).cast(pl.String).rank("dense").over(own) % _BLOCKS).cast(pl.String)
 
 
 #: Kohankhaki2024's output columns, without the three accuracies that some of its files add.

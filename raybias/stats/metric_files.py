@@ -25,7 +25,7 @@ from raybias.schema import ALL, RUN_KEYS, TABLE
 from raybias.stats.bootstrap import percentile_interval
 from raybias.stats.components import Doubles
 from raybias.stats.counts import with_likelihood, without_extras
-from raybias.stats.foreign import BLOCK, unit_of
+from raybias.stats.foreign import UNITS, unit_of
 from raybias.stats.intervals import from_rows
 from raybias.stats.metric import THE_CLASS, contrasts, metrics
 from raybias.stats.metric_table import Measured, measure
@@ -70,8 +70,11 @@ def metrics_of_files(
         allowed = [name for name in of_items if _allowed(name, items, asked=asked, where=where)]
         tables.append((items, allowed))
     for table, some in tables:
-        blocks = table["unit"].cast(pl.String).str.starts_with(BLOCK)
-        for wide, part in (("sentences", table.filter(~blocks)), ("items", table.filter(blocks))):
+        unit = pl.col("unit").cast(pl.String)
+        of_units = {scope: unit.str.starts_with(begin) for scope, begin in UNITS.items()}
+        of_templates = {"sentences": ~pl.any_horizontal(*of_units.values())}
+        for wide, mine in (of_templates | of_units).items():
+            part = table.filter(mine)
             if some and part.height:
                 yield from measure(part, some, inside, rules, against=against, wide=wide)
 
@@ -134,7 +137,8 @@ def _items(files: Sequence[Source], cells: pl.DataFrame) -> pl.DataFrame:
 
 def _with_units(items: pl.DataFrame, positive: int) -> pl.DataFrame:
     whole = (pl.col("source_id").null_count() == 0).over(TABLE)
-    template = pl.when(~pl.col("template_id").str.starts_with(BLOCK)).then("template_id")
+    of_units = [pl.col("template_id").str.starts_with(begin) for begin in UNITS.values()]
+    template = pl.when(~pl.any_horizontal(*of_units)).then("template_id")
     source = pl.when(whole).then("source_id").otherwise(template)
     logits = pl.col("scores").cast(pl.List(pl.Float64))
     softmax = logits.list.eval((pl.element() - pl.element().max()).exp())

@@ -23,7 +23,7 @@ from raybias.schema import ALL, TABLE
 from raybias.stats.bootstrap import Weights, percentile_interval
 from raybias.stats.components import Doubles
 from raybias.stats.contrasts import Laid, lay_out, ratio
-from raybias.stats.foreign import BLOCK
+from raybias.stats.foreign import UNITS
 from raybias.stats.metric import Contrast, CountArrays, Metric, linearised, metrics
 from raybias.stats.scopes import GapTable, rate_table
 
@@ -114,7 +114,7 @@ class _Drawing:
         against = self.against or DEFAULT_BACKGROUND
         parts = Contrast(outcomes=(entry.name,), against=against, distance=lambda b, g: g - b)
         each, whole = self._drawn(parts, against)
-        table = difference_table(self.laid, entry.name, against, BLOCK * (self.wide == "items"))
+        table = difference_table(self.laid, entry.name, against, UNITS.get(self.wide, ""))
         found = self._crossed(table, "not every run has examples of each group that count")
         values = zip(self.laid.groups, each[0], strict=True)
         rows = [self.row(entry, g, value, against, **found[g]) for g, value in values]

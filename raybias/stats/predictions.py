@@ -183,7 +183,7 @@ class Source:
 
     def _renamed(self, columns: Sequence[str], where: str) -> dict[str, str]:
         """Map columns to their known names, but for capitals and blanks around."""
-        named = (self.columns.label, self.columns.pred, *self.columns.by)
+        named = self.columns.named
         known = dict.fromkeys((*named, *_TYPES, *EXTRA))
         return match_columns(columns, known, where, taken=named)
 

@@ -129,7 +129,7 @@ class Compared:
                 continue
             own = pairs[:, 0] == g
             for scope, found in scopes.items():
-                units = self.table.values_GRT.shape[1 if scope == "runs" else 2]
+                units = int(self.table.units_under(scope)[g])
                 ends = self._ends(g, found, own, each)
                 yield row | {"scope": scope, "units": units} | ends
             if not scopes:

@@ -8,6 +8,7 @@ from typing import Final, Literal
 import polars as pl
 
 from raybias import schema
+from raybias.stats.foreign import UNITS
 from raybias.stats.gaps import FAMILIES
 from raybias.stats.scopes import REDRAWN
 
@@ -20,6 +21,7 @@ _UNITS: Final[Mapping[str, str]] = {
     "sentences": "sentences",
     "wording": "sentences and words for the groups",
     "items": "items",
+    "clusters": "clusters of rows",
     FAMILIES: "families of templates",
     f"{FAMILIES}, words": "families of templates and words for the groups",
 }
@@ -63,6 +65,8 @@ def redrawn_by(seeds: Seeds) -> dict[str, str]:
             said = f"{joined} are redrawn"
         elif seeds == "some":
             said = f"{units} are redrawn, and the seeds of classifiers with several runs"
+        elif seeds == "one" and scope in UNITS:
+            said = f"{units} are redrawn, in this one run"
         else:
             said = f"{units} are redrawn"
             unknown += ["other seeds are not known"] if seeds == "one" else []

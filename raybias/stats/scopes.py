@@ -29,7 +29,7 @@ from raybias.stats.components import (
     satterthwaite,
 )
 from raybias.stats.few_events import Events
-from raybias.stats.foreign import BLOCK
+from raybias.stats.foreign import BLOCK, UNITS
 from raybias.stats.intervals import columns_of, parametric
 from raybias.stats.largest_mean import largest_mean
 from raybias.stats.metric import DEFAULT, CountArrays, count_arrays, linearised
@@ -73,7 +73,8 @@ class GapTable:
     condition: str = ""
     """As in schema.ESTIMATES."""
     apart: MeanEstimate | None = None
-    """Of items that no template pairs: the means [G], of independent groups (Welch 1947)."""
+    """Of items or clusters that no template pairs: the means [G], of independent groups (Welch
+    1947)."""
     events: Events | None = None
     """What the rates rest on; gaps of rare outcomes have a least variance."""
     items_G: Doubles | None = None
@@ -241,11 +242,12 @@ def rate_table(counts: CountArrays, k: int, member: Mapping[str, bool]) -> GapTa
     items_GRT, hits_GRT = counts.items_KGRT[k][kept], counts.hits_KGRT[k][kept]
     parts_GRT = linearised(items_GRT, hits_GRT)
     templates = tuple(np.array(counts.templates)[templates_T].tolist())
-    unpaired = len(templates) > 1 and all(each.startswith(BLOCK) for each in templates)
+    unpaired = len(templates) > 1 and all(each.startswith((*UNITS.values(),)) for each in templates)
+    of_items = unpaired and templates[0].startswith(BLOCK)
     # As many templates of equal size would add as much as these do (Kish 1965).
     sizes_GT = items_GRT.mean(axis=1)
     most_G = (sizes_GT**2).mean(axis=1) / sizes_GT.mean(axis=1) ** 2
-    events = _events(items_GRT, hits_GRT, of_items=unpaired)
+    events = _events(items_GRT, hits_GRT, of_items=of_items)
     return GapTable(
         counts.keys,
         counts.scores[k],
@@ -253,7 +255,7 @@ def rate_table(counts: CountArrays, k: int, member: Mapping[str, bool]) -> GapTa
         in_mean_G,
         parts_GRT,
         templates,
-        apart=_apart(parts_GRT, events) if unpaired else None,
+        apart=_apart(parts_GRT, events, of_items=of_items) if unpaired else None,
         events=events,
         most_G=most_G,
         items_G=items_GRT.sum(axis=2).mean(axis=1),
@@ -270,11 +272,15 @@ def _events(items_GRT: Doubles, hits_GRT: Doubles, *, of_items: bool) -> Events:
     return Events(templates_G, templates_G * hits_G / items_G)
 
 
-def _apart(parts_GRT: Doubles, events: Events) -> MeanEstimate:
+def _apart(parts_GRT: Doubles, events: Events, *, of_items: bool) -> MeanEstimate:
     """Estimate the rates of independent groups; those with few events have a least variance."""
     own = mean_squares(parts_GRT.mean(axis=1), ("template",)).estimate()
-    variance_G = np.maximum(own.variance, events.least_variances())
-    return MeanEstimate(own.mean, variance_G, np.maximum(events.units_G - 1, 1.0))
+    variance_G, freedom_G = own.variance, np.maximum(events.units_G - 1, 1.0)
+    if not of_items:
+        # The mean square is over all blocks, and a group's clusters are in some of them.
+        blocks = parts_GRT.shape[2]
+        variance_G = variance_G * events.units_G / freedom_G * (blocks - 1) / blocks
+    return MeanEstimate(own.mean, np.maximum(variance_G, events.least_variances()), freedom_G)
 
 
 def scope_rows(

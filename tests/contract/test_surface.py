@@ -56,7 +56,7 @@ COMMANDS = {
         *("FILES", "--kind", "--items", "--profile", "--out"),
         *("--metric", "--list", "--scope", "--margin", "--interval", "--reference", "--positive"),
         *("--background", "--by", "--group-column", "--label-column", "--pred-column", "--target"),
-        *("--cut", "--threshold", "--favourable"),
+        *("--cut", "--cluster", "--threshold", "--favourable"),
     },
     "report": {"OUT", "--profile", "--verify", "--to", "--out"},
     "serve": {
@@ -97,7 +97,7 @@ FUNCTIONS = {
     "load_study": ("path", "overrides", "profile", "limit"),
     "measure": (
         *("given", "kind", "items", "metric", "profile", "scope", "interval", "margin", "by"),
-        *("cut", "label_column", "pred_column", "positive", "favourable", "threshold"),
+        *("cut", "cluster", "label_column", "pred_column", "positive", "favourable", "threshold"),
         *("reference_groups", "background", "out", "command", "report_classes"),
     ),
     "open": ("out",),

@@ -101,3 +101,41 @@ def test_rows_count_as_independent_only_without_templates() -> None:
     assert any("--cluster" in said for said in doubts(estimates, Judged.of(estimates)))
     estimates = raybias.measure(people.with_columns(template_id=pl.int_range(100).cast(str)))
     assert not any("--cluster" in said for said in doubts(estimates, Judged.of(estimates)))
+
+
+@SMALL
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 1000), st.integers(2, 6))
+def test_rows_of_a_cluster_are_worth_one(seed: int, copies: int) -> None:
+    """Copied rows have the intervals of single ones, if they are said to be of one person."""
+    random = np.random.default_rng(seed)
+    person = pl.DataFrame({
+        "group": ["a"] * 60 + ["b"] * 40 + ["c"] * 12, "person": [f"p{n}" for n in range(112)],
+        "label": random.integers(0, 2, 112), "pred": random.integers(0, 2, 112),
+    })  # fmt: skip
+    copied = pl.concat([person] * copies)
+    single, wide, narrow = (
+        gap_rows(raybias.measure(frame, metric="selection_rate", cluster=cluster), "widest")
+        for frame, cluster in ((person, "person"), (copied, "person"), (copied, ""))
+    )
+    assert set(wide["scope"]) == {"clusters"}
+    assert wide["units"].to_list() == single["units"].to_list() == [60, 40, 12]
+    for end in ("value", "low", "high", "p"):
+        assert wide[end].to_list() == pytest.approx(single[end].to_list())
+    width = pl.col("high") - pl.col("low")
+    assert (narrow.select(width) < 0.85 * wide.select(width)).to_series().all()
+    # One row of each person: the same interval as without the column, but for Welch's terms.
+    alone = gap_rows(raybias.measure(person, metric="selection_rate"), "widest")
+    assert single.select(width).to_series().to_list() == pytest.approx(
+        alone.select(width).to_series().to_list(), rel=0.06
+    )
+
+
+def test_a_cluster_column_that_lacks_or_is_empty_is_refused() -> None:
+    people = pl.DataFrame(
+        {"group": ["a", "b"], "who": ["x", None], "label": [0, 1], "pred": [1, 0]}
+    )
+    with pytest.raises(raybias.BadInput, match="has no column 'nobody'"):
+        raybias.measure(people, cluster="nobody")
+    with pytest.raises(raybias.BadInput, match="is empty"):
+        raybias.measure(people, cluster="who")

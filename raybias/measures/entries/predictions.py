@@ -343,6 +343,7 @@ PREDICTIONS: Final = kind(
             "runs": "runs",
             "sentences": "templates",
             "wording": "templates",
+            "clusters": "clusters",
             FAMILIES: "families",
             f"{FAMILIES}, words": "families",
             "models": "models",
