@@ -47,13 +47,13 @@ def table(people: tuple[int, ...], rows: int, rate: float, like: float, study: i
 def judged(tables: pl.DataFrame, cluster: str) -> list[float]:
     """Return coverage, the share of studies with a survivor, and the median half width."""
     found = gap_rows(raybias.measure(tables, metric="selection_rate", cluster=cluster), "widest")
-    low, high = found["low"], found["high"]
+    low, high = (found[end].to_numpy() for end in ("low", "high"))
     survivors = found.group_by("model").agg(pl.col("survives").fill_null(False).any())
     holds = (low <= 0) & (high >= 0)
     return [
-        float(holds.mean()),
-        float(survivors["survives"].mean()),
-        float((high - low).median()) / 2,
+        float(np.mean(holds)),
+        float(np.mean(survivors["survives"].to_numpy())),
+        float(np.nanmedian(high - low)) / 2,
     ]
 
 

@@ -57,7 +57,7 @@ def of_shared_answers(families: int, tables: int) -> float:
             }))  # fmt: skip
     found = gap_rows(raybias.measure(pl.concat(pages), metric="selection_rate"), "widest")
     shown = found.group_by("probe").agg(pl.col("survives").fill_null(False).any())
-    return float(shown["survives"].mean())
+    return float(np.mean(shown["survives"].to_numpy()))
 
 
 def main(
