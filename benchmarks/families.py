@@ -14,50 +14,55 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 import numpy as np
-import polars as pl
 import typer
 from calibrate import simulate
 from few_events import PLAIN
 from scipy.stats import false_discovery_control
 from tabulate import tabulate
 
-import raybias
-from raybias.measures.prediction_rows import gap_rows
 from raybias.seeding import generator
+from raybias.stats.foreign import BLOCK
+from raybias.stats.metric import CountArrays
+from raybias.stats.scopes import GapTable, WordVariance, rate_table
 
 #: Families of a page.
 FAMILIES: Final = (1, 6, 24, 60)
 #: People of a table, and the groups that each column splits them into.
 _PEOPLE: Final = 600
 _GROUPS: Final = 4
+_RATE: Final = 0.5
 _LEVEL: Final = 0.95
 
 
+def survives(table: GapTable, words: WordVariance | None = None) -> bool:
+    """Return whether a gap of a family survives its correction, under `sentences`."""
+    p = np.nan_to_num(table.estimates(words)["sentences"].p_value(), nan=1.0)
+    return bool((false_discovery_control(p) <= 1 - _LEVEL).any())
+
+
 def of_own_answers(studies: int) -> np.ndarray:
-    """Return whether a gap of each study of six groups survives, under `sentences`."""
+    """Return whether a gap of each simulated study of six groups survives."""
     drawn, _ = simulate(PLAIN, studies)
-    found = []
-    for table, words in drawn.tables():
-        p = np.nan_to_num(table.estimates(words)["sentences"].p_value(), nan=1.0)
-        found.append(bool((false_discovery_control(p) <= 1 - _LEVEL).any()))
-    return np.array(found)
+    return np.array([survives(table, words) for table, words in drawn.tables()])
 
 
 def of_shared_answers(families: int, tables: int) -> float:
     """Return the share of tables with a gap that survives, which columns split in several ways."""
     random = generator(0, "families", str(families))
+    groups = tuple(f"g{number}" for number in range(_GROUPS))
+    rows = tuple(f"{BLOCK}{number}" for number in range(_PEOPLE))
     pages = []
-    for page in range(tables):
-        pred = random.integers(0, 2, _PEOPLE)
-        for column in range(families):
-            groups = random.integers(0, _GROUPS, _PEOPLE)
-            pages.append(pl.DataFrame({
-                "probe": f"p{page:04}", "attribute": f"c{column:02}", "group": groups.astype(str),
-                "label": np.arange(_PEOPLE) % 2, "pred": pred,
-            }))  # fmt: skip
-    found = gap_rows(raybias.measure(pl.concat(pages), metric="selection_rate"), "widest")
-    shown = found.group_by("probe").agg(pl.col("survives").fill_null(False).any())
-    return float(np.mean(shown["survives"].to_numpy()))
+    for _ in range(tables):
+        called = random.random(_PEOPLE) < _RATE
+        found = []
+        for _ in range(families):
+            own_GT = random.integers(0, _GROUPS, _PEOPLE) == np.arange(_GROUPS)[:, None]
+            items, hits = (part[None, :, None].astype(float) for part in (own_GT, own_GT & called))
+            counts = CountArrays(("",) * 6, ("selection_rate",), groups, rows, items, hits)
+            table = rate_table(counts, 0, dict.fromkeys(groups, True))
+            found.append(survives(table.less_mean()))
+        pages.append(any(found))
+    return float(np.mean(pages))
 
 
 def main(
@@ -65,10 +70,10 @@ def main(
     tables: Annotated[int, typer.Option(min=1, help="Simulated tables of shared answers.")] = 100,
 ) -> None:
     """Print how often a page of several families shows a gap if nothing differs."""
-    survives = of_own_answers(studies)
+    found = of_own_answers(studies)
     rows = []
     for families in FAMILIES:
-        pages = survives[: len(survives) // families * families].reshape(-1, families)
+        pages = found[: len(found) // families * families].reshape(-1, families)
         shared = of_shared_answers(families, tables)
         rows.append([families, pages.any(axis=1).mean(), shared, 1 - _LEVEL**families])
     heads = ("families", "own answers", "shared answers", "at most, if independent")

@@ -75,7 +75,7 @@ def _said(
     """
     within = ""
     if gaps is not None and gaps.rows.height:
-        yield from headline.conclusion(gaps)
+        yield from headline.conclusion(gaps, with_effect=True)
         within = wording.within_families(gaps.family_sizes)
     yield from sentences.of(kind, estimates, _redrawn(kind, estimates), scope, within)
     if gaps is not None:

@@ -48,18 +48,21 @@ def verdict(judged: Judged) -> str:
     return " ".join([*nothing, *refusals(judged.gaps, "gap"), *said])
 
 
-def conclusion(judged: Judged) -> list[str]:
+def conclusion(judged: Judged, *, with_effect: bool = False) -> list[str]:
     """State the largest finding: who is wrongly called what, how much more often than others.
 
     It is that of the widest scope, then of most classifiers, then the largest. Without one in any
     scope, this says which size is not excluded, or why nothing could be judged; nothing if no
     classifier can do its task.
+
+    with_effect: also say whether it is a harm or a benefit, if that was declared.
     """
     gaps = judged.gaps
     tested = gaps.filter(pl.col("significant").is_not_null())
     if parts := ranked(judged):
         others = _others(parts)
-        return [_sentence(judged, parts[0]), *([others] if others else [])]
+        effect = _effect(parts[0]) if with_effect else ""
+        return [_sentence(judged, parts[0], effect), *([others] if others else [])]
     if tested.is_empty():
         if able(gaps.drop_nulls("value"), gaps).height or not refusals(gaps):
             reasons = [_CANNOT.get(reason, reason) for reason in _without_verdict(gaps)]
@@ -112,10 +115,7 @@ def _others(parts: list[pl.DataFrame]) -> str:
 def findings(judged: Judged) -> list[str]:
     """Put each finding in a sentence, with its reading, and explain significance."""
     parts = ranked(judged)
-    said = []
-    for part in parts[:_MOST]:
-        effect = wording.effect(part["score"][0], part["value"][0])
-        said.append(_sentence(judged, part, effect))
+    said = [_sentence(judged, part, _effect(part)) for part in parts[:_MOST]]
     if len(parts) > _MOST:
         said.append(f"{len(parts) - _MOST} more differences, which the tables below list.")
     if parts:
@@ -124,6 +124,11 @@ def findings(judged: Judged) -> list[str]:
             "likely another study would find it again."
         )
     return said
+
+
+def _effect(part: pl.DataFrame) -> str:
+    """Return what a finding means for its group, `harm` or `benefit`, if that was declared."""
+    return wording.effect(part["score"][0], part["value"][0])
 
 
 def _sentence(judged: Judged, part: pl.DataFrame, effect: str = "") -> str:

@@ -97,7 +97,8 @@ def _clearest(
     keys = [key for key in _KEYS if part[key].n_unique() > 1]
     value = wording.interval(*scaled(clearest, kind), digits=kind.digits, plus=shown.signed)
     said = (wording.bias_type(str(clearest[key])) for key in keys or ["model"] if clearest[key])
-    drawn = f" (if {redrawn[clearest['scope']]})" if clearest["scope"] in redrawn else ""
+    name = clearest["scope"]
+    drawn = f" if {redrawn.get(name, f'{name} are redrawn')}" if name else ""
     yield f"The clearest{drawn}: {wording.spaced(', '.join(said))} {value}."
 
 

@@ -133,8 +133,8 @@ class GapAnalysis:
         run's mean. A gap over one run, or the same in every run, has no verdict under `runs`; nor
         has that of a group which alone is its attribute's mean, or a rate that mirrors another
         (except by the papers' rule: normal, no correction). `n` is FP + TN of a run (the fewest),
-        `q` Benjamini-Hochberg's over all gaps of its scope, as in `scopes`. Beside them: `rate`
-        (the group's own), `sd` over runs (ddof 1), `in_mean`, `equivalent` and `interval`.
+        `q` Benjamini-Hochberg's within attribute, rate and scope, as in `scopes`. Beside them:
+        `rate` (the group's own), `sd` over runs (ddof 1), `in_mean`, `equivalent` and `interval`.
         """
         rules = self.rules
         kind = "normal" if rules.interval == "normal" else "t"

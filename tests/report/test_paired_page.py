@@ -35,7 +35,9 @@ def test_pairs_alone_make_the_page(tmp_path: Path, capsys: pytest.CaptureFixture
         assert unsaid not in text
     assert "Over all pairs: 1 of 3 are significant if pairs are redrawn" in text
     assert "are significant if pairs, styles are redrawn" in text
-    assert re.search(r"Styles move \S+ of \d+ scores, and in \S+ the conclusion depends", text)
+    assert re.search(
+        r"Styles are shown to move \S+ of \d+ scores, and in \S+ the conclusion is shown", text
+    )
     assert not re.search(r"\de-0", text[: text.index("What it was measured on")])
     assert {path.name for path in tmp_path.glob("*.html")} == {"report.html", "statement.html"}
     before = files_in(tmp_path)
