@@ -31,23 +31,23 @@ class Size:
 #: `raybias` is the whole package, `raybias/*.py` its top-level modules. A capability may raise the
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
-    "benchmarks": Size(3_043, 27, 2, 2),
-    "raybias": Size(30_223, 249, 22, 12),
+    "benchmarks": Size(3_134, 29, 2, 2),
+    "raybias": Size(30_549, 253, 22, 11),
     "raybias/*.py": Size(1_032, 13, 0, 0),
     "raybias/api": Size(381, 5, 3, 0),
-    "raybias/cli": Size(631, 5, 3, 0),
+    "raybias/cli": Size(635, 5, 3, 0),
     "raybias/config": Size(1_123, 8, 0, 2),
     "raybias/engine": Size(4_491, 34, 2, 2),
     "raybias/formats": Size(433, 6, 0, 0),
-    "raybias/measures": Size(2_422, 20, 0, 0),
+    "raybias/measures": Size(2_431, 20, 0, 0),
     "raybias/methods": Size(2_554, 16, 0, 2),
     "raybias/planning": Size(2_142, 14, 3, 1),
     "raybias/probes": Size(2_183, 23, 0, 0),
     "raybias/providers": Size(1_336, 11, 0, 0),
-    "raybias/report": Size(3_163, 26, 6, 3),
+    "raybias/report": Size(3_412, 29, 6, 2),
     "raybias/runtime": Size(3_295, 24, 4, 1),
-    "raybias/stats": Size(5_037, 44, 1, 1),
-    "tests": Size(20_610, 204, 3, 3),
+    "raybias/stats": Size(5_101, 45, 1, 1),
+    "tests": Size(20_713, 205, 3, 3),
 }
 
 
