@@ -23,7 +23,8 @@ from tabulate import tabulate
 from raybias.seeding import generator
 from raybias.stats.foreign import BLOCK
 from raybias.stats.metric import CountArrays
-from raybias.stats.scopes import GapTable, WordVariance, rate_table
+from raybias.stats.scopes import GapTable, rate_table
+from raybias.stats.word_variance import WordVariance
 
 #: Families of a page.
 FAMILIES: Final = (1, 6, 24, 60)
@@ -60,7 +61,7 @@ def of_shared_answers(families: int, tables: int) -> float:
             items, hits = (part[None, :, None].astype(float) for part in (own_GT, own_GT & called))
             counts = CountArrays(("",) * 6, ("selection_rate",), groups, rows, items, hits)
             table = rate_table(counts, 0, dict.fromkeys(groups, True))
-            found.append(survives(table.less_mean()))
+            found.append(table is not None and survives(table.less_mean()))
         pages.append(any(found))
     return float(np.mean(pages))
 
