@@ -50,7 +50,7 @@ def of_study(study: Study, record: Record, tables: Mapping[str, pl.DataFrame]) -
         yield (
             f"One of at most {looks} looks at growing samples, planned before the first. Each is "
             f"judged at {level:.1%}, under which all of them together find what is not there in "
-            f"{error_over(looks, level):.0%} of audits at most."
+            f"{error_over(looks, level):.0%} of audits at most, by each rate."
         )
     yield from _about_engines(study)
     if tables:
