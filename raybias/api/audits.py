@@ -77,7 +77,8 @@ def audit(
     budget: time on this machine or cluster: 90s, 10m or 2h; starting Ray is not counted.
     looks: look so often at a sample that doubles, and stop where the question is answered; the
         results of each look stand in OUT/look-NUMBER. Where there is no difference, at most 5% of
-        audits find one by a rate, over all looks together. Only for a model that is asked, not tuned.
+        audits find one by a rate, over all looks together. Only for a model that is asked, not
+        tuned.
     margin: the largest gap that does not matter; without one no gap is shown to be small.
     out: folder or URI of the results; by default out/audit-MODEL-PROBE, with the method if given.
     address: as for `run`.

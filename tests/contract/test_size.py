@@ -31,7 +31,7 @@ class Size:
 #: `raybias` is the whole package, `raybias/*.py` its top-level modules. A capability may raise the
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
-    "benchmarks": Size(3_134, 29, 2, 2),
+    "benchmarks": Size(3_135, 29, 2, 2),
     "raybias": Size(30_549, 253, 22, 11),
     "raybias/*.py": Size(1_032, 13, 0, 0),
     "raybias/api": Size(381, 5, 3, 0),
