@@ -12,7 +12,6 @@ from raybias.measures.prediction_rows import WIDTHS
 from raybias.report import wording
 from raybias.report.judged import GAP, Judged
 from raybias.report.sentences import once
-from raybias.schema import TABLE
 from raybias.stats.breakdown import CARRIED, WITHOUT
 from raybias.stats.few_events import FEWEST
 from raybias.stats.foreign import UNITS
@@ -43,7 +42,7 @@ def doubts(
         alone = sentences.drop_nulls("template_id")
         known = families.select(_PLACE).unique()
         yield from look_alike(alone.join(known, on=_PLACE, how="anti", maintain_order="left"))
-    yield from _few_events(estimates, judged)
+    yield from _few_events(judged)
     yield from _independent(judged)
 
 
@@ -104,16 +103,11 @@ def _by_family(judged: Judged, families: pl.DataFrame) -> Iterator[str]:
         )
 
 
-def _few_events(estimates: pl.DataFrame, judged: Judged) -> Iterator[str]:
+def _few_events(judged: Judged) -> Iterator[str]:
     """Count the gaps of groups with few events; see `stats.few_events`."""
     tested = once(judged.gaps.filter(pl.col("significant").is_not_null()))
-    by = [*TABLE, "group", "score", "scope"]
-    rates = estimates.filter(pl.col("condition") == "", statistic="rate")
-    known = tested.filter(pl.col("scope") != "runs").join(
-        rates.select(*by, rate="value", of="units"), on=by, nulls_equal=True, maintain_order="left"
-    )
-    hits = pl.col("rate") * pl.col("of")
-    few = known.filter(pl.min_horizontal(hits, pl.col("of") - hits) < FEWEST)
+    known = tested.filter(pl.col("scope") != "runs")
+    few = known.join(judged.few, on=judged.few.columns, how="semi", nulls_equal=True)
     if few.is_empty():
         return
     units = {_EVENTS.get(str(scope), "sentences") for scope in few["scope"]}

@@ -258,8 +258,8 @@ def gap_forests(
     filled = f"filled: significant{' after correction' if corrected else ''}; hollow: not"
     filled += "; the bar: truth" if truth is not None else ""
     how: dict[str, Any] = {
-        "axis": f"\N{LEFTWARDS ARROW} less often than average · more often \N{RIGHTWARDS ARROW}; "
-        f"{100 * level:g}% intervals",
+        "axis": "\N{LEFTWARDS ARROW} less often than the groups' mean · "
+        f"more often \N{RIGHTWARDS ARROW}; {100 * level:g}% intervals",
         "keys": (*nested, filled),
         "truth": truth, "digits": 3, "ranked": True,
     }  # fmt: skip

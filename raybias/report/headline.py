@@ -85,15 +85,18 @@ def conclusion(judged: Judged, *, with_effect: bool = False) -> list[str]:
 
 
 def ranked(judged: Judged) -> list[pl.DataFrame]:
-    """Split what is found by attribute, group, rate, sign and scope, the clearest first."""
+    """Split what is found by attribute, group, rate, sign and scope, the clearest first.
+
+    What rests on few events comes last, however large it is.
+    """
     found = judged.found.with_columns(sign=pl.col("value").sign())
     parts = found.partition_by("attribute", "group", "score", "sign", "width", maintain_order=True)
     return sorted(parts, key=_clearness, reverse=True)
 
 
-def _clearness(part: pl.DataFrame) -> tuple[int, int, float]:
-    median = part["value"].abs().to_numpy()
-    return int(part["width"][0]), part.height, float(sum(median) / len(median))
+def _clearness(part: pl.DataFrame) -> tuple[bool, int, int, float]:
+    sizes = part["value"].abs().to_numpy()
+    return not part["few"].all(), int(part["width"][0]), part.height, float(sizes.mean())
 
 
 def _others(parts: list[pl.DataFrame]) -> str:
@@ -166,7 +169,7 @@ def _compared(judged: Judged, row: Mapping[str, Any]) -> tuple[tuple[str, str], 
     if row["two"]:
         return (whom, f"than {those} {wording.spaced(row['other'])}"), 2
     alone = judged.reference_of(row)
-    return (whom, f"than {those} {wording.spaced(alone)}" if alone else "than average"), 1
+    return (whom, f"than {those} {wording.spaced(alone)}" if alone else "than the groups' mean"), 1
 
 
 def _interval(row: Mapping[str, Any], factor: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -14,6 +14,7 @@ from raybias.measures.prediction_rows import WIDTHS, gap_rows, under
 from raybias.report import wording
 from raybias.report.sentences import once, two_groups
 from raybias.stats.breakdown import WORD
+from raybias.stats.few_events import FEWEST
 from raybias.stats.intervals import FAMILY, REFERENCE
 from raybias.stats.redrawn import redrawn_by, seeds_drawn
 
@@ -21,6 +22,7 @@ from raybias.stats.redrawn import redrawn_by, seeds_drawn
 GAP: Final = (*schema.KEYS, "attribute", "group", "score")
 _WIDTH: Final = pl.col("scope").replace_strict(WIDTHS, default=-1, return_dtype=pl.Int64)
 _PLACE: Final = ("probe", "attribute", "group")
+_SCOPED: Final = (*GAP, "scope")
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,16 @@ class Judged:
         the words of a group are not known.
     scope: that decides (`Statistics.scope`).
     has_seeds: whether classifiers have seeds (`stats.redrawn.have_seeds`).
+    few: the gaps and scopes whose groups have few events (`stats.few_events`).
     """
 
     rows: pl.DataFrame
     words: pl.DataFrame
     scope: str = "widest"
     has_seeds: bool = True
+    few: pl.DataFrame = field(
+        default_factory=lambda: pl.DataFrame(schema=dict.fromkeys(_SCOPED, pl.String))
+    )
 
     @classmethod
     def of(
@@ -48,7 +54,9 @@ class Judged:
         """Select the gaps of schema.ESTIMATES, and count the words of groups."""
         by_word = estimates.filter(pl.col("condition").str.starts_with(WORD))
         words = by_word.group_by(_PLACE).agg(words=pl.col("condition").n_unique())
-        return cls(gap_rows(estimates), words.sort(_PLACE), scope, has_seeds)
+        return cls(
+            gap_rows(estimates), words.sort(_PLACE), scope, has_seeds, _few_events(estimates)
+        )
 
     @cached_property
     def gaps(self) -> pl.DataFrame:
@@ -59,13 +67,17 @@ class Judged:
     def found(self) -> pl.DataFrame:
         """The gaps that are found, each under the widest scope in which it is, with its `width`.
 
-        Wider scopes than the one that decides are left out. Of two groups (`two`) the first is
-        kept, and `other` names the other.
+        `few` tells whether a gap rests on few events. Wider scopes than the one that decides are
+        left out. Of two groups (`two`) the first is kept, and `other` names the other.
         """
         most = WIDTHS.get(self.scope, max(WIDTHS.values()))
         by = [name for name in (*FAMILY, "condition", "scope") if name in self.rows.columns]
         other = pl.col("group").max().over(by)
-        sized = self.rows.with_columns(width=_WIDTH, two=two_groups(self.rows), other=other)
+        few = self.few.with_columns(few=pl.lit(value=True))
+        rows = self.rows.join(
+            few, on=_SCOPED, how="left", nulls_equal=True, maintain_order="left"
+        ).with_columns(pl.col("few").fill_null(value=False))
+        sized = rows.with_columns(width=_WIDTH, two=two_groups(rows), other=other)
         found = once(sized).filter(
             pl.col("survives").fill_null(value=False), pl.col("width") <= most
         )
@@ -104,3 +116,11 @@ class Judged:
         place = {name: row[name] for name in ("probe", "attribute", "score")}
         alone = self.rows.filter(reason=REFERENCE, **place)["group"]
         return str(alone[0]) if len(alone) else None
+
+
+def _few_events(estimates: pl.DataFrame) -> pl.DataFrame:
+    """Select the gaps and scopes whose group has fewer events than its variance needs."""
+    rates = estimates.filter(pl.col("condition") == "", statistic="rate")
+    hits = pl.col("value") * pl.col("units")
+    few = pl.min_horizontal(hits, pl.col("units") - hits) < FEWEST
+    return rates.filter(few, pl.col("scope") != "runs").select(_SCOPED).unique(maintain_order=True)

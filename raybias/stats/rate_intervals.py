@@ -63,7 +63,8 @@ def _wilson(
 ) -> tuple[Doubles, Doubles]:
     """Compute the ends [G] of rates; NaN of a rate that does not vary under `runs`."""
     rate_G = found.mean.clip(0.0, 1.0)
-    vary_G = found.variance > ROUNDING**2
+    # A rate of 0 or 1 is worth as many outcomes as it has units, whatever words would vary.
+    vary_G = (found.variance > ROUNDING**2) & (rate_G > 0) & (rate_G < 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         worth_G = np.where(vary_G, rate_G * (1 - rate_G) / found.variance, np.nan)
     if scope != "runs":

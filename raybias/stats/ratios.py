@@ -26,6 +26,7 @@ import polars as pl
 from scipy import stats
 
 from raybias.stats.components import (
+    ROUNDING,
     Doubles,
     MeanEstimate,
     satterthwaite,
@@ -204,7 +205,10 @@ class Compared:
         found = differences.estimates(None)
         least_P = self._least(one, other)
         for scope, estimate in found.items():
-            found[scope] = replace(estimate, variance=np.maximum(estimate.variance, least_P))
+            # Groups that are the same on every template stay so: there is nothing that varies.
+            varies_P = estimate.variance > ROUNDING**2
+            floored = np.where(varies_P, np.maximum(estimate.variance, least_P), 0.0)
+            found[scope] = replace(estimate, variance=floored)
         if words is not None and "sentences" in found:
             share_G = words.by_word(table.groups) / np.where(rate_G > 0, rate_G, np.nan) ** 2
             found["wording"] = words.added(found["sentences"], share_G[one] + share_G[other])

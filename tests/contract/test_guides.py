@@ -116,17 +116,20 @@ def test_the_page_on_metrics(shared: Path) -> None:
     published.mkdir(parents=True)
     file = shared / published / "regard_opt-125m.tsv.gz"
     shutil.copy(file, published)
-    shape, listing, loans, *years, example = commands("metrics")
+    shape, listing, loans, *years, jobs, of_persons, example = commands("metrics")
     follow(listing)
     follow(re.sub(r"\[.*\]", "", shape), **{"FILES...": str(file), "DIR": "first"})
     people = pl.DataFrame(
-        {"sex": ["female", "male"] * 30, "race": ["black", "white", "asian"] * 20}
+        {
+            "sex": ["female", "male"] * 30,
+            "race": ["black", "white", "asian"] * 20,
+            "person": [f"p{row % 20}" for row in range(60)],
+        }
     )
     words = pl.Series(["approved", "denied", "denied", "approved", "approved"] * 12)
     people.with_columns(paid=words, decided=words.reverse()).write_csv("loans.csv")
     follow(loans)
     two_years(Path()).rename("compas-scores-two-years.csv")
-    *years, jobs = years
     for by_number_or_word in years:
         follow(by_number_or_word)
     said = pl.Series(["nurse", "surgeon", "teacher", "nurse", "teacher"] * 24)
@@ -137,6 +140,7 @@ def test_the_page_on_metrics(shared: Path) -> None:
     }
     pl.DataFrame(of_two).write_csv("bios.csv")
     follow(jobs)
+    follow(of_persons)
     follow(example)
     assert Path("DIR/estimates.csv").exists()
 

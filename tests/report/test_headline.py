@@ -69,7 +69,7 @@ def test_a_finding_is_said_for_the_widest_scope_that_shows_it(
         # The difference between two groups, and not half of it.
         first = ranked(judged)[0].row(0, named=True)
         assert f"{200 * abs(first['value']):.1f} points" in said
-        assert "than average" not in said
+        assert "than the groups' mean" not in said
     wording_shown = gaps.filter("survives", scope="wording").height
     if "For these words" in said and scope == "widest" and (gaps["scope"] == "wording").any():
         assert not wording_shown or "for other words that is not shown" in said

@@ -78,7 +78,7 @@ def test_the_answer_comes_first_with_direction_and_interval(written: Store) -> N
         r"average \(\d\d\.\d to \d\d\.\d\)"
     )
     assert re.search(rf"The answer {sentence}\. ", answer)
-    assert re.search(r"more often than average \(\d\d\.\d to \d\d\.\d\): harm\.", answer)
+    assert re.search(r"more often than the groups' mean \(\d\d\.\d to \d\d\.\d\): harm\.", answer)
     for said in ("Significant if only seeds are redrawn: 1 of 12 gaps;", "Calibration: pass",
                  "1 run diverged (seed 1004)", "the lower seed decided"):  # fmt: skip
         assert said in answer

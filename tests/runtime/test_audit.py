@@ -248,7 +248,7 @@ def test_an_audit_looks_first_and_resumes_its_study(
     options: dict[str, Any] = {"data": shared / "data", "out": out, "address": "none"}
     results = raybias.audit(causal, probe="age", budget="40s", tell=told.append, **options)
     assert told[0] == f"{causal}: looking at the model"
-    assert "accuracy" in told[2]
+    assert "of 24 right" in told[2]
     assert told[-1].startswith("no gap is judged.")
     assert set(results.gaps.collect()["attribute"]) == {"age"}
     assert (out / "pilot" / "study.yaml").is_file()
@@ -293,7 +293,8 @@ def test_looks_ask_what_none_before_has_asked_and_stop_at_an_answer(
     same = second.join(first, on=("run_id", "item_id"), how="semi", maintain_order="left")
     assert same["pred"].equals(first["pred"])
     memory = [*(tmp_path / "answers").rglob("*.parquet")]
-    calibration = 128
+    # As many of each label, and 128 or more.
+    calibration = 3 * 43
     assert sum(pl.read_parquet(file).height for file in memory) == 840 + calibration
 
 
