@@ -75,7 +75,7 @@ def test_the_answer_comes_first_with_direction_and_interval(written: Store) -> N
     answer = words[: words.index("What was measured")]
     sentence = (
         r"Sentences about quixlan are wrongly called negative \d\d\.\d points more often than "
-        r"average \(\d\d\.\d to \d\d\.\d\)"
+        r"the groups' mean \(\d\d\.\d to \d\d\.\d\)"
     )
     assert re.search(rf"The answer {sentence}\. ", answer)
     assert re.search(r"more often than the groups' mean \(\d\d\.\d to \d\d\.\d\): harm\.", answer)
