@@ -150,9 +150,13 @@ def _only_one_begins_answers(
 ) -> bool:
     """Whether an item's question in a chat has its cue in the answer of one arm alone."""
     known = [each for each in (base, candidate) if each is not None]
-    asked = [each for each in methods
-             if isinstance(each, AskingMethod) and not prompted_methods([each])
-             and each.prompt_format != "raw"]  # fmt: skip
+    asked = [
+        each
+        for each in methods
+        if isinstance(each, AskingMethod)
+        and not prompted_methods([each])
+        and each.prompt_format != "raw"
+    ]
     return len({each.is_checkpoint for each in known}) == len(asked) == 2
 
 
@@ -167,9 +171,12 @@ def _other_words(
     pieces = {
         f"the {name} {_shown(piece)}": _plain(piece.split("{", 1)[0])
         for method in prompted_methods(methods)
-        for name, piece in (("cue", method.cue), ("request", method.asked_in_a_chat),
-                            ("system message", method.system))
-    }  # fmt: skip
+        for name, piece in (
+            ("cue", method.cue),
+            ("request", method.asked_in_a_chat),
+            ("system message", method.system),
+        )
+    }
     lacking = False
     for name, piece in pieces.items():
         there = [piece in text for text in texts]
@@ -215,9 +222,14 @@ def _of_data(one: _Arm, other: _Arm, used: Collection[str]) -> Iterator[Differen
         if one.record.models[name] != other.record.models[name]:
             yield Difference("models", f"{name} has other weights")
     # What follows a plus sign is how a package was built for its hardware.
-    versions = [{package: arm.record.versions[package].partition("+")[0]
-                 for package in _PACKAGES if package in arm.record.versions}
-                for arm in (one, other)]  # fmt: skip
+    versions = [
+        {
+            package: arm.record.versions[package].partition("+")[0]
+            for package in _PACKAGES
+            if package in arm.record.versions
+        }
+        for arm in (one, other)
+    ]
     for package in _PACKAGES:
         both = [each[package] for each in versions if package in each]
         if len({*both}) > 1:

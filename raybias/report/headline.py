@@ -222,9 +222,11 @@ def _without_verdict(gaps: pl.DataFrame) -> dict[str, int]:
     """Count the gaps without a verdict by reason, without mirrors of other gaps."""
     reason = pl.col("reason")
     own = gaps.filter(
-        pl.col("survives").is_null(), ~reason.str.starts_with(MIRROR),
-        ~reason.is_in([UNDEFINED, NO_ROWS]), ~refused("reason"),
-    )  # fmt: skip
+        pl.col("survives").is_null(),
+        ~reason.str.starts_with(MIRROR),
+        ~reason.is_in([UNDEFINED, NO_ROWS]),
+        ~refused("reason"),
+    )
     counts = own.group_by("reason").len().sort("len", "reason", descending=[True, False])
     return {str(reason): int(n) for reason, n in counts.iter_rows()}
 

@@ -56,8 +56,10 @@ def units_needed(values_U: Doubles, most: float, level: float, margin: float) ->
 
     def excess(times: float) -> float:
         """Compute the share beyond the margin if each unit counts so often."""
-        each = (_share_above(margin, values, np.append(counts[:-1] * times, 1.0))
-                for values, counts in ends)  # fmt: skip
+        each = (
+            _share_above(margin, values, np.append(counts[:-1] * times, 1.0))
+            for values, counts in ends
+        )
         return max(each) - (1 - level)
 
     enough = 2.0
