@@ -13,6 +13,7 @@ from raybias.report.judged import GAP, Judged
 from raybias.report.sentences import able, once, refusals, two_groups
 from raybias.schema import LIKELIHOOD
 from raybias.stats.conclusive import refused
+from raybias.stats.few_events import FEWEST
 from raybias.stats.intervals import (
     MIRROR,
     NO_ROWS,
@@ -87,7 +88,8 @@ def conclusion(judged: Judged, *, with_effect: bool = False) -> list[str]:
 def ranked(judged: Judged) -> list[pl.DataFrame]:
     """Split what is found by attribute, group, rate, sign and scope, the clearest first.
 
-    What rests on few events comes last, however large it is.
+    What rests on so few units that they cannot have enough of both outcomes comes last, however
+    large it is.
     """
     found = judged.found.with_columns(sign=pl.col("value").sign())
     parts = found.partition_by("attribute", "group", "score", "sign", "width", maintain_order=True)
@@ -96,7 +98,8 @@ def ranked(judged: Judged) -> list[pl.DataFrame]:
 
 def _clearness(part: pl.DataFrame) -> tuple[bool, int, int, float]:
     sizes = part["value"].abs().to_numpy()
-    return not part["few"].all(), int(part["width"][0]), part.height, float(sizes.mean())
+    small = part["few"] & (part["units"] < 2 * FEWEST)
+    return not small.all(), int(part["width"][0]), part.height, float(sizes.mean())
 
 
 def _others(parts: list[pl.DataFrame]) -> str:
