@@ -34,15 +34,8 @@ from raybias.seeding import generator
 from raybias.stats.bootstrap import Weights, drawn_gaps, gap_intervals, span_interval
 from raybias.stats.components import Doubles, MeanEstimate
 from raybias.stats.metric import DEFAULT, CountArrays
-from raybias.stats.scopes import (
-    GapTable,
-    Scope,
-    rate_table,
-)
-from raybias.stats.word_variance import (
-    WordVariance,
-    pooled_words,
-)
+from raybias.stats.scopes import GapTable, Scope, rate_table
+from raybias.stats.word_variance import WordVariance, pooled_words
 
 #: The metric that simulated sentences count for: neutral ones, labelled negative or not.
 RATE: Final = "negative_fpr"

@@ -35,9 +35,7 @@ from raybias.stats.counts import without_extras
 from raybias.stats.intervals import Rules
 from raybias.stats.null_check import null_check
 from raybias.stats.over_models import model_tables, over_models
-from raybias.stats.word_variance import (
-    word_variances,
-)
+from raybias.stats.word_variance import word_variances
 
 app = typer.Typer(help=__doc__.partition("\n")[0])
 Studies = Annotated[int, typer.Option(help="Simulated studies a row.")]

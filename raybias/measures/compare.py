@@ -28,12 +28,7 @@ import polars as pl
 from raybias.errors import DataError
 from raybias.measures.pair_means import NEUTRAL, UNWEIGHTED, Layout, layouts, mcnemar
 from raybias.schema import ESTIMATES
-from raybias.stats.components import (
-    ROUNDING,
-    Doubles,
-    MeanEstimate,
-    Places,
-)
+from raybias.stats.components import ROUNDING, Doubles, MeanEstimate, Places
 from raybias.stats.largest_mean import largest_mean, units_needed
 from raybias.table_files import conformed
 

@@ -50,18 +50,8 @@ from raybias.stats.conclusive import of_predictions
 from raybias.stats.counts import answers, count_cells
 from raybias.stats.intervals import Rules
 from raybias.stats.metric import Share, counted_by, shares
-from raybias.stats.scopes import (
-    GapTable,
-    Scope,
-    chosen_scope,
-    estimates_of_sum,
-    rate_tables,
-)
-from raybias.stats.word_variance import (
-    WordVariance,
-    pooled_words,
-    word_values,
-)
+from raybias.stats.scopes import GapTable, Scope, chosen_scope, estimates_of_sum, rate_tables
+from raybias.stats.word_variance import WordVariance, pooled_words, word_values
 from raybias.table_files import conformed
 
 #: Of fewer runs of an arm their variance too often comes out too small, so that bands hold less

@@ -19,13 +19,7 @@ from raybias.registry import Registry
 from raybias.schema import ALL, ESTIMATES
 from raybias.stats.checks import warn
 from raybias.stats.components import Doubles, places
-from raybias.stats.intervals import (
-    NO_ROWS,
-    Rules,
-    estimates,
-    unit_intervals,
-    without_each,
-)
+from raybias.stats.intervals import NO_ROWS, Rules, estimates, unit_intervals, without_each
 from raybias.stats.predictions import Source
 
 PACKAGE: Final = "raybias.measures.entries"

@@ -23,14 +23,7 @@ from raybias.registry import registry_of
 from raybias.schema import DIRECTIONS
 from raybias.seeding import generator
 from raybias.stats.bootstrap import draw_counts, student_percentiles
-from raybias.stats.components import (
-    ROUNDING,
-    Doubles,
-    MeanEstimate,
-    Places,
-    cluster_robust,
-    places,
-)
+from raybias.stats.components import ROUNDING, Doubles, MeanEstimate, Places, cluster_robust, places
 from raybias.stats.intervals import Rules
 from raybias.stats.share_intervals import tango, wilson
 

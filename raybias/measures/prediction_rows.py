@@ -20,7 +20,7 @@ from raybias.stats.metric import metrics, shares
 from raybias.stats.metric_table import LESS_NOISE
 from raybias.stats.null_check import null_check
 from raybias.stats.over_models import model_tables, over_models, reliability
-from raybias.stats.rate_intervals import as_rates, share_ends
+from raybias.stats.rate_intervals import share_ends
 from raybias.stats.ratios import ratios
 from raybias.stats.scopes import PLACE, every_scope
 
@@ -35,6 +35,8 @@ WIDTHS: Final[Mapping[str, int]] = {
     **dict.fromkeys(UNITS, 1),
     "wording": 2,
 }
+#: The place of a row's scope among them; -1 of another scope.
+WIDTH: Final = pl.col("scope").replace_strict(WIDTHS, default=-1, return_dtype=pl.Int64)
 #: What names a quantity, whatever is drawn anew.
 _QUANTITY: Final = ("kind", *schema.KEYS, "condition", "attribute", "group", "score", "statistic")
 _ACROSS_MODELS: Final = tuple(name for name in schema.KEYS if name != "model")
@@ -93,7 +95,7 @@ def rate_rows(found: GapAnalysis) -> pl.DataFrame:
     """Estimate the rates of groups, with intervals within 0 and 1."""
     named = found.rates.with_columns(condition=pl.lit(""))
     over = over_runs(named, PLACE, n=pl.col("n_items").min())
-    tables = [as_rates(each) for each in found.rate_tables]
+    tables = [each.with_no_mean() for each in found.rate_tables]
     whole = every_scope(over, tables, found.word_variances, found.rules)
     if found.rules.interval != "normal":
         of_shares = share_ends(tables, found.word_variances, found.rules.level)

@@ -413,13 +413,12 @@ def accuracy_in(store: Store, study: Study) -> float | None:
     if study.methods[0].trains or not store.exists(PILOT_FILE):
         return None
     with store.reading(PILOT_FILE, "as what a pilot found"):
-        ways = json.loads(store.read_text(PILOT_FILE))
-    chosen = ((m.kind, m.prompt_format, m.read) for m in prompted_methods(study.methods))
-    asked = next(chosen, None)
-    expected = (
-        way["expected"] for way in ways if (way["kind"], way["prompt_format"], way["read"]) == asked
-    )
-    return next(expected, None)
+        expected = {
+            (way["kind"], way["prompt_format"], way["read"]): float(way["expected"])
+            for way in json.loads(store.read_text(PILOT_FILE))
+        }
+    asked = prompted_methods(study.methods)
+    return expected.get((asked[0].kind, asked[0].prompt_format, asked[0].read)) if asked else None
 
 
 def forecast(study: Study, accuracy: float | None = None) -> pl.DataFrame:

@@ -22,12 +22,11 @@ from scipy import stats
 from raybias.schema import LABELS
 from raybias.stats.components import Doubles
 
-#: Readings in the order in which they are preferred; so are kinds of methods by name, and forms of
-#: prompts.
+#: Readings, kinds of methods and forms of prompts, each in the order in which they are preferred.
 _READINGS: Final = ("calibrated", "likelihood", "answer")
 _KINDS: Final = ("zero_shot", "few_shot")
 _FORMS: Final = ("chat", "raw")
-#: A way is worse than the best one where so rare a difference would be chance.
+#: A way is worse than the best one if chance makes such a difference less often than this.
 _LEVEL: Final = 0.05
 
 Places = npt.NDArray[np.int64]
@@ -38,8 +37,9 @@ class Way:
     """A way of asking that the pilot tried.
 
     read: answer, likelihood or calibrated; what calibration takes off comes from the other half.
-    accuracy: on the pilot's sentences, so many.
-    expected: the same, shrunk towards the mean of all ways.
+    sentences: how many the pilot asked about.
+    accuracy: the share of them that it labels rightly.
+    expected: its accuracy, shrunk towards the mean of all ways.
     unread: share of the answers that name no label word.
     named: how many sentences got each label.
     mass: mean probability on the label words where the answer begins.

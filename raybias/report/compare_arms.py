@@ -10,7 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Literal, get_args
+
+import polars as pl
 
 from raybias.config import Study
 from raybias.config.parts import Backbone, MethodFields
@@ -45,8 +48,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class _Arm:
-    """One OUT of an arm."""
+    """One OUT of an arm, as it was named."""
 
+    out: str
     store: Store
     record: Record
 
@@ -54,16 +58,23 @@ class _Arm:
     def study(self) -> Study:
         return self.record.study
 
+    @cached_property
+    def runs(self) -> pl.DataFrame:
+        """Its runs (schema.RUNS)."""
+        return read_runs(self.store)
+
+    @cached_property
+    def methods(self) -> dict[str, MethodFields]:
+        """The methods of its study, by name."""
+        return {each.name: each for each in self.study.methods}
+
     def backbone(self, name: str) -> Backbone | None:
         return next((each for each in self.study.backbones if each.name == name), None)
 
-    def methods(self) -> dict[str, MethodFields]:
-        return {each.name: each for each in self.study.methods}
-
     def prompt(self, model: str, method: str) -> dict[str, Any]:
         """Read the prompt of a classifier's first run; empty if it has none."""
-        runs = read_runs(self.store).filter(model=model, method=method)
-        for run_id in runs["run_id"].sort()[:1]:
+        own = self.runs.filter(model=model, method=method)
+        for run_id in own["run_id"].sort()[:1]:
             name = f"prompts/{run_id}.json"
             if self.store.exists(name):
                 with self.store.reading(name, "as a prompt with its sampling"):
@@ -80,17 +91,22 @@ def differences(
     which is compared then and not listed). Scores of pairs name no method, so all that read pairs
     count. Files without a study say nothing of this.
     """
-    outs = [[*dict.fromkeys(filter(None, map(out_of, arm)))] for arm in (base, candidate)]
-    arms = [[_Arm(Store(out), read_record(Store(out))) for out in arm] for arm in outs]
     found: list[Difference] = []
-    for one in arms[0]:
-        for other in arms[1]:
+    others = _arms(candidate)
+    for one in _arms(base):
+        for other in others:
             each = [*_by_method(one, classifiers)]
             found += _of_prompts(one, other, each)
             if one.store.uri != other.store.uri:
                 found += _of_methods(one, other, {method for _, method, _ in each})
                 found += _of_data(one, other, {dataset for *_, dataset in each})
     return sorted(dict.fromkeys(found), key=lambda each: KINDS.index(each.kind))
+
+
+def _arms(paths: Sequence[str]) -> list[_Arm]:
+    """Read what each OUT of an arm was made by, once for all files of one."""
+    outs = dict.fromkeys(filter(None, map(out_of, paths)))
+    return [_Arm(out, Store(out), read_record(Store(out))) for out in outs]
 
 
 def listed_kinds(found: Iterable[Difference]) -> list[str]:
@@ -127,9 +143,9 @@ def _of_prompts(one: _Arm, other: _Arm, classifiers: Iterable[Classifier]) -> It
     """Compare what the matched classifiers were asked, by the prompts of their first runs."""
     for models, method, _ in classifiers:
         names = [models.partition(" -> ")[place] or models for place in (0, 2)]
-        if method not in one.methods() or method not in other.methods():
+        if method not in one.methods or method not in other.methods:
             continue
-        methods = (one.methods()[method], other.methods()[method])
+        methods = (one.methods[method], other.methods[method])
         prompts = (one.prompt(names[0], method), other.prompt(names[1], method))
         if len(prompted_methods(methods)) == len(methods) and all(prompts):
             for text in _other_words(methods, prompts):
@@ -194,10 +210,10 @@ def _plain(text: str) -> str:
 
 def _of_methods(one: _Arm, other: _Arm, used: Collection[str]) -> Iterator[Difference]:
     """Compare the settings of methods that both studies have."""
-    for name, method in one.methods().items():
-        if name not in used or name not in other.methods():
+    for name, method in one.methods.items():
+        if name not in used or name not in other.methods:
             continue
-        fields = [each.model_dump(mode="json") for each in (method, other.methods()[name])]
+        fields = [each.model_dump(mode="json") for each in (method, other.methods[name])]
         groups: dict[Kind, tuple[str, ...]] = {"prompts": _WORDS, "decoding": _TOKENS}
         for kind, keys in groups.items():
             parts = [{key: each[key] for key in keys if key in each} for each in fields]
@@ -252,13 +268,15 @@ def _shown(value: object) -> str:
 
 def check_studies(base: Sequence[str], candidate: Sequence[str], *, probes: Sequence[str]) -> None:
     """Refuse studies that label or read differently, or whose probes of one name do."""
-    for one in filter(None, map(out_of, base)):
-        for other in filter(None, map(out_of, candidate)):
-            here, there = (_read_alike(read_record(Store(out)), probes) for out in (one, other))
+    others = _arms(candidate)
+    for one in _arms(base):
+        here = _read_alike(one.record, probes)
+        for other in others:
+            there = _read_alike(other.record, probes)
             for what in (name for name in here if name in there and here[name] != there[name]):
                 raise ConfigError(
-                    f"{what} is {here[what]!r} in {one} and {there[what]!r} in {other}, so a "
-                    "change would not be the candidate's alone",
+                    f"{what} is {here[what]!r} in {one.out} and {there[what]!r} in {other.out}, "
+                    "so a change would not be the candidate's alone",
                     cure="compare studies that differ in their models or methods only",
                 )
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from raybias.measures.prediction_rows import KIND
+from raybias.measures.prediction_rows import KIND, WIDTH
 from raybias.report import wording
 from raybias.report.rendering import Drawn, rendered, round_values, slug
 from raybias.stats.metric import metrics
@@ -173,10 +173,8 @@ def forest_of(
     panel = [key for key in panel if known[key].n_unique() > 1]
     names = [key for key in _NAMES if key not in panel and known[key].n_unique() > 1]
     by = [*panel, *names] or ["model"]
-    order = {scope: place for place, scope in enumerate((*SCOPES, "items", "clusters"))}
-    widest = pl.col("scope").replace_strict(order, default=-1, return_dtype=pl.Int64)
     rows = (
-        known.sort(widest, (pl.col("high") - pl.col("low")).fill_null(0),
+        known.sort(WIDTH, (pl.col("high") - pl.col("low")).fill_null(0),
                    descending=True, maintain_order=True)
         .group_by(by, maintain_order=True)
         .agg(pl.col("value", "survives", "significant").first(), pl.col("scope", "low", "high"))

@@ -14,14 +14,7 @@ from raybias.report.sentences import able, once, refusals, two_groups
 from raybias.schema import LIKELIHOOD
 from raybias.stats.conclusive import refused
 from raybias.stats.few_events import FEWEST
-from raybias.stats.intervals import (
-    MIRROR,
-    NO_ROWS,
-    NO_VARIATION,
-    ONE_RUN,
-    REFERENCE,
-    UNDEFINED,
-)
+from raybias.stats.intervals import MIRROR, NO_ROWS, NO_VARIATION, ONE_RUN, REFERENCE, UNDEFINED
 from raybias.stats.scopes import ADDED, SCOPES
 
 #: Most findings, models or classifiers that are named one by one.

@@ -10,7 +10,7 @@ from typing import Final
 import polars as pl
 
 from raybias import schema
-from raybias.measures.prediction_rows import WIDTHS, gap_rows, under
+from raybias.measures.prediction_rows import WIDTH, WIDTHS, gap_rows, under
 from raybias.report import wording
 from raybias.report.sentences import once, two_groups
 from raybias.stats.breakdown import WORD
@@ -20,7 +20,6 @@ from raybias.stats.redrawn import redrawn_by, seeds_drawn
 
 #: What names a gap, whatever is resampled.
 GAP: Final = (*schema.KEYS, "attribute", "group", "score")
-_WIDTH: Final = pl.col("scope").replace_strict(WIDTHS, default=-1, return_dtype=pl.Int64)
 _PLACE: Final = ("probe", "attribute", "group")
 _SCOPED: Final = (*GAP, "scope")
 
@@ -77,7 +76,7 @@ class Judged:
         rows = self.rows.join(
             few, on=_SCOPED, how="left", nulls_equal=True, maintain_order="left"
         ).with_columns(pl.col("few").fill_null(value=False))
-        sized = rows.with_columns(width=_WIDTH, two=two_groups(rows), other=other)
+        sized = rows.with_columns(width=WIDTH, two=two_groups(rows), other=other)
         found = once(sized).filter(
             pl.col("survives").fill_null(value=False), pl.col("width") <= most
         )
@@ -85,7 +84,7 @@ class Judged:
 
     def wider(self, part: pl.DataFrame) -> pl.DataFrame:
         """Select the rows of the gaps of a part of `found` under wider scopes than theirs."""
-        sized = self.rows.with_columns(width=_WIDTH).filter(pl.col("width") > part["width"][0])
+        sized = self.rows.with_columns(width=WIDTH).filter(pl.col("width") > part["width"][0])
         return sized.join(part, on=GAP, how="semi", nulls_equal=True)
 
     def words_of(self, probe: str, attribute: str, group: str) -> int | None:

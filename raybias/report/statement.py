@@ -24,7 +24,7 @@ from raybias.report.rendering import Cell, Row, TextTable, rendered, table, word
 from raybias.report.sentences import able, once, refusals
 from raybias.schema import ALL, TABLE
 from raybias.stats.intervals import NO_ROWS
-from raybias.stats.ratios import BY
+from raybias.stats.ratios import BY, SMALL
 from raybias.storage import Store
 
 #: By scope, what NIST AI 800-3 calls it, and the question that its intervals answer.
@@ -37,8 +37,6 @@ _ASKED: Final = {
 }
 #: The rate of Local Law 144, shown alone where it is measured.
 _SELECTED: Final = "selection_rate"
-#: Groups of a smaller share may be left out of the table that Local Law 144 asks for.
-_FEW: Final = 0.02
 #: Rates of errors; the word of Local Law 144 is for rates of selection alone.
 _OF_ERRORS: Final = frozenset(("fpr", "fnr", "negative_fpr", "positive_fpr"))
 
@@ -215,7 +213,7 @@ def _group_tables(estimates: pl.DataFrame, judged: Judged) -> Iterator[tuple[str
         if part["ratio"].null_count() == part.height:
             continue
         columns: dict[str, Cell] = {
-            "group": lambda row: wording.spaced(row["group"]) + " *" * (row["share"] < _FEW),
+            "group": lambda row: wording.spaced(row["group"]) + " *" * (row["share"] < SMALL),
             "number": worded("{:,}".format, "n"),
             metric.words: _outcomes,
             "rate": _rate,

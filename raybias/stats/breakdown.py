@@ -10,7 +10,6 @@ Shapes: G groups, R runs, T templates.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -23,17 +22,8 @@ from raybias.stats.components import ROUNDING, Doubles
 from raybias.stats.counts import without_extras
 from raybias.stats.intervals import from_rows, judged, over_runs, parametric, unrounded
 from raybias.stats.metric import DEFAULT, CountArrays, count_arrays, counted_by
-from raybias.stats.scopes import (
-    PLACE,
-    GapTable,
-    by_group,
-    every_scope,
-    members_of,
-    one_scope,
-)
-from raybias.stats.word_variance import (
-    WordVariance,
-)
+from raybias.stats.scopes import PLACE, GapTable, by_group, every_scope, members_of, one_scope
+from raybias.stats.word_variance import WordVariance
 
 #: Prefixes of `condition`: the gap of a word, and a gap without a template or a word.
 WORD: Final = "word: "
@@ -236,11 +226,7 @@ def _every_scope(
     effects: Sequence[GapTable], words: Mapping[tuple[str, ...], WordVariance], rules: Statistics
 ) -> pl.DataFrame:
     # What a group is compared with has no words of its own, unless it is the mean of groups.
-    tables = [
-        table if table.condition == _GAP
-        else replace(table, in_mean_G=np.zeros_like(table.in_mean_G))
-        for table in effects
-    ]  # fmt: skip
+    tables = [each if each.condition == _GAP else each.with_no_mean() for each in effects]
     return every_scope(_over_runs(effects), tables, words, rules)
 
 

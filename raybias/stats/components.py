@@ -203,12 +203,13 @@ def satterthwaite(
         return total, np.where(spread > 0, total**2 / spread, 1.0)
 
 
-def word_shares(words_G: Sequence[int], in_mean_G: npt.NDArray[np.bool_]) -> Doubles:
+def word_shares(each_G: Doubles, in_mean_G: npt.NDArray[np.bool_]) -> Doubles:
     """Return the share of the variance of words in the variance of each gap [G].
 
     A group's mean over its words counts with 1 less its share in the mean of the groups in it.
+
+    each_G: what the mean over each group's words leaves of a word's variance: 1 by their number.
     """
-    each_G = 1 / np.maximum(1, np.array(words_G))
     members = max(1, int(in_mean_G.sum()))
     return np.asarray((np.eye(len(each_G)) - in_mean_G / members) ** 2 @ each_G)
 

@@ -19,16 +19,8 @@ from scipy.special import chdtri, stdtrit
 
 from raybias import config, schema
 from raybias.stats.components import name_of
-from raybias.stats.scopes import (
-    SCOPES,
-    GapTable,
-    Scope,
-    by_group,
-    chosen_scope,
-)
-from raybias.stats.word_variance import (
-    WordVariance,
-)
+from raybias.stats.scopes import SCOPES, GapTable, Scope, by_group, chosen_scope
+from raybias.stats.word_variance import WordVariance
 
 Facet = Literal["runs", "templates", "words"]
 

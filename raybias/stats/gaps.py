@@ -42,18 +42,8 @@ from raybias.stats.intervals import (
     unrounded,
 )
 from raybias.stats.metric import metric_rates, mirrored_rates, shares
-from raybias.stats.scopes import (
-    PLACE,
-    SCOPES,
-    GapTable,
-    every_scope,
-    one_scope,
-    rate_tables,
-)
-from raybias.stats.word_variance import (
-    WordVariance,
-    word_variances,
-)
+from raybias.stats.scopes import PLACE, SCOPES, GapTable, every_scope, one_scope, rate_tables
+from raybias.stats.word_variance import WordVariance, word_variances
 
 #: What names a gap.
 GAP_KEYS: Final = (*schema.KEYS, "attribute", "group", "score")

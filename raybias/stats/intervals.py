@@ -184,8 +184,6 @@ def judged(
     table: pl.DataFrame,
     rules: Statistics,
     excluded: Sequence[pl.DataFrame] = (),
-    *,
-    family: Sequence[str] = FAMILY,
 ) -> pl.DataFrame:
     """Add `reason`, why a mean over runs cannot be judged, and the `verdicts` on the others.
 
@@ -205,8 +203,7 @@ def judged(
     )
     known = [reasons_of(table, each) for each in excluded]
     given = pl.coalesce(*known) if known else pl.lit(None, pl.String)
-    told = table.with_columns(reason=given).with_columns(reason=reason)
-    return verdicts(told, rules, family=family)
+    return verdicts(table.with_columns(reason=given).with_columns(reason=reason), rules)
 
 
 def verdicts(

@@ -25,20 +25,16 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
-from raybias import schema
 from raybias.config import Statistics
 from raybias.schema import ALL
 from raybias.seeding import generator
 from raybias.stats.components import ROUNDING, Doubles, MeanEstimate
 from raybias.stats.intervals import from_rows
 from raybias.stats.scopes import SCOPES, GapTable, Scope
-from raybias.stats.word_deals import WordCounts, word_counts
+from raybias.stats.word_deals import WordCounts, steps, word_counts
 
 #: Shuffles; the share of studies with a survivor is then known to 2 in 100.
 SHUFFLES: Final = 200
-
-#: Values that are shuffled at once; 32 MiB.
-_ENTRIES: Final = 1 << 22
 
 
 def null_check(tables: Sequence[GapTable], words: pl.DataFrame, rules: Statistics) -> pl.DataFrame:
@@ -83,7 +79,7 @@ def _shuffled(table: GapTable) -> Iterator[GapTable]:
     if n_groups < 2 or n_templates < 2:
         return
     random = _random(table, "null check")
-    for draws in _steps(inside):
+    for draws in steps(SHUFFLES, inside.values_GRT.size):
         order_STG = random.random((draws, n_templates, n_groups)).argsort(axis=2)
         order_SG1T = order_STG.swapaxes(1, 2)[:, :, None]
         shuffled = np.take_along_axis(inside.values_GRT[None], order_SG1T, axis=1)
@@ -98,7 +94,7 @@ def _dealt(table: GapTable, words: WordCounts, rules: Statistics) -> Iterator[Do
     inside = _of_mean(table)
     around_GRT = inside.values_GRT - inside.values_GRT.mean(axis=1, keepdims=True)
     random = _random(table, "null check of words")
-    for draws in _steps(inside):
+    for draws in steps(SHUFFLES, inside.values_GRT.size):
         dealt_SGW = words.deal(random, draws)
         rates_SGT = words.rates(dealt_SGW)
         gaps_SGT = rates_SGT - rates_SGT.mean(axis=1, keepdims=True)
@@ -130,15 +126,7 @@ def _of_mean(table: GapTable) -> GapTable:
 
 def _random(table: GapTable, name: str) -> np.random.Generator:
     """Return the random state of a probe and attribute, the same for every classifier."""
-    probe, attribute = table.keys[schema.KEYS.index("probe")], table.keys[-1]
-    return generator(0, name, probe, attribute)
-
-
-def _steps(table: GapTable) -> Iterator[int]:
-    """Yield how many shuffles to make at a time."""
-    step = max(1, _ENTRIES // table.values_GRT.size)
-    for start in range(0, SHUFFLES, step):
-        yield min(step, SHUFFLES - start)
+    return generator(0, name, table.probe, table.keys[-1])
 
 
 def _p_values(

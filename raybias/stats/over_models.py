@@ -30,22 +30,13 @@ from raybias.seeding import generator
 from raybias.stats.checks import warn
 from raybias.stats.components import ROUNDING, Doubles, MeanEstimate, MeanSquares, mean_squares
 from raybias.stats.intervals import from_rows, verdicts
-from raybias.stats.scopes import (
-    GapTable,
-    Scope,
-    by_group,
-    estimates_of_sum,
-)
-from raybias.stats.word_deals import WordCounts, word_counts
-from raybias.stats.word_variance import (
-    WordVariance,
-    word_variances,
-)
+from raybias.stats.scopes import GapTable, Scope, by_group, estimates_of_sum
+from raybias.stats.word_deals import WordCounts, steps, word_counts
+from raybias.stats.word_variance import WordVariance, word_variances
 
 ModelScope = Literal["sentences", "wording", "models", "models, words"]
 #: How often the extremes of groups whose names are exchanged are counted.
 _DRAWS: Final = 999
-_AT_ONCE: Final = 4_000_000
 #: Of the keys, how many say which model it is and how it was tuned.
 _TUNED: Final = 3
 
@@ -118,7 +109,7 @@ class ModelTables:
         """Yield gaps [D, G, M] of groups whose names are exchanged in every template."""
         values_TGM = self.means_GMT[self.tables[0].in_mean_G].transpose(2, 0, 1)
         n_templates, n_groups, _ = values_TGM.shape
-        for draws in _steps(values_TGM.size):
+        for draws in steps(_DRAWS, values_TGM.size):
             order_DTG = random.random((draws, n_templates, n_groups)).argsort(axis=2)
             yield values_TGM[np.arange(n_templates)[:, None], order_DTG].mean(axis=1)
 
@@ -129,16 +120,9 @@ class ModelTables:
             np.stack([each_WT.sum(axis=1) for each_WT in counts], axis=1)
             for counts in ([w.items_WT for w in words], [w.hits_WT for w in words])
         )
-        for draws in _steps(len(first.words_G) * max(items_WM.shape)):
+        for draws in steps(_DRAWS, len(first.words_G) * max(items_WM.shape)):
             dealt_DGW = first.deal(random, draws)
             yield (dealt_DGW @ hits_WM) / (dealt_DGW @ items_WM)
-
-
-def _steps(size: int) -> Iterator[int]:
-    """Yield how many draws of so many values to make at a time."""
-    at_once = max(1, _AT_ONCE // size)
-    for first in range(0, _DRAWS, at_once):
-        yield min(at_once, _DRAWS - first)
 
 
 def model_tables(tables: Sequence[GapTable]) -> Iterator[ModelTables]:

@@ -18,28 +18,11 @@ import numpy as np
 import polars as pl
 from scipy.special import stdtrit
 
-from raybias.stats.components import (
-    ROUNDING,
-    Doubles,
-    MeanEstimate,
-)
+from raybias.stats.components import ROUNDING, Doubles, MeanEstimate
 from raybias.stats.few_events import Events
-from raybias.stats.scopes import (
-    PLACE,
-    GapTable,
-    Scope,
-    by_group,
-)
+from raybias.stats.scopes import PLACE, GapTable, Scope, by_group
 from raybias.stats.share_intervals import wilson
-from raybias.stats.word_variance import (
-    WordVariance,
-)
-
-
-def as_rates(table: GapTable) -> GapTable:
-    """Take a table's rates as they are, of groups that are compared with none."""
-    apart = np.zeros_like(table.in_mean_G)
-    return replace(table, in_mean_G=apart)
+from raybias.stats.word_variance import WordVariance
 
 
 def share_ends(

@@ -25,22 +25,12 @@ import numpy.typing as npt
 import polars as pl
 from scipy import stats
 
-from raybias.stats.components import (
-    ROUNDING,
-    Doubles,
-    MeanEstimate,
-    satterthwaite,
-)
+from raybias.stats.components import ROUNDING, Doubles, MeanEstimate, satterthwaite
 from raybias.stats.intervals import REFERENCE, Rules, from_rows
 from raybias.stats.metric import metrics
-from raybias.stats.scopes import (
-    GapTable,
-    Scope,
-)
+from raybias.stats.scopes import GapTable, Scope
 from raybias.stats.share_intervals import wilson
-from raybias.stats.word_variance import (
-    WordVariance,
-)
+from raybias.stats.word_variance import WordVariance
 
 #: Begins the condition of a ratio, before the group that the others are divided by.
 BY: Final = "by "
@@ -48,7 +38,7 @@ BY: Final = "by "
 NO_RATE: Final = "a rate is 0"
 #: A group with a smaller share of the rows is not divided by, unless it is named; the rules on New
 #: York City's Local Law 144 leave such groups out too.
-_SMALL: Final = 0.02
+SMALL: Final = 0.02
 
 #: Values that are held at once; 32 MiB.
 _ENTRIES: Final = 1 << 22
@@ -79,8 +69,7 @@ def ratios(
 
 def _named(table: GapTable, rules: Rules) -> int | None:
     """Return the place of the one group that others are compared with, if it was named."""
-    probe, attribute = table.keys[3], table.keys[-1]
-    chosen = rules.groups_of(probe, attribute) or ()
+    chosen = rules.groups_of(table.probe, table.keys[-1]) or ()
     return table.groups.index(chosen[0]) if len(chosen) == 1 and chosen[0] in table.groups else None
 
 
@@ -104,7 +93,7 @@ class Compared:
         if named is not None:
             return cls(table, rate_G, named, True, np.array([named])) if rate_G[named] > 0 else None
         items_G = np.ones(len(rate_G)) if table.items_G is None else table.items_G
-        large_G = items_G >= _SMALL * items_G.sum()
+        large_G = items_G >= SMALL * items_G.sum()
         rivals = np.flatnonzero(large_G & (rate_G > 0))
         if not len(rivals):
             return None

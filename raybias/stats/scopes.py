@@ -122,6 +122,15 @@ class GapTable:
             found["wording"] = words.added_to(found["sentences"], self)
         return found
 
+    @property
+    def probe(self) -> str:
+        """The probe of its keys."""
+        return self.keys[schema.KEYS.index("probe")]
+
+    def with_no_mean(self) -> GapTable:
+        """Compare the groups with none: no group's words or sentences are in what is taken off."""
+        return replace(self, in_mean_G=np.zeros_like(self.in_mean_G))
+
     def less_mean(self) -> GapTable:
         """Make gaps of rates: less the mean of the groups in it."""
         mean_RT = self.values_GRT[self.in_mean_G].mean(axis=0)

@@ -8,7 +8,7 @@ Shapes: D deals, G groups, W words of all groups, T templates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -20,14 +20,19 @@ import polars as pl
 from raybias.schema import TABLE
 from raybias.stats.components import Doubles, MeanEstimate, Places, places, with_words, word_shares
 from raybias.stats.metric import linearised, shares
-from raybias.stats.scopes import (
-    GapTable,
-)
-from raybias.stats.word_variance import (
-    word_values,
-)
+from raybias.stats.scopes import GapTable
+from raybias.stats.word_variance import word_values
 
 _WORD: Final = ("group", "word")
+#: Values of draws that are held at once; 32 MiB.
+_ENTRIES: Final = 1 << 22
+
+
+def steps(draws: int, size: int) -> Iterator[int]:
+    """Yield how many of all draws, each of `size` values, to hold at a time."""
+    step = max(1, _ENTRIES // size)
+    for start in range(0, draws, step):
+        yield min(step, draws - start)
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class WordCounts:
     def added_to(self, estimate: MeanEstimate, dealt_DGW: Doubles) -> MeanEstimate:
         """Add the variance of words to gaps [D, G] of dealt groups that are all in the mean.
 
-        It is that of `scopes.pooled_words`, estimated anew from each deal.
+        It is that of `word_variance.pooled_words`, estimated anew from each deal.
         """
         words_G = self.words_G
         several_G = words_G > 1
@@ -70,7 +75,7 @@ class WordCounts:
         freedom_DG = np.where(templates_DG > 1, words_G[several_G] - 1, 0)
         freedom_D1 = freedom_DG.sum(axis=1, keepdims=True)
         noise_freedom_D1 = (freedom_DG * (templates_DG - 1)).sum(axis=1, keepdims=True)
-        share_G = word_shares([*words_G], np.ones(len(words_G), bool))
+        share_G = word_shares(1 / words_G, np.ones(len(words_G), bool))
         with np.errstate(divide="ignore", invalid="ignore"):
             between_D1, noise_D1 = (
                 (each_DG * freedom_DG).sum(axis=1, keepdims=True) / freedom_D1

@@ -38,8 +38,7 @@ class WordVariance:
 
     def added_to(self, estimate: MeanEstimate, table: GapTable) -> MeanEstimate:
         """Add the variance from the choice of words, of the group and of the groups in the mean."""
-        sizes = [self.words.get(group, 1) for group in table.groups]
-        return self.added(estimate, word_shares(sizes, table.in_mean_G))
+        return self.added(estimate, word_shares(self.by_word(table.groups), table.in_mean_G))
 
     def by_word(self, groups: Sequence[str]) -> Doubles:
         """Return what of a word's variance is left in the mean over each group's words [G]."""

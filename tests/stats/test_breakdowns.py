@@ -17,9 +17,7 @@ from raybias.measures.prediction_rows import extremes
 from raybias.stats.breakdown import by_template, largest, leave_one_out
 from raybias.stats.counts import composition, count_cells, read_counts
 from raybias.stats.intervals import ONE_RUN
-from raybias.stats.word_variance import (
-    word_variances,
-)
+from raybias.stats.word_variance import word_variances
 from support.stats_data import analysed, crossed, gaps, predictions, term_cells, word_cells
 
 EXAMPLES = settings(max_examples=3, deadline=None)

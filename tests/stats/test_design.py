@@ -16,13 +16,8 @@ from raybias.report.design import design_sentences
 from raybias.stats.components import Doubles, mean_squares
 from raybias.stats.counts import count_cells
 from raybias.stats.design import Costs, Design, Sources, cheapest, design, variance_rows
-from raybias.stats.scopes import (
-    GapTable,
-    Scope,
-)
-from raybias.stats.word_variance import (
-    WordVariance,
-)
+from raybias.stats.scopes import GapTable, Scope
+from raybias.stats.word_variance import WordVariance
 from support.commands import exit_code, refused
 from support.stats_data import analysed, gap_table, predictions, word_cells
 

@@ -15,9 +15,7 @@ import raybias
 from raybias.config import Statistics
 from raybias.measures.compare_answers import matched
 from raybias.measures.compare_gaps import compare_predictions
-from raybias.stats.components import (
-    mean_squares,
-)
+from raybias.stats.components import mean_squares
 from raybias.stats.intervals import Rules
 from raybias.stats.largest_mean import largest_mean, units_needed
 from raybias.stats.scopes import scope_rows

@@ -15,9 +15,7 @@ from raybias.stats.checks import StatisticsWarning
 from raybias.stats.components import mean_squares
 from raybias.stats.over_models import ModelTables, model_tables, reliability
 from raybias.stats.word_deals import WordCounts
-from raybias.stats.word_variance import (
-    WordVariance,
-)
+from raybias.stats.word_variance import WordVariance
 from support.stats_data import gap_table
 
 #: Standard deviations of a simulated gap between models, templates, runs, and of their cells.

@@ -26,9 +26,7 @@ from raybias.measures.pair_means import (
     two_proportions,
 )
 from raybias.measures.paired import effect_rows, score_rows, size_trends, sizes_in_names
-from raybias.stats.components import (
-    mean_squares,
-)
+from raybias.stats.components import mean_squares
 from raybias.stats.intervals import Rules
 from raybias.stats.share_intervals import tango
 from support.pair_data import answers, pair_scores

@@ -17,15 +17,9 @@ from raybias.stats.counts import count_cells
 from raybias.stats.gaps import GAP_KEYS
 from raybias.stats.metric import metric_rates
 from raybias.stats.null_check import null_check
-from raybias.stats.scopes import (
-    GapTable,
-    rate_tables,
-)
+from raybias.stats.scopes import GapTable, rate_tables
 from raybias.stats.word_deals import word_counts
-from raybias.stats.word_variance import (
-    WordVariance,
-    word_variances,
-)
+from raybias.stats.word_variance import WordVariance, word_variances
 from support.stats_data import analysed, crossed, gaps, predictions, word_cells
 
 

@@ -20,11 +20,7 @@ from raybias.measures.pair_means import drawn_means, percentiles, style_order
 from raybias.measures.paired import EFFECT, OVER_PAIRS, check_styles, paired_rows, paired_tables
 from raybias.schema import ALL, CONDITIONS, COREFERENCE_ANSWERS, READINGS
 from raybias.seeding import generator
-from raybias.stats.components import (
-    ROUNDING,
-    Doubles,
-    places,
-)
+from raybias.stats.components import ROUNDING, Doubles, places
 from raybias.stats.intervals import Rules, from_rows
 from raybias.stats.share_intervals import wilson
 
