@@ -9,7 +9,8 @@ import polars as pl
 from raybias.measures.compare import SCOPE
 from raybias.measures.compare_answers import Matched
 from raybias.report import wording
-from raybias.stats.scopes import REDRAWN
+from raybias.stats.redrawn import Seeds, redrawn_by
+from raybias.stats.scopes import SCOPES
 
 
 def comparison_notes(
@@ -20,9 +21,10 @@ def comparison_notes(
     level: float,
 ) -> Iterator[str]:
     """Yield what bands and verdicts of changes (`COMPARED`) rest on, and which flips are masked."""
-    for scope, redrawn in (*REDRAWN.items(), (SCOPE, "pairs are redrawn, in these very styles")):
+    redrawn = {**redrawn_by(_seeds(arms)), SCOPE: "pairs are redrawn, in these very styles"}
+    for scope in (*SCOPES, SCOPE):
         if scope in changes["scope"]:
-            yield f"Intervals cover {scope}: {redrawn}."
+            yield f"Intervals cover {scope}: {redrawn[scope]}."
     if SCOPE in changes["scope"]:
         yield (
             "A score of pairs is a share from 0 to 1, or a difference of shares; what is said of a "
@@ -61,6 +63,14 @@ def engine_notes(arms: Sequence[Matched], engines: Mapping[str, str]) -> Iterato
         one, _, other = name.partition(" -> ")
         if other and engines.get(one, one) == engines.get(other, other):
             yield f"{one} and {other} have the same weights: what changed is the engine."
+
+
+def _seeds(arms: Sequence[Matched]) -> Seeds:
+    """Return whether intervals of changes resample seeds: no arm may have one run alone."""
+    several = {
+        min(arm["run_id"].n_unique() for arm in (each.base, each.candidate)) > 1 for each in arms
+    }
+    return "some" if len(several) > 1 else "one" if several == {False} else "drawn"
 
 
 def _about_runs(arms: Matched) -> str:

@@ -10,7 +10,6 @@ import polars as pl
 from raybias import schema
 from raybias.stats.foreign import UNITS
 from raybias.stats.gaps import FAMILIES
-from raybias.stats.scopes import REDRAWN
 
 #: What is known of seeds: they are resampled; they are for some classifiers, and others have one
 #: run; nobody knows what another would change; there are none.
@@ -25,6 +24,7 @@ _UNITS: Final[Mapping[str, str]] = {
     FAMILIES: "families of templates",
     f"{FAMILIES}, words": "families of templates and words for the groups",
 }
+_SEEDS_ALONE: Final = "seeds are redrawn, on these very sentences"
 _NO_TEMPLATES: Final = "no templates are known"
 _OF_MODELS: Final[Mapping[str, str]] = {
     "models": "models and sentences are redrawn, with these words",
@@ -57,7 +57,7 @@ def seeds_drawn(estimates: pl.DataFrame, *, has_seeds: bool = True) -> Seeds:
 
 def redrawn_by(seeds: Seeds) -> dict[str, str]:
     """Return what intervals of each scope resample, in words that go behind `if` or `as if`."""
-    words = {"runs": "nothing is redrawn" if seeds == "none" else REDRAWN["runs"]}
+    words = {"runs": "nothing is redrawn" if seeds == "none" else _SEEDS_ALONE}
     for scope, units in _UNITS.items():
         unknown = [_NO_TEMPLATES] if scope == "items" else []
         if seeds == "drawn":

@@ -38,13 +38,8 @@ from raybias.stats.word_variance import WordVariance
 Scope = Literal["runs", "sentences", "wording"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
-#: Facets that an interval of each scope draws anew: beyond the narrower scopes, and in all.
+#: The facet that an interval of each scope draws anew beyond the narrower scopes.
 ADDED: Final[Mapping[Scope, str]] = {"runs": "seeds", "sentences": "sentences", "wording": "words"}
-REDRAWN: Final[Mapping[str, str]] = {
-    "runs": "seeds are redrawn, on these very sentences",
-    "sentences": "seeds and sentences are redrawn",
-    "wording": "seeds, sentences and words for the groups are redrawn",
-}
 
 #: What names a mean over runs.
 PLACE: Final = (*TABLE, "group", "score", "condition")
