@@ -12,7 +12,7 @@ import polars as pl
 from raybias import schema
 from raybias.measures.prediction_rows import WIDTH, WIDTHS, gap_rows, under
 from raybias.report import wording
-from raybias.report.sentences import once, two_groups
+from raybias.report.sentences import once, own_readings, two_groups
 from raybias.stats.breakdown import WORD
 from raybias.stats.few_events import FEWEST
 from raybias.stats.intervals import FAMILY, REFERENCE
@@ -50,7 +50,11 @@ class Judged:
     def of(
         cls, estimates: pl.DataFrame, scope: str = "widest", *, has_seeds: bool = True
     ) -> Judged:
-        """Select the gaps of schema.ESTIMATES, and count the words of groups."""
+        """Select the gaps of schema.ESTIMATES, and count the words of groups.
+
+        Readings of likelihoods that cannot do the task are left out (`own_readings`).
+        """
+        estimates = own_readings(estimates)
         by_word = estimates.filter(pl.col("condition").str.starts_with(WORD))
         words = by_word.group_by(_PLACE).agg(words=pl.col("condition").n_unique())
         return cls(

@@ -130,7 +130,7 @@ def _write_report(store: Store, study: Study, changed: Sequence[str]) -> pl.Data
 def _judged(found: pl.DataFrame, study: Study, tables: Mapping[str, pl.DataFrame]) -> Judged:
     """Select the gaps of an OUT's estimates (schema.ESTIMATES)."""
     seeds = not tables or have_seeds(tables["runs"])
-    return Judged.of(sentences.own_readings(found), study.statistics.scope, has_seeds=seeds)
+    return Judged.of(found, study.statistics.scope, has_seeds=seeds)
 
 
 def _drawn(store: Store, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:

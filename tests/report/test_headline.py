@@ -15,6 +15,7 @@ from raybias.measures.prediction_rows import WIDTHS, gap_rows
 from raybias.report.doubts import doubts
 from raybias.report.headline import conclusion, findings, ranked
 from raybias.report.judged import Judged
+from raybias.schema import LIKELIHOOD
 from support.commands import exit_code
 from support.stats_data import crossed
 
@@ -24,6 +25,19 @@ DESIGNS = st.tuples(
     st.sampled_from([(1, 1, 1), (2, 1, 1), (2, 2, 3), (2, 2), (1, 1)]),
     st.integers(1, 3), st.integers(6, 14), st.integers(0, 10_000), st.sampled_from([0.0, 0.5]),
 )  # fmt: skip
+
+
+def test_a_reading_that_cannot_do_the_task_is_no_classifier_of_its_own() -> None:
+    """Beside the answers of a prompted model, the likelihoods of the same prompts."""
+    own = raybias.measure(probe((2, 1, 1), 3, 60, 5, 0.5), metric="selection_rate")
+    refused_reading = own.filter(pl.col("model") != "all").with_columns(
+        method=pl.col("method") + LIKELIHOOD,
+        reason=pl.lit("it cannot do the task: 99.8% of its answers are 'positive'"),
+        **{name: pl.lit(None, own.schema[name]) for name in ("p", "q", "significant", "survives")},
+    )
+    both = Judged.of(pl.concat([own, refused_reading]))
+    assert conclusion(both) == conclusion(Judged.of(own))
+    assert "of 2 classifiers" not in " ".join(findings(both))
 
 
 def probe(
