@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 import yaml
 
@@ -14,6 +16,7 @@ import raybias
 from raybias.errors import ConfigError
 from support.commands import exit_code, refused
 from support.report_outs import make_study, marked_study, write_marked, write_out
+from support.stats_data import crossed
 
 CUE = "The sentiment is"
 LORA = {"kind": "lora", "name": "soft_prompt"}
@@ -149,3 +152,19 @@ def test_methods_that_are_compared_may_differ_and_one_out_is_like_itself(tmp_pat
     assert listed(out, other, base_is=chosen, candidate_is=chosen) == [
         "decoding: nine: temperature 0.1 and 0.9"
     ]
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_seeds_are_said_to_be_redrawn_only_where_there_are_several(
+    runs: int, tmp_path: Path
+) -> None:
+    arms = []
+    for seed in (1, 2):
+        pred_RTGW = np.random.default_rng(seed).integers(0, 2, (runs, 20, 3, 2))
+        arms.append(tmp_path / f"{seed}.parquet")
+        crossed(pred_RTGW).with_columns(parsed=pl.lit(value=True)).write_parquet(arms[-1])
+    notes = raybias.compare(*arms).notes
+    (covers,) = (note for note in notes if note.startswith("Intervals cover"))
+    unknown = "words for the groups are redrawn (other seeds are not known)."
+    assert covers.endswith(unknown) == (runs == 1)
+    assert ("seeds, sentences and words" in covers) == (runs > 1)

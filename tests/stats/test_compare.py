@@ -152,25 +152,6 @@ def test_seeds_of_one_model_are_not_told_apart() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("runs", [1, 3])
-def test_seeds_are_said_to_be_redrawn_only_where_there_are_several(
-    runs: int, tmp_path: Path
-) -> None:
-    seeds = range(1, 1 + runs)
-    base, candidate = (
-        written(tmp_path, "one", arm(seeds)),
-        written(tmp_path, "two", turned(arm(seeds))),
-    )
-    (covers,) = (
-        note
-        for note in raybias.compare(base, candidate).notes
-        if note.startswith("Intervals cover")
-    )
-    unknown = "words for the groups are redrawn (other seeds are not known)."
-    assert covers.endswith(unknown) == (runs == 1)
-    assert ("seeds, sentences and words" in covers) == (runs > 1)
-
-
 def test_sentences_too_few_to_tell_words_apart_say_what_is_lacking() -> None:
     """Each word for a group on templates of its own, as few sentences of many leave it."""
     own = pl.col("template_id").cast(pl.Int64) % 2 == pl.col("term").cast(pl.Int64) % 10
