@@ -325,7 +325,7 @@ def _parts(results: Results, found: pl.DataFrame) -> Iterator[str]:
         judged = Judged.of(found, scope, has_seeds=have_seeds(results.runs.collect()))
         with describing(study):
             said = (verdict(judged), by_scope(judged), declared())
-            shown = str(gaps_table(found, scope))
+            shown = str(gaps_table(found, judged))
         yield "\n".join([shown, "", *filter(None, said)])
         if "judged" in results.tables:
             yield judged_text(results.table("judged").collect(), judged.redrawn)

@@ -60,8 +60,9 @@ def calibration(planted: Plant | None, estimates: pl.DataFrame) -> Calibration |
     said = [
         f"Planted: {planted.group} ({planted.attribute}) is {wording.metric(planted.rate).title} "
         f"{'more' if planted.size > 0 else 'less'} often than the other groups, by "
-        f"{wording.signed(planted.size)} over all words for it and all sentences; the others are "
-        "treated alike.",
+        f"{wording.signed(planted.size)} over all words for it and all sentences. The others are "
+        "treated alike over all words; single words differ by chance, as they do in real models, "
+        "so that differences for these words alone, or on these very sentences, are to be found.",
         f"The planted gap {'was found' if found else 'was NOT found'}"
         f"{f' in {right} of {rows.height} classifiers' if rows.height > 1 else ''}: "
         f"measured {measured or 'nothing'}.",

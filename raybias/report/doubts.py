@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import polars as pl
 
@@ -35,7 +35,7 @@ def doubts(
         yielded.
     """
     yield from _of_words(judged)
-    yield from _carried(estimates, judged)
+    yield from _carried(estimates, judged, sentences)
     families = estimates.filter(pl.col("scope").str.starts_with(FAMILIES))
     yield from _by_family(judged, families)
     if sentences is not None:
@@ -60,7 +60,9 @@ def _of_words(judged: Judged) -> Iterator[str]:
         yield "No group has two words: no gap can be told from the words for the group."
 
 
-def _carried(estimates: pl.DataFrame, judged: Judged) -> Iterator[str]:
+def _carried(
+    estimates: pl.DataFrame, judged: Judged, sentences: pl.DataFrame | None
+) -> Iterator[str]:
     """Name findings of more than these very sentences that one unit carries."""
     found = judged.found.filter(pl.col("width") > WIDTHS["runs"])
     carried = estimates.filter(
@@ -72,11 +74,20 @@ def _carried(estimates: pl.DataFrame, judged: Judged) -> Iterator[str]:
     blocks = [pl.col("reason").str.starts_with(CARRIED + begin) for begin in UNITS.values()]
     named = carried.with_columns(unit=unit).filter(~pl.any_horizontal(*blocks))
     for row in named.iter_rows(named=True):
+        name = row["reason"].removeprefix(CARRIED)
+        if sentences is not None and row["unit"] == "template":
+            name = _example(sentences, row, name)
         yield (
             f"{wording.spaced(row['group'])} {row['score']} of {row['model']}: without the "
-            f"{row['unit']} {row['reason'].removeprefix(CARRIED)} the gap would lose half of its "
-            "size or more."
+            f"{row['unit']} {name} the gap would lose half of its size or more."
         )
+
+
+def _example(sentences: pl.DataFrame, row: Mapping[str, Any], template: str) -> str:
+    """Quote a sentence of a template about the group of `row`: its name says nothing."""
+    place = {name: row[name] for name in ("probe", "attribute", "group")}
+    texts = sentences.filter(template_id=template, **place)["text"]
+    return f'of "{texts[0]}"' if len(texts) else template
 
 
 def _by_family(judged: Judged, families: pl.DataFrame) -> Iterator[str]:
@@ -110,10 +121,14 @@ def _few_events(judged: Judged) -> Iterator[str]:
     few = known.join(judged.few, on=judged.few.columns, how="semi", nulls_equal=True)
     if few.is_empty():
         return
+    groups = few["group"].unique(maintain_order=True).to_list()
+    every = len(groups) == known["group"].n_unique()
+    # Crossed groups have commas in their names.
+    about = "" if every else f" ({'; '.join(map(wording.spaced, groups))})"
     units = {_EVENTS.get(str(scope), "sentences") for scope in few["scope"]}
     one = " (those of a template count as one)" if "sentences" in units else ""
     yield (
-        f"{few.height} of {wording.counted(known.height, 'gap')} "
+        f"{few.height} of {wording.counted(known.height, 'gap')}{about} "
         f"{'rests' if few.height == 1 else 'rest'} on fewer than {FEWEST} "
         f"{wording.listed(sorted(units))} that are so labelled, or that are not{one}: read them as "
         "unknown."

@@ -10,7 +10,7 @@ import polars as pl
 
 from raybias.measures.class_rows import CLASS, class_of
 from raybias.measures.kind import Kind, Table, kinds
-from raybias.measures.prediction_rows import KIND, WITHHELD, gap_rows, under
+from raybias.measures.prediction_rows import KIND, WIDTHS, WITHHELD, gap_rows, under
 from raybias.report import headline, sentences, wording
 from raybias.report.doubts import doubts
 from raybias.report.forest import forest_of
@@ -116,11 +116,14 @@ def table_of(
     scope: str,
     *,
     without: Collection[str] = (),
+    redrawn: Mapping[str, str] | None = None,
 ) -> TextTable:
     """Lay estimates of one kind out: a row for each place, scores beside one another.
 
-    Of several scopes one is shown, and others are named where they find something. Columns in
-    `without` stand above the table.
+    Of several scopes one is shown, and others are named if they find something.
+
+    without: columns that stand above the table.
+    redrawn: what intervals of each scope resample, in words; by default as the estimates tell.
     """
     if shown.beside == "statistic":
         # A ratio names its own background, and stands beside rates without one.
@@ -163,7 +166,7 @@ def table_of(
         if judged[name].count():
             columns[name] = lambda row, name=name: wording.probability(test(row)[name])  # type: ignore[misc]
     if estimates["survives"].count():
-        columns["reading"] = lambda row: _reading(kind, test(row), row.get("condition") or "")
+        columns["reading"] = lambda row: _reading(kind, test(row), row)
     again = (
         every.filter(pl.col("survives"), beside == tested[0], pl.col("scope").is_in([*ADDED]))
         .with_columns(scope=pl.col("scope").replace_strict(ADDED, default=""))
@@ -176,7 +179,8 @@ def table_of(
     if kind.redrawn and len(scopes) > 1:
         columns["interval over"] = lambda row: str(test(row)["scope"] or "")
     columns |= _counts(kind, shown, wide, estimates)
-    drawn = _redrawn(kind, every).get(scopes[0]) if len(scopes) == 1 and "gap" in names else None
+    words = _redrawn(kind, every) if redrawn is None else redrawn
+    drawn = words.get(scopes[0]) if len(scopes) == 1 and "gap" in names else None
     title = ": ".join(filter(None, (kind.title, shown.title)))
     return table(f"{title}; intervals as if {drawn}" if drawn else title, wide, columns)
 
@@ -195,30 +199,48 @@ def _counts(
     return columns
 
 
-def gaps_table(estimates: pl.DataFrame, scope: str) -> TextTable:
-    """Show the gaps of groups under a scope with their verdicts, a row each."""
+def gaps_table(estimates: pl.DataFrame, judged: Judged) -> TextTable:
+    """Show the gaps of groups under the scope that decides with their verdicts, a row each."""
     kind = kinds[KIND]
     estimates = sentences.own_readings(estimates)
     shown = replace(next(one for one in kind.tables if one.neutral is not None), beside="statistic")
-    return table_of(kind, estimates.filter(pl.col("kind") == KIND, shown.where), shown, scope)
+    rows = estimates.filter(pl.col("kind") == KIND, shown.where)
+    return table_of(kind, rows, shown, judged.scope, redrawn=judged.redrawn)
 
 
 def _texts(name: str) -> Cell:
     return lambda row: wording.bias_type(row[name]).replace("_", " " if name == "group" else "_")
 
 
-def _reading(kind: Kind, row: Mapping[str, Any], condition: str) -> str:
+def _reading(kind: Kind, row: Mapping[str, Any], place: Row) -> str:
+    """Read the test of an estimate `row`, in a table's row `place`."""
     gap = kind.name == KIND and row["score"] in metrics and row["reason"] is None
     if not gap and (row["significant"] is None or row["p"] is None):
         return "no test"
     if not row["significant"]:
-        return "not significant"
+        return _not_significant(row["scope"], place.get("again") or ())
     if not row["survives"]:
         return "significant, not after correction"
     if not gap:
         return "significant"
+    condition = place.get("condition") or ""
     of_class = class_of(condition) if condition.startswith(CLASS) else ""
     return wording.verdict(row["score"], row["value"], of_class)
+
+
+def _not_significant(scope: str, holds: Collection[str]) -> str:
+    """Name what a gap is not significant for, if it is significant under a narrower scope.
+
+    scope: under which it is not.
+    holds: the facets (`ADDED`) of the scopes under which it is.
+    """
+    if not holds:
+        return "not significant"
+    facets = [what for name, what in ADDED.items() if WIDTHS[name] <= WIDTHS[scope]]
+    narrower = [number for number, facet in enumerate(facets[:-1]) if facet in holds]
+    if not narrower:
+        return "not significant"
+    return f"not significant for other {facets[narrower[-1] + 1]}"
 
 
 def _estimate(row: Mapping[str, Any] | None, kind: Kind, shown: Table) -> str:

@@ -15,7 +15,7 @@ from raybias import schema
 from raybias.measures.prediction_rows import KIND
 from raybias.report import wording
 from raybias.report.forest import forest_of
-from raybias.report.headline import ranked
+from raybias.report.headline import ABOUT, ranked
 from raybias.report.judged import Judged
 from raybias.report.outs import prediction_files, read_items
 from raybias.report.rendering import Cell, Row, TextTable, rendered, same, slug, table, worded
@@ -80,10 +80,10 @@ def evidence(
         place = row["probe"], row["attribute"], row["group"]
         about = sentences.filter(probe=place[0], attribute=place[1], group=place[2])
         mine = about.join(part, on=_CLASSIFIER, how="semi", nulls_equal=True)
-        heading = wording.heading(row["score"], row["value"])
+        heading = f"{wording.heading(row['score'], row['value'])}, {ABOUT.get(row['scope'], '')}"
         found.setdefault(place[:2], []).append(
             {
-                "title": f"{wording.spaced(row['group'])}, {heading}",
+                "title": f"{wording.spaced(row['group'])}, {heading.removesuffix(', ')}",
                 "table": _behind(mine, row["score"], most),
                 "link": page_name(*place),
             }

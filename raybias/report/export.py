@@ -23,13 +23,15 @@ from raybias.methods.options import AskingOptions
 from raybias.report import wording
 from raybias.report.accuracy import accuracies, chance_of
 from raybias.report.estimates import gaps_table, parts_of
+from raybias.report.judged import Judged
 from raybias.report.outs import as_reported
 from raybias.report.rendering import TextTable, markdown_text
 from raybias.schema import ALL, LIKELIHOOD
 from raybias.stats.conclusive import is_refused
+from raybias.stats.redrawn import have_seeds
 from raybias.stats.scopes import SCOPES
 from raybias.storage import Store
-from raybias.study_record import Record, read_record
+from raybias.study_record import Record, read_record, read_runs
 from raybias.table_files import read_frame
 
 #: Versions of results.json and of a sample; raise one when a key changes its meaning.
@@ -226,16 +228,17 @@ def summary_tables(
     estimates: pl.DataFrame,
     parts: Sequence[Mapping[str, Any]],
     composition: pl.DataFrame | None,
-    scope: str,
+    judged: Judged,
 ) -> list[TextTable]:
     """Make the tables of a study's answer.
 
-    `parts` are `estimates.parts_of` its pairs and questions, `composition` is that of its probes.
+    `parts` are `estimates.parts_of` its pairs and questions, `composition` is that of its probes,
+    and `judged` are the gaps on them.
     """
     shown = [one for part in parts for one in part["tables"]]
     if composition is not None:
         accuracy = accuracies(estimates, chance_of(composition))
-        shown += [accuracy, gaps_table(estimates, scope)]
+        shown += [accuracy, gaps_table(estimates, judged)]
     return shown
 
 
@@ -244,10 +247,12 @@ def write_latex(out: Store, target: Store) -> list[str]:
     study = as_reported(out, read_record(out).study)
     estimates = read_frame(out, "tables/estimates.parquet")
     composition = read_frame(out, "tables/composition.parquet") if study.probes else None
+    has_seeds = not study.probes or have_seeds(read_runs(out))
+    judged = Judged.of(estimates, study.statistics.scope, has_seeds=has_seeds)
     parts = parts_of(estimates.filter(pl.col("kind") != KIND), level=study.statistics.level)
     written = []
     with wording.describing(study):
-        tables = summary_tables(estimates, parts, composition, study.statistics.scope)
+        tables = summary_tables(estimates, parts, composition, judged)
     for number, each in enumerate(tables, start=1):
         written.append(f"summary_{number}.tex")
         target.write_text(written[-1], each.latex())

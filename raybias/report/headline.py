@@ -14,6 +14,7 @@ from raybias.report.sentences import able, once, refusals, two_groups
 from raybias.schema import LIKELIHOOD
 from raybias.stats.conclusive import refused
 from raybias.stats.few_events import FEWEST
+from raybias.stats.gaps import OUTSIDE
 from raybias.stats.intervals import MIRROR, NO_ROWS, NO_VARIATION, ONE_RUN, REFERENCE, UNDEFINED
 from raybias.stats.scopes import ADDED, SCOPES
 
@@ -28,7 +29,7 @@ _CANNOT: Final = {
     NO_ROWS: "no group has rows that count",
 }
 #: What a finding is about, by the widest scope in which it holds.
-_ABOUT: Final = {
+ABOUT: Final = {
     "runs": "on these very sentences",
     "sentences": "for these words",
     "wording": "for other words too",
@@ -106,7 +107,7 @@ def _others(parts: list[pl.DataFrame]) -> str:
         counts[int(part["width"][0])] = counts.get(int(part["width"][0]), 0) + 1
     if {*counts} == {int(first["width"][0])}:
         return f"{said} found."
-    about = {WIDTHS[scope]: words for scope, words in _ABOUT.items()}
+    about = {WIDTHS[scope]: words for scope, words in ABOUT.items()}
     each = [f"{n} {about[width]}" for width, n in sorted(counts.items(), reverse=True)]
     return f"{said} found: {wording.listed(each)}."
 
@@ -164,8 +165,12 @@ def _compared(judged: Judged, row: Mapping[str, Any]) -> tuple[tuple[str, str], 
     those = "those about" if row["probe"] else "those of"
     if row["two"]:
         return (whom, f"than {those} {wording.spaced(row['other'])}"), 2
-    alone = judged.reference_of(row)
-    return (whom, f"than {those} {wording.spaced(alone)}" if alone else "than the groups' mean"), 1
+    if alone := judged.reference_of(row):
+        return (whom, f"than {those} {wording.spaced(alone)}"), 1
+    if OUTSIDE in row["condition"]:
+        others = wording.counted(judged.groups_in_mean(row), "other group")
+        return (whom, f"than the mean of {others}"), 1
+    return (whom, "than the groups' mean"), 1
 
 
 def _interval(row: Mapping[str, Any], factor: int) -> str:
@@ -275,8 +280,9 @@ def families_said(judged: Judged, estimates: pl.DataFrame, level: float) -> str:
         return ""
     most = 1 - level**families
     said = (
-        f"{families} families of gaps are each corrected alone. If nothing differs, some family "
-        f"shows a gap in up to {most:.0%} of studies with so many"
+        f"{families} families of gaps are each corrected alone, so that a chance finding is "
+        "likelier somewhere than in any one of them: if no groups differed, there would be one in "
+        f"up to {most:.0%} of studies with so many families"
     )
     own = estimates.filter(
         pl.col("score") == "meaningless_with_survivor",
@@ -285,7 +291,7 @@ def families_said(judged: Judged, estimates: pl.DataFrame, level: float) -> str:
     shares = own["value"].drop_nulls()
     if shares.is_empty():
         return f"{said}."
-    return f"{said}; with meaningless group labels on these very data, in {max(shares):.0%}."
+    return f"{said}. In these very data with shuffled group labels there was in {max(shares):.0%}."
 
 
 def measured(gaps: pl.DataFrame, composition: pl.DataFrame, runs: str, *, has_seeds: bool) -> str:

@@ -120,6 +120,11 @@ class Judged:
         alone = self.rows.filter(reason=REFERENCE, **place)["group"]
         return str(alone[0]) if len(alone) else None
 
+    def groups_in_mean(self, row: Mapping[str, object]) -> int:
+        """Count the groups whose mean a gap is taken from."""
+        place = {name: row[name] for name in ("probe", "attribute", "score")}
+        return self.rows.filter(condition="", **place)["group"].n_unique()
+
 
 def _few_events(estimates: pl.DataFrame) -> pl.DataFrame:
     """Select the gaps and scopes whose group has fewer events than its variance needs."""

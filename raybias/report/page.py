@@ -117,7 +117,7 @@ def _write_report(store: Store, study: Study, changed: Sequence[str]) -> pl.Data
             *context["asked_how"],
         ],
     )  # fmt: skip
-    shown = summary_tables(found, answers, tables.get("composition"), statistics.scope)
+    shown = summary_tables(found, answers, tables.get("composition"), judged)
     answer = [text for part in context["asked"] for text in part["unable"]]
     if tables:
         answer = [*context["unable"], context["verdict"], context["favourable"], *answer]
@@ -277,7 +277,7 @@ def _gap_section(
         "task": wording.task(),
         "favourable": wording.declared(),
         "metrics": [wording.metric(rate) for rate in rates if rate in metrics],
-        "parts": _parts(estimates, gaps, evidence(judged, texts), drawn, scope),
+        "parts": _parts(estimates, judged, evidence(judged, texts), drawn),
         "further": [*tables_of(kind, estimates, scope, folded=False)][1:],
         "further_folded": [*tables_of(kind, estimates, scope, folded=True)],
         "marked_parts": marks,
@@ -329,12 +329,11 @@ def _headline(judged: Judged, estimates: pl.DataFrame, level: float) -> dict[str
 
 def _parts(
     estimates: pl.DataFrame,
-    gaps: pl.DataFrame,
+    judged: Judged,
     behind: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]],
     drawn: Sequence[Drawn],
-    scope: str,
 ) -> list[dict[str, Any]]:
-    kind, parts = kinds[KIND], []
+    gaps, kind, parts = judged.gaps, kinds[KIND], []
     usual = kind.tables[0]
     for place, (probe, attribute) in enumerate(wording.probe_order(gaps)):
         mine = estimates.filter(usual.where, probe=probe, attribute=attribute)
@@ -348,7 +347,9 @@ def _parts(
                 "probe": probe,
                 "attribute": attribute,
                 "mean": wording.listed([wording.spaced(group) for group in inside]),
-                "table": table_of(kind, mine, usual, scope, without=above),
+                "table": table_of(
+                    kind, mine, usual, judged.scope, without=above, redrawn=judged.redrawn
+                ),
                 "figures": [one for one in drawn if one.name == slug("gaps", probe, attribute)],
                 "evidence": behind.get((probe, attribute), ()),
                 "groups": [

@@ -68,7 +68,7 @@ def write_statement(
     context = {
         "title": f"Audit statement: {name}",
         "name": name,
-        "questions": [*_questions(estimates)],
+        "questions": [*_questions(estimates, judged)],
         "population": [*population, *_answered(estimates)],
         "accuracy": accuracy,
         "scopes": _scopes(judged),
@@ -77,7 +77,7 @@ def write_statement(
         "unable": refusals(judged.gaps, "gap") if judged.gaps.height else [],
         "said": [*_answer(judged, by_class, parts)],
         "favourable": wording.declared() if of_predictions else "",
-        "rates": "Rates and impact ratios" if selected else "Rates and ratios",
+        "rates": f"Rates and {'impact ' * (bool(selected) and wording.is_selection())}ratios",
         "note": _note(f"{100 * level:g}%", of_selection=bool(selected)),
         "of_table": of_predictions and not of_probe,
         "of_probe": bool(parts) or of_probe,
@@ -129,9 +129,14 @@ def _note(percent: str, *, of_selection: bool) -> str:
         "reference group, of which it is 1. "
     )
     if of_selection:
+        declared = (
+            ""
+            if wording.is_selection()
+            else ", if people are selected by being predicted so, which was not declared"
+        )
         said += (
-            "Of rates of selection it is the impact ratio of 6 RCNY 5-300. No limit, such as four "
-            "fifths, is applied to it. "
+            f"Of rates of selection it is the impact ratio of 6 RCNY 5-300{declared}. No limit, "
+            "such as four fifths, is applied to it. "
         )
     return (
         f"{said}* marks groups of less than 2% of the rows, which 6 RCNY 5-301 lets an auditor "
@@ -139,15 +144,20 @@ def _note(percent: str, *, of_selection: bool) -> str:
     )
 
 
-def _questions(estimates: pl.DataFrame) -> Iterator[str]:
+def _questions(estimates: pl.DataFrame, judged: Judged) -> Iterator[str]:
+    """Ask what is answered: of groups, of the widest scope that is judged, and of other kinds."""
     column = estimates.filter(~pl.col("model").is_in(["", ALL]))["model"]
     models = column.unique(maintain_order=True).to_list()
     named = wording.listed(models)
     gaps = gap_rows(estimates)
-    attributes = gaps["attribute"].unique(maintain_order=True).to_list()
-    if attributes:
+    names = gaps["attribute"].unique(maintain_order=True).to_list()
+    if names:
         does = "Does" if len(models) == 1 else "Do"
-        yield f"{does} {named} treat groups differently ({'; '.join(attributes)})?"
+        # Of crossed attributes the name is a list itself.
+        attributes = wording.listed([name.replace(", ", " with ") for name in names])
+        yield f"{does} {named} treat groups of {attributes} differently?"
+        scopes = {*judged.gaps.filter(pl.col("significant").is_not_null())["scope"]}
+        yield from (question for scope, (_, question) in _ASKED.items() if scope in scopes)
     for kind in estimates["kind"].unique(maintain_order=True):
         if kind != KIND:
             yield f"{kinds[kind].title}: {named}."
@@ -227,8 +237,9 @@ def _group_tables(estimates: pl.DataFrame, judged: Judged) -> Iterator[tuple[str
 
 
 def _ratio_name(rate: str) -> str:
+    """Name the ratio of a rate: an impact ratio if being selected is declared to be favourable."""
     if rate == _SELECTED:
-        return "impact ratio"
+        return "impact ratio" if wording.is_selection() else "ratio of rates"
     return "ratio of error rates" if rate in _OF_ERRORS else "ratio of rates"
 
 

@@ -157,6 +157,11 @@ def declared() -> str:
     return _rated.get().declared
 
 
+def is_selection() -> bool:
+    """Return whether the class that rates are about is declared to be favourable."""
+    return _rated.get().is_favourable is True
+
+
 def heading(rate: str, gap: float) -> str:
     """Name a rate and direction: `called negative more often than the mean (harm)`."""
     if rate not in metrics:

@@ -89,9 +89,9 @@ def test_a_table_of_decisions_is_told_in_its_own_words(
     assert begin in shown[2]
     assert "was not declared" in shown[2]
     assert "2,000 predictions." in shown[2]
-    # The word of Local Law 144 is for rates of selection.
+    # An impact ratio is of being selected, which nobody declared this to be.
     headers = re.findall(r">([a-z ]*ratio[a-z ]*)</th>", texts["statement.html"])
-    assert sorted(headers) == ["impact ratio", "ratio of error rates", "ratio of rates"]
+    assert sorted(headers) == ["ratio of error rates", "ratio of rates", "ratio of rates"]
 
 
 @pytest.mark.parametrize(("declared", "women"), [("approved", "harm"), ("denied", "benefit")])
@@ -117,6 +117,8 @@ def test_a_declared_outcome_gives_every_rate_its_effect(
             assert re.search(r"harm|benefit", line).group() == (  # type: ignore[union-attr]
                 women if " women " in line else other
             )
+    # The word of Local Law 144 is for rates of what people are selected for.
+    assert (">impact ratio</th>" in texts["statement.html"]) == (declared == "approved")
     # Of two groups the first by name is told.
     assert re.search(
         rf"points more often than those of women [^:]*: {other}\.", texts["statement.html"]

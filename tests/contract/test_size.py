@@ -32,7 +32,7 @@ class Size:
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
     "benchmarks": Size(3_135, 29, 2, 2),
-    "raybias": Size(30_562, 253, 22, 11),
+    "raybias": Size(30_608, 253, 22, 11),
     "raybias/*.py": Size(1_032, 13, 0, 0),
     "raybias/api": Size(381, 5, 3, 0),
     "raybias/cli": Size(635, 5, 3, 0),
@@ -44,10 +44,10 @@ BUDGET = {
     "raybias/planning": Size(2_140, 14, 3, 1),
     "raybias/probes": Size(2_183, 23, 0, 0),
     "raybias/providers": Size(1_336, 11, 0, 0),
-    "raybias/report": Size(3_436, 29, 6, 2),
+    "raybias/report": Size(3_482, 29, 6, 2),
     "raybias/runtime": Size(3_295, 24, 4, 1),
     "raybias/stats": Size(5_091, 45, 1, 1),
-    "tests": Size(20_735, 205, 3, 3),
+    "tests": Size(20_752, 205, 3, 3),
 }
 
 

@@ -269,7 +269,7 @@ def test_a_statement_of_decisions_counts_its_rows_once(tmp_path: Path) -> None:
     said = statement_of(tmp_path)
     # Three attributes (sex, race, both) are of the same rows.
     assert "What was read 600 predictions.Rates are those" in said
-    assert "Does the table treat groups differently (race; sex; sex, race)?" in said
+    assert "Does the table treat groups of race, sex and sex with race differently?" in said
     right, most = (table["paid"] == table["decided"]).mean(), table["paid"].value_counts()["count"]
     (row,) = re.findall(r"the table(0\.\d{3}) \[[\d., ]+\](0\.\d{3})600", said)
     assert row == (f"{right:.3f}", f"{int(most.max()) / 600:.3f}")
@@ -290,7 +290,7 @@ def test_a_statement_of_a_probe_counts_all_attributes_and_runs(tmp_path: Path) -
     raybias.measure(tmp_path / "p.parquet", metric=["tpr", "fpr"], out=tmp_path / "out")
     said = statement_of(tmp_path / "out")
     assert f"What was read {whole.height:,} predictions of 6 runs." in said
-    assert "Do m0 and m1 treat groups differently" in said
+    assert "Do m0 and m1 treat groups of age and colour differently?" in said
     assert "it is not a rate to expect in use" in said
     assert "They are rates in use" not in said
     assert "impact ratio" not in said

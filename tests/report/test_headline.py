@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import raybias
 from raybias.measures.prediction_rows import WIDTHS, gap_rows
 from raybias.report.doubts import doubts
+from raybias.report.estimates import gaps_table
 from raybias.report.headline import conclusion, findings, ranked
 from raybias.report.judged import Judged
 from raybias.schema import LIKELIHOOD
@@ -87,6 +88,27 @@ def test_a_finding_is_said_for_the_widest_scope_that_shows_it(
     wording_shown = gaps.filter("survives", scope="wording").height
     if "For these words" in said and scope == "widest" and (gaps["scope"] == "wording").any():
         assert not wording_shown or "for other words that is not shown" in said
+
+
+@SMALL
+@settings(max_examples=12, deadline=None)
+@given(DESIGNS)
+def test_a_row_says_for_what_a_finding_of_the_headline_is_not_shown(
+    design: tuple[tuple[int, ...], int, int, int, float],
+) -> None:
+    estimates = raybias.measure(probe(*design), metric="selection_rate")
+    judged = Judged.of(estimates)
+    shown = gaps_table(estimates, judged)
+    rows = [dict(zip(shown.headers, row, strict=True)) for row in shown.rows]
+    for row in rows:
+        found = gap_rows(estimates).filter("survives", group=row["group"])
+        own = judged.gaps.filter(group=row["group"]).row(0, named=True)
+        narrower = WIDTHS[own["scope"]] - 1
+        if own["significant"] or found.is_empty():
+            assert "not significant for" not in row["reading"]
+        elif max(WIDTHS[scope] for scope in found["scope"]) == narrower:
+            other = {"sentences": "sentences", "wording": "words"}[own["scope"]]
+            assert row["reading"] == f"not significant for other {other}"
 
 
 @SMALL

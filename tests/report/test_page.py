@@ -75,11 +75,11 @@ def test_the_answer_comes_first_with_direction_and_interval(written: Store) -> N
     answer = words[: words.index("What was measured")]
     sentence = (
         r"Sentences about quixlan are wrongly called negative \d\d\.\d points more often than "
-        r"the groups' mean \(\d\d\.\d to \d\d\.\d\)"
+        r"the mean of 5 other groups \(\d\d\.\d to \d\d\.\d\)"
     )
     assert re.search(rf"The answer {sentence}\. ", answer)
-    assert re.search(r"more often than the groups' mean \(\d\d\.\d to \d\d\.\d\): harm\.", answer)
-    for said in ("Significant if only seeds are redrawn: 1 of 12 gaps;", "Calibration: pass",
+    assert re.search(r"more often than the mean of 5 other groups \(.{12}\): harm\.", answer)
+    for said in ("Significant if only seeds are redrawn: 1 of 12 gaps;", "a planted bias: passed",
                  "1 run diverged (seed 1004)", "the lower seed decided"):  # fmt: skip
         assert said in answer
     assert "Near chance" not in answer

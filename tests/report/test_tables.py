@@ -68,8 +68,9 @@ def test_one_run_has_no_interval_and_is_not_called_significant(tmp_path: Path) -
     row = gaps.row(0, named=True)
     assert row["low"] is None
     assert row["significant"] is None
-    assert "an interval needs" not in str(gaps_table(tables["estimates"], "runs"))
-    said = verdict(Judged.of(tables["estimates"], "runs"))
+    judged = Judged.of(tables["estimates"], "runs")
+    assert "an interval needs" not in str(gaps_table(tables["estimates"], judged))
+    said = verdict(judged)
     assert said.startswith("No gap could be judged: an interval needs at least two runs")
 
 
