@@ -179,7 +179,9 @@ def forest_of(
         .group_by(by, maintain_order=True)
         .agg(pl.col("value", "survives", "significant").first(), pl.col("scope", "low", "high"))
     )  # fmt: skip
-    far = (pl.col("value") - neutral).abs() / (pl.col("high").list.first() - pl.col("value"))
+    distance, reach = (pl.col("value") - neutral).abs(), pl.col("high").list.first()
+    # No distance is clear, however narrow its interval.
+    far = pl.when(distance > 0).then(distance / (reach - pl.col("value"))).otherwise(0.0)
     clearest = rows.sort(far, descending=True, nulls_last=True, maintain_order=True).head(most)
     shown = known.select(by).unique(maintain_order=True).join(
         clearest, on=by, how="inner", maintain_order="left"

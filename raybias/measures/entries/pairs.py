@@ -114,7 +114,8 @@ def _lists(scores: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Test lists of sentence scores against one another (Zhao2025, Tables 6 and 7).
 
     A list is one side under one style, over pairs with all scores. Tests are paired under strict
-    rules, else independent as in the paper. Equal lists, or of one pair, have none.
+    rules, else independent as in the paper, which calls p < .05 significant. Equal lists, or of
+    one pair, have none.
     """
     stereo = pl.col("direction") == "stereo"
     sides = scores.with_columns(
@@ -139,7 +140,7 @@ def _lists(scores: pl.DataFrame, rules: Rules) -> pl.DataFrame:
             if np.isfinite(t):
                 rows.append({**place, "group": f"{one} - {other}", "score": "t", "value": t, "p": p,
                              "statistic": "score", "n": whole.height, "units": whole.height,
-                             "significant": abs(t) > 1.96})  # fmt: skip
+                             "significant": p < 1 - rules.level})  # fmt: skip
     return from_rows(rows)
 
 
