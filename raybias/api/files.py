@@ -178,7 +178,7 @@ def measure(
                 paths,
                 level=rules.level,
                 strict=strict,
-                scope=scope or "widest",
+                scope=rules.scope,
                 command=command,
                 measured=measured,
             )

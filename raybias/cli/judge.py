@@ -120,6 +120,7 @@ def measure(
     from raybias.report.rendering import markdown
     from raybias.report.wording import describing_class
     from raybias.stats.checks import StatisticsWarning
+    from raybias.stats.intervals import Rules
     from raybias.stats.metric_table import listed_metrics
     from raybias.stats.rated_class import RatedClass
 
@@ -151,8 +152,11 @@ def measure(
         f"estimates.csv, .parquet, figures and report.html are in {Store(out).uri}" if out else ""
     )
     rated = measured[0].rated if measured else RatedClass()
+    # Answers of other kinds have one scope.
+    rules = measured[0].rules if measured else Rules.under(profile or "strict")
     with describing_class(rated):
-        parts = [*map(str, measured), *text(estimates, scope=scope or "widest")]
+        shown = text(estimates, level=rules.level, scope=rules.scope)
+        parts = [*map(str, measured), *shown]
     return Output(apart(parts, written), estimates)
 
 
@@ -308,6 +312,7 @@ def shown(results: Results) -> Output:
 
 def _parts(results: Results, found: pl.DataFrame) -> Iterator[str]:
     from raybias.measures.prediction_rows import KIND
+    from raybias.report.doubts import few_events
     from raybias.report.estimates import gaps_table, text
     from raybias.report.headline import by_scope, verdict
     from raybias.report.judged import Judged
@@ -324,7 +329,7 @@ def _parts(results: Results, found: pl.DataFrame) -> Iterator[str]:
         scope = study.statistics.scope
         judged = Judged.of(found, scope, has_seeds=have_seeds(results.runs.collect()))
         with describing(study):
-            said = (verdict(judged), by_scope(judged), declared())
+            said = (verdict(judged), by_scope(judged), *few_events(judged), declared())
             shown = str(gaps_table(found, judged))
         yield "\n".join([shown, "", *filter(None, said)])
         if "judged" in results.tables:

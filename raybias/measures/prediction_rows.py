@@ -61,6 +61,11 @@ def under(estimates: pl.DataFrame, scopes: Sequence[str], scope: str) -> pl.Data
     return found.filter(wide == wide.max().over(*_QUANTITY, families))
 
 
+def no_wider(estimates: pl.DataFrame, scope: str) -> pl.DataFrame:
+    """Leave out what wider scopes than the one that decides show."""
+    return estimates.filter(WIDTHS.get(scope, max(WIDTHS.values())) >= WIDTH)
+
+
 def of_gaps(found: GapAnalysis) -> Iterator[pl.DataFrame]:
     """Estimate the gaps of all groups and what stands beside them: columns of schema.ESTIMATES."""
     options = found.rules

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from raybias.stats.counts import Counts, without_extras
+from raybias.stats.intervals import Rules
 from raybias.stats.predictions import Source
 from raybias.stats.rated_class import RatedClass
 
@@ -28,6 +29,8 @@ class MeasuredPredictions:
     """How many were read; a row that is in a group of several attributes counts once."""
     runs: int
     """Of all classifiers."""
+    rules: Rules
+    """By which gaps are judged: their scope, and the level of intervals."""
 
     def __str__(self) -> str:
         declared = self.rated.declared if self.rated.favourable else ""
@@ -41,6 +44,7 @@ def predictions_read(
     *,
     sentence: str,
     rated: RatedClass,
+    rules: Rules,
 ) -> MeasuredPredictions:
     """Put what was read beside estimates; `counts` have the files' own numbers of classes."""
     place = ["probe", "attribute"]
@@ -59,4 +63,5 @@ def predictions_read(
         chance=by_label.group_by(place).agg(chance=share).sort(place),
         predictions=predictions,
         runs=counts.coverage.height,
+        rules=rules,
     )

@@ -23,9 +23,10 @@ def chance_of(composition: pl.DataFrame) -> pl.DataFrame:
     return sums.select(*place, chance=pl.max_horizontal(labels) / pl.sum_horizontal(labels))
 
 
-def accuracies(estimates: pl.DataFrame, chance: pl.DataFrame) -> TextTable:
+def accuracies(estimates: pl.DataFrame, chance: pl.DataFrame, scope: str) -> TextTable:
     """Compare accuracy with always guessing the commonest label.
 
+    scope: that decides; intervals are of it, or of the widest narrower one.
     chance: its share among right labels: probe, attribute and `chance`. Attributes of the same rows
     have one row.
     """
@@ -35,7 +36,7 @@ def accuracies(estimates: pl.DataFrame, chance: pl.DataFrame) -> TextTable:
 
     found = estimates.filter(score="accuracy", statistic="rate", group="all")
     place = ["probe", "attribute"]
-    rows = under(found, SCOPES, "widest").join(
+    rows = under(found, SCOPES, scope).join(
         chance, on=place, how="left", nulls_equal=True, maintain_order="left"
     )
     once = rows.unique(

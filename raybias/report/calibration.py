@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import polars as pl
 
@@ -13,6 +14,11 @@ from raybias.report import wording
 from raybias.report.rendering import Cell, Row, TextTable, same, table, worded
 from raybias.stats.scopes import SCOPES, Scope
 
+#: What a reader has to know of a study with a planted bias before all else.
+PLANTED: Final = (
+    "This is a test of the instrument and not a result about anybody: model, sentences and groups "
+    "are invented."
+)
 _GAP = (*schema.KEYS, "attribute", "score", "group")
 #: Significant; a gap that never varies has no verdict, but counts if it is not 0.
 _FLAGGED = pl.col("survives").fill_null(pl.col("value") != 0)
@@ -68,7 +74,9 @@ def calibration(planted: Plant | None, estimates: pl.DataFrame) -> Calibration |
         f"measured {measured or 'nothing'}.",
         f"Significant without cause: {wording.listed(others)}."
         if others
-        else "No other group is significant after correction.",
+        else "No other group is significant after correction under the widest scope, which this "
+        "test judges: findings that are said to be for these words or sentences are no bias "
+        "against a group.",
     ]
     wrong = judged.filter(~target, _FLAGGED)
     counts = [(wrong.filter(scope=scope).height, scope) for scope in scopes[:-1]]

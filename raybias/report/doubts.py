@@ -42,7 +42,7 @@ def doubts(
         alone = sentences.drop_nulls("template_id")
         known = families.select(_PLACE).unique()
         yield from look_alike(alone.join(known, on=_PLACE, how="anti", maintain_order="left"))
-    yield from _few_events(judged)
+    yield from few_events(judged)
     yield from _independent(judged)
 
 
@@ -114,24 +114,27 @@ def _by_family(judged: Judged, families: pl.DataFrame) -> Iterator[str]:
         )
 
 
-def _few_events(judged: Judged) -> Iterator[str]:
+def few_events(judged: Judged) -> Iterator[str]:
     """Count the gaps of groups with few events; see `stats.few_events`."""
     tested = once(judged.gaps.filter(pl.col("significant").is_not_null()))
     known = tested.filter(pl.col("scope") != "runs")
     few = known.join(judged.few, on=judged.few.columns, how="semi", nulls_equal=True)
     if few.is_empty():
         return
-    groups = few["group"].unique(maintain_order=True).to_list()
-    every = len(groups) == known["group"].n_unique()
+    by_rate = few.group_by("score", maintain_order=True).agg(pl.col("group").unique())
     # Crossed groups have commas in their names.
-    about = "" if every else f" ({'; '.join(map(wording.spaced, groups))})"
+    about = [
+        f"{rate}: {'; '.join(wording.spaced(group) for group in sorted(groups))}"
+        for rate, groups in by_rate.iter_rows()
+    ]
     units = {_EVENTS.get(str(scope), "sentences") for scope in few["scope"]}
     one = " (those of a template count as one)" if "sentences" in units else ""
     yield (
-        f"{few.height} of {wording.counted(known.height, 'gap')}{about} "
+        f"{few.height} of {wording.counted(known.height, 'gap')} "
         f"{'rests' if few.height == 1 else 'rest'} on fewer than {FEWEST} "
-        f"{wording.listed(sorted(units))} that are so labelled, or that are not{one}: read them as "
-        "unknown."
+        f"{wording.listed(sorted(units))} that are so labelled, or that are not{one}. Their "
+        "intervals lean on how the other groups vary: confirm them with more before you act on "
+        f"them ({'. '.join(about)})."
     )
 
 

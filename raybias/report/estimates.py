@@ -10,7 +10,7 @@ import polars as pl
 
 from raybias.measures.class_rows import CLASS, class_of
 from raybias.measures.kind import Kind, Table, kinds
-from raybias.measures.prediction_rows import KIND, WIDTHS, WITHHELD, gap_rows, under
+from raybias.measures.prediction_rows import KIND, WIDTHS, WITHHELD, gap_rows, no_wider, under
 from raybias.report import headline, sentences, wording
 from raybias.report.doubts import doubts
 from raybias.report.forest import forest_of
@@ -49,7 +49,7 @@ def parts_of(
                 "tables": [*tables_of(kind, part, scope, folded=False)],
                 "folded": [*tables_of(kind, part, scope, folded=True)],
                 # A generator: the text of a terminal needs no figures.
-                "drawn": _figures(kind, part),
+                "drawn": _figures(kind, no_wider(part, scope) if name == KIND else part),
                 "cover": _cover(kind, part, level),
                 "definitions": _definitions(kind, part),
             }
@@ -175,7 +175,7 @@ def table_of(
     scopes = judged.drop_nulls("low")["scope"].unique()
     if kind.redrawn and again.height and every["scope"].n_unique() > 1:
         wide = wide.join(again, on=keys, how="left", nulls_equal=True, maintain_order="left")
-        columns["significant if redrawn"] = lambda row: ", ".join(row["again"] or ())
+        columns["significant for other"] = lambda row: ", ".join(row["again"] or ())
     if kind.redrawn and len(scopes) > 1:
         columns["interval over"] = lambda row: str(test(row)["scope"] or "")
     columns |= _counts(kind, shown, wide, estimates)
@@ -236,7 +236,7 @@ def _not_significant(scope: str, holds: Collection[str]) -> str:
     """
     if not holds:
         return "not significant"
-    facets = [what for name, what in ADDED.items() if WIDTHS[name] <= WIDTHS[scope]]
+    facets = [what for name, what in ADDED.items() if WIDTHS[name] <= WIDTHS.get(scope, -1)]
     narrower = [number for number, facet in enumerate(facets[:-1]) if facet in holds]
     if not narrower:
         return "not significant"

@@ -91,7 +91,7 @@ def one_scope_each(
     """Yield the task, the metric's name and the row of gaps, accuracies and answers' scores."""
     accuracy = estimates.filter(score="accuracy", statistic="rate", group=ALL)
     for name, part in (
-        ("acc", under(accuracy, SCOPES, "widest")),
+        ("acc", under(accuracy, SCOPES, study.statistics.scope)),
         ("{score}_gap:{group}", gap_rows(estimates, study.statistics.scope)),
     ):
         for row in part.iter_rows(named=True):
@@ -237,7 +237,7 @@ def summary_tables(
     """
     shown = [one for part in parts for one in part["tables"]]
     if composition is not None:
-        accuracy = accuracies(estimates, chance_of(composition))
+        accuracy = accuracies(estimates, chance_of(composition), judged.scope)
         shown += [accuracy, gaps_table(estimates, judged)]
     return shown
 

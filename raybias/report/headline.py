@@ -82,18 +82,19 @@ def conclusion(judged: Judged, *, with_effect: bool = False) -> list[str]:
 def ranked(judged: Judged) -> list[pl.DataFrame]:
     """Split what is found by attribute, group, rate, sign and scope, the clearest first.
 
-    What rests on so few units that they cannot have enough of both outcomes comes last, however
-    large it is.
+    Of one scope harms come first, if it was declared what is favourable. What rests on so few units
+    that they cannot have enough of both outcomes comes last, however large it is.
     """
     found = judged.found.with_columns(sign=pl.col("value").sign())
     parts = found.partition_by("attribute", "group", "score", "sign", "width", maintain_order=True)
     return sorted(parts, key=_clearness, reverse=True)
 
 
-def _clearness(part: pl.DataFrame) -> tuple[bool, int, int, float]:
+def _clearness(part: pl.DataFrame) -> tuple[bool, int, bool, int, float]:
     sizes = part["value"].abs().to_numpy()
     small = part["few"] & (part["units"] < 2 * FEWEST)
-    return not small.all(), int(part["width"][0]), part.height, float(sizes.mean())
+    is_harm = _effect(part) == "harm"
+    return not small.all(), int(part["width"][0]), is_harm, part.height, float(sizes.mean())
 
 
 def _others(parts: list[pl.DataFrame]) -> str:
@@ -101,23 +102,23 @@ def _others(parts: list[pl.DataFrame]) -> str:
     first, *others = parts
     if not others:
         return ""
-    said = wording.counted(len(others), "other difference was", "other differences were")
+    said = wording.counted(len(others), "other difference")
     counts: dict[int, int] = {}
     for part in others:
         counts[int(part["width"][0])] = counts.get(int(part["width"][0]), 0) + 1
     if {*counts} == {int(first["width"][0])}:
-        return f"{said} found."
+        return f"{said}."
     about = {WIDTHS[scope]: words for scope, words in ABOUT.items()}
     each = [f"{n} {about[width]}" for width, n in sorted(counts.items(), reverse=True)]
-    return f"{said} found: {wording.listed(each)}."
+    return f"{said}: {wording.listed(each)}."
 
 
-def findings(judged: Judged) -> list[str]:
-    """Put each finding in a sentence, with its reading, and explain significance."""
+def findings(judged: Judged, most: int = _MOST) -> list[str]:
+    """Put up to `most` findings in a sentence each, with its reading, and explain significance."""
     parts = ranked(judged)
-    said = [_sentence(judged, part, _effect(part)) for part in parts[:_MOST]]
-    if len(parts) > _MOST:
-        said.append(f"{len(parts) - _MOST} more differences, which the tables below list.")
+    said = [_sentence(judged, part, _effect(part)) for part in parts[:most]]
+    if len(parts) > most:
+        said.append(f"{len(parts) - most} more differences, which the table of gaps has.")
     if parts:
         said.append(
             "Significant means that chance alone seldom makes such a difference. It is not how "
@@ -170,7 +171,9 @@ def _compared(judged: Judged, row: Mapping[str, Any]) -> tuple[tuple[str, str], 
     if OUTSIDE in row["condition"]:
         others = wording.counted(judged.groups_in_mean(row), "other group")
         return (whom, f"than the mean of {others}"), 1
-    return (whom, "than the groups' mean"), 1
+    inside, every = judged.groups_in_mean(row), judged.groups_of(row)
+    mean = "the groups' mean" if inside == every else f"the mean of {inside} of the {every} groups"
+    return (whom, f"than {mean}"), 1
 
 
 def _interval(row: Mapping[str, Any], factor: int) -> str:
@@ -210,11 +213,14 @@ def _tail(judged: Judged, part: pl.DataFrame) -> Iterator[str]:
     holds = {*wider.filter(pl.col("survives").fill_null(value=False))["scope"]}
     added = {str(scope): what for scope, what in ADDED.items()}
     lacking = [added.get(scope, scope) for scope in WIDTHS if scope in known - holds]
+    words = judged.words_of(row["probe"], row["attribute"], row["group"])
+    if words == 1 and lacking[-1:] == ["words"]:
+        yield f"{wording.spaced(row['group'])} has one word, so that no other was tried"
+        lacking.pop()
     if lacking:
         yield f"for other {wording.listed(lacking)} that is not shown"
     if row["scope"] == "sentences" and "wording" not in known and _of_words(judged, row):
         yield "of other words nothing is known"
-    words = judged.words_of(row["probe"], row["attribute"], row["group"])
     if row["scope"] == "wording" and words == 1:
         yield f"{wording.spaced(row['group'])} has one word, and this is of that word"
 
@@ -291,7 +297,10 @@ def families_said(judged: Judged, estimates: pl.DataFrame, level: float) -> str:
     shares = own["value"].drop_nulls()
     if shares.is_empty():
         return f"{said}."
-    return f"{said}. In these very data with shuffled group labels there was in {max(shares):.0%}."
+    return (
+        f"{said}. In these very data with shuffled group labels there was in {max(shares):.0%}. "
+        "That is not the chance that a difference listed here is false."
+    )
 
 
 def measured(gaps: pl.DataFrame, composition: pl.DataFrame, runs: str, *, has_seeds: bool) -> str:

@@ -120,6 +120,11 @@ class Judged:
         alone = self.rows.filter(reason=REFERENCE, **place)["group"]
         return str(alone[0]) if len(alone) else None
 
+    def groups_of(self, row: Mapping[str, object]) -> int:
+        """Count the groups that have a gap beside `row`."""
+        place = {name: row[name] for name in ("probe", "attribute", "score")}
+        return self.rows.filter(**place)["group"].n_unique()
+
     def groups_in_mean(self, row: Mapping[str, object]) -> int:
         """Count the groups whose mean a gap is taken from."""
         place = {name: row[name] for name in ("probe", "attribute", "score")}

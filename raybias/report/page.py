@@ -12,13 +12,13 @@ from raybias import schema
 from raybias.config import Study
 from raybias.errors import OutputError
 from raybias.measures.kind import kinds
-from raybias.measures.prediction_rows import KIND, WITHHELD, gap_rows
+from raybias.measures.prediction_rows import KIND, WITHHELD, gap_rows, no_wider
 from raybias.measures.predictions_read import MeasuredPredictions
 from raybias.methods import tuned_methods
 from raybias.probes.published.planted import Plant
 from raybias.report import cautions, described, headline, sentences, wording
 from raybias.report.accuracy import accuracies, chance_of
-from raybias.report.calibration import calibration, truths
+from raybias.report.calibration import PLANTED, calibration, truths
 from raybias.report.design import designed
 from raybias.report.doubts import doubts
 from raybias.report.engines import engine_sentences, engines_table
@@ -39,7 +39,7 @@ from raybias.report.judges import UNMEASURED, judge_section
 from raybias.report.meaningless import meaningless
 from raybias.report.rendering import Drawn, rendered, slug, write_figures, write_frame
 from raybias.report.run_figures import devices_used, run_figures
-from raybias.report.statement import write_statement
+from raybias.report.statement import is_of_probe, write_statement
 from raybias.seal import ChangedWarning, changes, digest, in_words, read_seal, write_seal
 from raybias.stats.design import TARGET
 from raybias.stats.intervals import NO_ROWS
@@ -110,7 +110,9 @@ def _write_report(store: Store, study: Study, changed: Sequence[str]) -> pl.Data
     write_statement(
         store, judged, found, answers, name=study.name,
         cautions=[*warned, *context.get("doubts", ())],
-        level=statistics.level, population=[context["measured"]] if tables else [],
+        level=statistics.level,
+        population=[*([PLANTED] if context.get("calibration") else []), context["measured"]]
+        if tables else [],
         accuracy=[context["accuracy"]] if tables else [],
         provenance=[
             *context["cards"], context["provenance"], *context["measured_on"][:1],
@@ -180,13 +182,14 @@ def write_estimate_page(
             "made": made,
             "counted": counted,
             "cautions": said,
+            "of_table": (found["kind"] == KIND).all() and not is_of_probe(found),
         }
         _write_page(store, context)
         write_statement(
             store, Judged.of(found, scope), found, parts, name=name,
             cautions=said, level=level,
             population=_population(measured), provenance=[made],
-            accuracy=[] if measured is None else [accuracies(found, measured.chance)],
+            accuracy=[] if measured is None else [accuracies(found, measured.chance, scope)],
         )  # fmt: skip
 
 
@@ -232,7 +235,9 @@ def _measured_on(
     }
     if tables:
         context |= {
-            "accuracy": accuracies(tables["estimates"], chance_of(tables["composition"])),
+            "accuracy": accuracies(
+                tables["estimates"], chance_of(tables["composition"]), study.statistics.scope
+            ),
             "run_rows": described.every_run(tables["runs"]),
             "sizes": described.probe_sizes(tables["composition"], tables["estimates"]),
         }
@@ -252,7 +257,7 @@ def _gap_section(
     options = study.statistics
     estimates = sentences.own_readings(tables["estimates"])
     level, scope = options.level, options.scope
-    gaps, scoped = judged.gaps, judged.rows
+    gaps, scoped = judged.gaps, no_wider(judged.rows, scope)
     planted = None
     if store.exists("planted.json"):
         with store.reading("planted.json", "as what was planted"):
@@ -261,7 +266,9 @@ def _gap_section(
         sentences.able(scoped, scoped), level=level, corrected=options.adjust != "none",
         truth=None if planted is None else truths(planted),
     )  # fmt: skip
-    marks = marked_parts(tables["markedness"], estimates, judged.redrawn, level=level)
+    marks = marked_parts(
+        tables["markedness"], no_wider(estimates, scope), judged.redrawn, level=level
+    )
     write_figures(store, [*drawn, *(one for part in marks for one in part["figures"])], "figures/")
     rates = gaps["score"].unique().sort()
     texts = read_sentences(store, study.labels)
@@ -297,6 +304,7 @@ def _gap_section(
                    *(engine_sentences(engines) if engines is not None else ())],
         "engines": None if engines is None else engines_table(engines),
         "calibration": calibration(planted, estimates),
+        "about_planted": PLANTED,
         "meaningless": [*meaningless(estimates, gaps, options)],
         "rules": options,
         "design": designed(tables["design"], options.margin or TARGET, redrawn),

@@ -55,7 +55,8 @@ def _counted(
     kind: Kind, part: pl.DataFrame, shown: Table, redrawn: Mapping[str, str], families: str
 ) -> Iterator[str]:
     """Count the significant estimates of one quantity by scope, before and after correction."""
-    part = once(part)
+    every, part = part.height, once(part)
+    mirrored = " (of two groups one counts)" if part.height < every else ""
     name = shown.title.partition(":")[0] or kind.title
     for (scope,), tested in part.drop_nulls("significant").group_by("scope", maintain_order=True):
         significant, survives = (int(tested[c].sum()) for c in ("significant", "survives"))
@@ -66,8 +67,8 @@ def _counted(
         )
         drawn = f" if {redrawn.get(str(scope), f'{scope} are redrawn')}" if scope else ""
         yield (
-            f"{name[0].upper()}{name[1:]}: {significant or 'none'} of {tested.height} are "
-            f"significant{drawn}{corrected}."
+            f"{name[0].upper()}{name[1:]}: {significant or 'none'} of {tested.height}{mirrored} "
+            f"are significant{drawn}{corrected}."
         )
 
 

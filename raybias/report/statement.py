@@ -37,6 +37,8 @@ _ASKED: Final = {
 }
 #: The rate of Local Law 144, shown alone where it is measured.
 _SELECTED: Final = "selection_rate"
+#: Most findings that are filed one by one.
+_FILED: Final = 20
 #: Rates of errors; the word of Local Law 144 is for rates of selection alone.
 _OF_ERRORS: Final = frozenset(("fpr", "fnr", "negative_fpr", "positive_fpr"))
 
@@ -62,7 +64,7 @@ def write_statement(
     predicted = [part for part in parts if part["kind"] == KIND]
     parts = [part for part in parts if part["kind"] != KIND]
     by_class = predicted if estimates["condition"].str.starts_with(CLASS).any() else []
-    of_predictions, of_probe = KIND in estimates["kind"], _is_of_probe(estimates)
+    of_predictions, of_probe = KIND in estimates["kind"], is_of_probe(estimates)
     tables = [*_group_tables(estimates, judged)]
     selected = [shown for score, shown in tables if score == _SELECTED]
     context = {
@@ -77,7 +79,7 @@ def write_statement(
         "unable": refusals(judged.gaps, "gap") if judged.gaps.height else [],
         "said": [*_answer(judged, by_class, parts)],
         "favourable": wording.declared() if of_predictions else "",
-        "rates": f"Rates and {'impact ' * (bool(selected) and wording.is_selection())}ratios",
+        "rates": f"Rates and {'impact ' * bool(selected and wording.is_favourable())}ratios",
         "note": _note(f"{100 * level:g}%", of_selection=bool(selected)),
         "of_table": of_predictions and not of_probe,
         "of_probe": bool(parts) or of_probe,
@@ -100,7 +102,7 @@ def _answer(
 ) -> Iterator[str]:
     """Yield what gaps show, by class too, and what answers of other kinds show."""
     if judged.gaps.height:
-        yield from findings(judged) or conclusion(judged)
+        yield from findings(judged, most=_FILED) or conclusion(judged)
     yield from (text for part in by_class for text in part["said"] if "by class" in text)
     yield from (text for part in parts for text in (*part["unable"], *part["said"]))
 
@@ -115,7 +117,7 @@ def _folded(
         yield from part["tables"]
 
 
-def _is_of_probe(estimates: pl.DataFrame) -> bool:
+def is_of_probe(estimates: pl.DataFrame) -> bool:
     """Return whether predictions are of sentences made for a test: of a probe, or of templates."""
     predicted = estimates.filter(kind=KIND)
     of_templates = pl.col("scope").is_in(["sentences", "wording"])
@@ -126,18 +128,20 @@ def _note(percent: str, *, of_selection: bool) -> str:
     """Explain the columns of the tables of rates."""
     said = (
         f"Brackets are {percent} intervals. A ratio divides a group's rate by that of the "
-        "reference group, of which it is 1. "
+        "reference group, of which it is 1; if none was named, by the highest of groups with 2% "
+        "of the rows or more. A gap is taken from a mean in which each group counts the same, so "
+        "that one group far above puts others below: a gap that is not significant and a ratio "
+        "that is far from 1 answer different questions. "
     )
     if of_selection:
-        declared = (
-            ""
-            if wording.is_selection()
-            else ", if people are selected by being predicted so, which was not declared"
-        )
-        said += (
-            f"Of rates of selection it is the impact ratio of 6 RCNY 5-300{declared}. No limit, "
-            "such as four fifths, is applied to it. "
-        )
+        said += {
+            True: "Of rates of selection it is the impact ratio of 6 RCNY 5-300. ",
+            False: "Being predicted so is not the favourable outcome here, so this is no impact "
+            "ratio of 6 RCNY 5-300, and below 1 is better for a group. ",
+            None: "Of rates of selection it is the impact ratio of 6 RCNY 5-300 if people are "
+            "selected by being predicted so, which was not declared. ",
+        }[wording.is_favourable()]
+        said += "No limit, such as four fifths, is applied to it. "
     return (
         f"{said}* marks groups of less than 2% of the rows, which 6 RCNY 5-301 lets an auditor "
         "leave out."
@@ -239,7 +243,7 @@ def _group_tables(estimates: pl.DataFrame, judged: Judged) -> Iterator[tuple[str
 def _ratio_name(rate: str) -> str:
     """Name the ratio of a rate: an impact ratio if being selected is declared to be favourable."""
     if rate == _SELECTED:
-        return "impact ratio" if wording.is_selection() else "ratio of rates"
+        return "impact ratio" if wording.is_favourable() else "ratio of rates"
     return "ratio of error rates" if rate in _OF_ERRORS else "ratio of rates"
 
 

@@ -157,9 +157,9 @@ def declared() -> str:
     return _rated.get().declared
 
 
-def is_selection() -> bool:
-    """Return whether the class that rates are about is declared to be favourable."""
-    return _rated.get().is_favourable is True
+def is_favourable() -> bool | None:
+    """Return whether being of the class that rates are about is good for a person, if declared."""
+    return _rated.get().is_favourable
 
 
 def heading(rate: str, gap: float) -> str:

@@ -118,7 +118,11 @@ def test_one_word_groups_and_few_events_are_told_of_files_too(
     probe((1, 2, 2), 1, 12, 3, 0.0).write_parquet(tmp_path / "p.parquet")
     assert exit_code("measure", tmp_path / "p.parquet", "--out", tmp_path / "out") == 0
     printed = capsys.readouterr().out
-    told = ("under `wording` is of that word", "read them as unknown", "other seeds are not known")
+    told = (
+        "under `wording` is of that word",
+        "confirm them with more before",
+        "other seeds are not known",
+    )
     page, statement = (
         (tmp_path / "out" / name).read_text() for name in ("report.html", "statement.html")
     )

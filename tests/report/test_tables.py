@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from raybias.report.estimates import gaps_table
 from raybias.report.files import write_tables
 from raybias.report.headline import verdict
 from raybias.report.judged import Judged
+from raybias.report.page import write_report
 from raybias.report.rendering import TextTable, markdown, write_frame
 from raybias.storage import Store
 from support.commands import exit_code
@@ -185,3 +187,37 @@ def test_a_table_wider_than_the_terminal_is_still_read() -> None:
     assert "…" not in narrow, "nothing is left out"
     markup = TextTable("", ("a", "b"), (("[red]x[/red]", "long " * 9),)).within(30)
     assert "[red]x[/red]" in markup
+
+
+def test_a_paper_study_is_judged_over_seeds_alone_on_every_surface(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = make_study(profile="paper")
+    store = write_out(tmp_path / "out", study, size=0.1)
+    found = write_report(store, study)
+    gaps = gap_rows(found).sort("group", "score")
+    own, widest = (gaps.filter(scope=scope) for scope in ("runs", "wording"))
+    # Of these gaps seeds alone show more than other words for the groups would.
+    assert own["significant"].sum() > widest["significant"].sum()
+    significant = {
+        (row["group"], row["score"]): row["significant"] for row in own.iter_rows(named=True)
+    }
+    assert exit_code("measure", tmp_path / "out", "--out", tmp_path / "files") == 0
+    printed = capsys.readouterr().out.splitlines()
+    shown = gaps_table(found, Judged.of(found, "runs"))
+    for cells in (dict(zip(shown.headers, row, strict=True)) for row in shown.rows):
+        place = cells["group"], cells["score"]
+        assert (cells["reading"] != "not significant") == significant[place]
+        line = next(each for each in printed if all(f" {name} " in each for name in place))
+        assert ("not significant" not in line) == significant[place]
+    figures = (tmp_path / "out/figures/answer.svg", *(tmp_path / "files/figures").glob("*.svg"))
+    filled = [
+        figure.read_text("utf-8").count('fill:currentColor"')
+        for figure in figures
+        if "quixlan" in figure.read_text("utf-8")
+    ]
+    assert filled
+    assert {*filled} == {own["significant"].sum()}
+    ends = json.loads(store.read_text("results.json"))["results"]
+    (accuracy,) = found.filter(score="accuracy", group="all", scope="runs").rows(named=True)
+    assert {task["acc_low,none"] for task in ends.values()} == {accuracy["low"]}

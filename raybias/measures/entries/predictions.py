@@ -100,7 +100,7 @@ def measure_predictions(files: Sequence[Source], asked: Asked) -> MeasuredPredic
         rated, sentence = asked.rated or RatedClass(), asked.sentence
     else:
         found, rated, sentence = _of_one_class(files, counts, asked, asked_for)
-    return predictions_read(found, files, counts, sentence=sentence, rated=rated)
+    return predictions_read(found, files, counts, sentence=sentence, rated=rated, rules=asked.rules)
 
 
 def _of_one_class(
