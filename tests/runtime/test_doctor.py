@@ -174,7 +174,10 @@ def test_nodes_whose_gpus_do_not_multiply_are_named(monkeypatch: pytest.MonkeyPa
 
 
 def test_ports_beyond_loopback_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for hosts, state in ((["127.0.0.1", "::1", "::ffff:127.0.0.1"], "ok"), (["127.0.0.1", "0.0.0.0", "::"], "warn")):
+    for hosts, state in (
+        (["127.0.0.1", "::1", "::ffff:127.0.0.1"], "ok"),
+        (["127.0.0.1", "0.0.0.0", "::"], "warn"),
+    ):
         listening = [(f"raylet {host}:{port}", host) for port, host in enumerate(hosts)]
         monkeypatch.setattr(doctor, "_listening", lambda listening=listening: iter(listening))
         token, ports = doctor._weaknesses()
