@@ -1,8 +1,8 @@
 """Define prompted classifiers: their prompts, sampling and work.
 
 The default templates are to the character those of "Template-Based Probes Are Imperfect Lenses for
-Counterfactual Bias Evaluation in LLMs" (arXiv 2404.03471). In them `{text}` is the sentence and `{choices}` the study's
-label words ("negative, neutral, or positive").
+Counterfactual Bias Evaluation in LLMs" (arXiv 2404.03471). In them `{text}` is the sentence and
+`{choices}` the study's label words ("negative, neutral, or positive").
 """
 
 from __future__ import annotations
