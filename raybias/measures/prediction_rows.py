@@ -62,8 +62,9 @@ def under(estimates: pl.DataFrame, scopes: Sequence[str], scope: str) -> pl.Data
 
 
 def no_wider(estimates: pl.DataFrame, scope: str) -> pl.DataFrame:
-    """Leave out what wider scopes than the one that decides show."""
-    return estimates.filter(WIDTHS.get(scope, max(WIDTHS.values())) >= WIDTH)
+    """Leave out the estimates under wider scopes than `scope`, the one that decides."""
+    width = WIDTHS.get(scope, max(WIDTHS.values()))
+    return estimates.filter(pl.lit(width) >= WIDTH)
 
 
 def of_gaps(found: GapAnalysis) -> Iterator[pl.DataFrame]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -11,6 +10,7 @@ from urllib.request import getproxies, proxy_bypass
 import openai
 
 from raybias.errors import ConfigError, RaybiasError, WorkFailed
+from raybias.network import is_loopback
 from raybias.providers.negotiation import SHOWN, read_refusal, status_of
 from raybias.redaction import without_secrets
 
@@ -69,7 +69,8 @@ def translate_error(error: Exception, spec: OpenAI) -> RaybiasError:
     where, proxy = f"{spec.name} at {spec.place}", find_proxy(spec.endpoint)
     if proxy:
         where = f"{where} through the proxy {proxy}"
-        cure = _DIRECT if _is_loopback(spec.endpoint) else f"{cure}, and the proxy"
+        host = urlsplit(spec.endpoint).hostname or ""
+        cure = _DIRECT if is_loopback(host) else f"{cure}, and the proxy"
     return kind(problem, where=where, cure=cure if kind is ConfigError else f"{cure}; {AGAIN}")
 
 
@@ -89,11 +90,3 @@ def find_proxy(url: str) -> str:
     if not name or proxy_bypass(parts.hostname or ""):
         return ""
     return f"{proxies[name]} ({name.upper()}_PROXY)"
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

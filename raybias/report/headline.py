@@ -118,7 +118,7 @@ def findings(judged: Judged, most: int = _MOST) -> list[str]:
     parts = ranked(judged)
     said = [_sentence(judged, part, _effect(part)) for part in parts[:most]]
     if len(parts) > most:
-        said.append(f"{len(parts) - most} more differences, which the table of gaps has.")
+        said.append(f"{len(parts) - most} more differences, which report.html lists.")
     if parts:
         said.append(
             "Significant means that chance alone seldom makes such a difference. It is not how "
@@ -168,11 +168,13 @@ def _compared(judged: Judged, row: Mapping[str, Any]) -> tuple[tuple[str, str], 
         return (whom, f"than {those} {wording.spaced(row['other'])}"), 2
     if alone := judged.reference_of(row):
         return (whom, f"than {those} {wording.spaced(alone)}"), 1
-    if OUTSIDE in row["condition"]:
-        others = wording.counted(judged.groups_in_mean(row), "other group")
-        return (whom, f"than the mean of {others}"), 1
-    inside, every = judged.groups_in_mean(row), judged.groups_of(row)
-    mean = "the groups' mean" if inside == every else f"the mean of {inside} of the {every} groups"
+    inside, every = judged.count_groups(row)
+    if row["condition"] == OUTSIDE:
+        mean = f"the mean of {wording.counted(inside, 'other group')}"
+    elif inside < every:
+        mean = f"the mean of {inside} of the {every} groups"
+    else:
+        mean = "the groups' mean"
     return (whom, f"than {mean}"), 1
 
 

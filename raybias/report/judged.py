@@ -10,7 +10,7 @@ from typing import Final
 import polars as pl
 
 from raybias import schema
-from raybias.measures.prediction_rows import WIDTH, WIDTHS, gap_rows, under
+from raybias.measures.prediction_rows import WIDTH, WIDTHS, gap_rows, no_wider, under
 from raybias.report import wording
 from raybias.report.sentences import once, own_readings, two_groups
 from raybias.stats.breakdown import WORD
@@ -73,7 +73,6 @@ class Judged:
         `few` tells whether a gap rests on few events. Wider scopes than the one that decides are
         left out. Of two groups (`two`) the first is kept, and `other` names the other.
         """
-        most = WIDTHS.get(self.scope, max(WIDTHS.values()))
         by = [name for name in (*FAMILY, "condition", "scope") if name in self.rows.columns]
         other = pl.col("group").max().over(by)
         few = self.few.with_columns(few=pl.lit(value=True))
@@ -81,9 +80,7 @@ class Judged:
             few, on=_SCOPED, how="left", nulls_equal=True, maintain_order="left"
         ).with_columns(pl.col("few").fill_null(value=False))
         sized = rows.with_columns(width=WIDTH, two=two_groups(rows), other=other)
-        found = once(sized).filter(
-            pl.col("survives").fill_null(value=False), pl.col("width") <= most
-        )
+        found = no_wider(once(sized), self.scope).filter(pl.col("survives").fill_null(value=False))
         return found.filter(pl.col("width") == pl.col("width").max().over(GAP))
 
     def wider(self, part: pl.DataFrame) -> pl.DataFrame:
@@ -116,19 +113,17 @@ class Judged:
 
     def reference_of(self, row: Mapping[str, object]) -> str | None:
         """Return the one group that a gap is taken from; None if that is a mean of several."""
-        place = {name: row[name] for name in ("probe", "attribute", "score")}
-        alone = self.rows.filter(reason=REFERENCE, **place)["group"]
+        alone = self._beside(row).filter(reason=REFERENCE)["group"]
         return str(alone[0]) if len(alone) else None
 
-    def groups_of(self, row: Mapping[str, object]) -> int:
-        """Count the groups that have a gap beside `row`."""
-        place = {name: row[name] for name in ("probe", "attribute", "score")}
-        return self.rows.filter(**place)["group"].n_unique()
+    def count_groups(self, row: Mapping[str, object]) -> tuple[int, int]:
+        """Count the groups in the mean that a gap is taken from, and all groups that have a gap."""
+        gaps = self._beside(row)
+        return gaps.filter(condition="")["group"].n_unique(), gaps["group"].n_unique()
 
-    def groups_in_mean(self, row: Mapping[str, object]) -> int:
-        """Count the groups whose mean a gap is taken from."""
-        place = {name: row[name] for name in ("probe", "attribute", "score")}
-        return self.rows.filter(condition="", **place)["group"].n_unique()
+    def _beside(self, row: Mapping[str, object]) -> pl.DataFrame:
+        """Select the gaps of the same probe, attribute and rate as `row`."""
+        return self.rows.filter(**{name: row[name] for name in ("probe", "attribute", "score")})
 
 
 def _few_events(estimates: pl.DataFrame) -> pl.DataFrame:

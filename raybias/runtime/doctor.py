@@ -22,11 +22,12 @@ from packaging.requirements import Requirement
 
 from raybias.engine.checkpoint import MIRROR, mirror
 from raybias.errors import PlanError, RaybiasError
+from raybias.network import is_loopback
 from raybias.planning.inventory import choose, size
 from raybias.redaction import redact
 from raybias.runtime import ray_internals
 from raybias.runtime.inventory import read_inventory, sick_gpus
-from raybias.runtime.ray_session import connected, is_loopback
+from raybias.runtime.ray_session import connected
 from raybias.storage import Store
 
 _SCRATCH_NEEDED: Final = 2 * 2**30

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import secrets
@@ -221,15 +220,3 @@ def _quiet() -> None:
     logging.getLogger("asyncio").addFilter(
         lambda record: "RunningReplica.get_queue_len" not in record.getMessage()
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether an address or name to listen on is reached from this machine alone."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost"
-    # A socket of both protocols has IPv4 addresses as ::ffff:127.0.0.1; before Python 3.13 such an
-    # address is no loopback address.
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback

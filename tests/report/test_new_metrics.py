@@ -99,7 +99,8 @@ def test_new_metrics_are_in_a_studys_tables_report_and_gaps(
 
     page = store.read_text("report.html")
     assert re.search(
-        r"are labelled unlike the template \d\S+ more often than the mean of 5 other group.*: harm",
+        r"are labelled unlike the template \d\S+ more often than "
+        r"the mean of 5 other groups.*: harm\.",
         page,
     )
     assert "labelled unlike the template (flip_rate)" in page

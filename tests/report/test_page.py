@@ -78,7 +78,7 @@ def test_the_answer_comes_first_with_direction_and_interval(written: Store) -> N
         r"the mean of 5 other groups \(\d\d\.\d to \d\d\.\d\)"
     )
     assert re.search(rf"The answer {sentence}\. ", answer)
-    assert re.search(r"more often than the mean of 5 other groups \(.{12}\): harm\.", answer)
+    assert re.search(rf"{sentence}: harm\.", answer)
     for said in ("Significant if only seeds are redrawn: 1 of 12 gaps;", "a planted bias: passed",
                  "1 run diverged (seed 1004)", "the lower seed decided"):  # fmt: skip
         assert said in answer

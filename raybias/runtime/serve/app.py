@@ -43,6 +43,7 @@ from scipy.special import softmax
 from raybias.config import Backbone, Study
 from raybias.errors import ConfigError, OutputError, PlanError, WorkFailed
 from raybias.methods.base import Method, check_models, methods_of
+from raybias.network import is_loopback
 from raybias.planning.inventory import with_autoscaled_nodes
 from raybias.planning.plan import serving_plan
 from raybias.planning.stage_plans import Stage
@@ -51,7 +52,7 @@ from raybias.runtime.inventory import read_inventory
 from raybias.runtime.predict.replica import deployed, deployment, model_id, wait_for_replica
 from raybias.runtime.progress import Meter
 from raybias.runtime.ray_internals import app_name, asks_for_token, delete_left
-from raybias.runtime.ray_session import connected, is_loopback, root_error
+from raybias.runtime.ray_session import connected, root_error
 from raybias.runtime.serve.http import RETRY_AFTER_S, Limits, Overloaded, token_digest, web
 from raybias.storage import Store
 from raybias.study_record import read_record, read_runs
