@@ -163,16 +163,18 @@ LIKELIHOOD: Final = "+likelihood"
 
 #: One row per tuned seed. `stage` is "sweep" or "final"; `stop_reason` is "early_stop", "diverged",
 #: "max_steps" or "cut" (given up by the sweep); `adapter_rank` and `target` are those of LoRA's
-#: factors; `rank` is the place by validation accuracy among the finished final runs (1 is best),
-#: `tied` says that the lower seed decided it. `eval_losses` and `eval_accuracies` begin with step
-#: 0, before tuning. What belongs to tuning is null in a prompted run, and `steps` 0.
+#: factors, `prompt_length` is a soft prompt's; `tuned_parameters` counts the weights of the run's
+#: adapter or model. `rank` is the place by validation accuracy among the finished final runs (1 is
+#: best), `tied` says that the lower seed decided it. `eval_losses` and `eval_accuracies` begin with
+#: step 0, before tuning. What belongs to tuning is null in a prompted run, and `steps` 0.
 RUNS: Final = _table(
     """
     run_id model method dataset seed:int64 learning_rate:float weight_decay:float
-    stop_window:int32 adapter_rank:int32 target stage steps:int64 weights_step:int64 stop_reason
+    stop_window:int32 adapter_rank:int32 target prompt_length:int32 stage steps:int64
+    weights_step:int64 stop_reason
     validation_loss:float validation_accuracy:float untuned_accuracy:float test_accuracy:float
     selected:bool rank:int32 tied:bool eval_losses:floats eval_accuracies:floats tokens:int64
-    seconds:float verbalizer_ids:int32s prompt_token_id:int32 adapter
+    tuned_parameters:int64 seconds:float verbalizer_ids:int32s prompt_token_id:int32 adapter
     """
 )
 

@@ -158,6 +158,9 @@ class MethodFields(Section):
     """Names the method in tables and run ids; its kind by default."""
     backbones: tuple[str, ...] = ()
     """Names of the backbones it is used on; all by default."""
+    training: tuple[str, ...] = ()
+    """Names of the training sets that it is tuned on, or takes demonstrations from, each
+    separately; all by default."""
 
     trains: ClassVar[bool] = False
     """Whether its runs are tuned on a training set before they read a probe."""
@@ -173,6 +176,11 @@ class MethodFields(Section):
             kind = cls.model_fields["kind"].default
             data = {"kind": kind, **data, "name": data.get("name") or kind}
         return data
+
+    @property
+    def uses_training_set(self) -> bool:
+        """Whether a training set changes what it does, also if it works without one."""
+        return self.needs_training_set
 
     def needs(self, offered: frozenset[Ability]) -> Mapping[Ability, str]:
         """List what a backbone must be able to do, each with the options that need it less.

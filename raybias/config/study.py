@@ -246,6 +246,29 @@ class Study(Section):
                 )
             if not self.training and method.needs_training_set:
                 raise ValueError(f"method {method.name!r} needs a training set; give `training`")
+            if method.training and not method.uses_training_set:
+                raise ValueError(
+                    f"method {method.name!r} takes nothing from a training set; take its `training`"
+                    " out"
+                )
+            sets = [each.name for each in self.training]
+            if unknown := [name for name in method.training if name not in sets]:
+                raise ValueError(
+                    f"method {method.name!r} names the training set {unknown[0]!r}; there are"
+                    f" {', '.join(sets)}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _training_sets_are_used(self) -> Self:
+        """Refuse a training set that methods with a `training` of their own all leave out."""
+        takers = [method for method in self.methods if method.uses_training_set]
+        used = {each.name for method in takers for each in self.training_of(method)}
+        if takers and (idle := [each.name for each in self.training if each.name not in used]):
+            raise ValueError(
+                f"no method takes the training set {idle[0]!r}; name it in the `training` of one,"
+                " or take it out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -286,7 +309,8 @@ class Study(Section):
                 who = f"{method.name!r} on {backbone.name!r}"
                 _claim(replicas, f"{backbone.name}-{method.name}", who)
                 needed = method.needs_training_set
-                for name in [each.name for each in self.training] if needed else ["none"]:
+                sets = [each.name for each in self.training_of(method)]
+                for name in sets if needed else ["none"]:
                     run = f"{who} with {name!r}" if needed else who
                     _claim(runs, f"{backbone.name}.{name}.{method.name}", run)
         for name, run in runs.items():
@@ -298,6 +322,11 @@ class Study(Section):
     def methods_of(self, backbone: Backbone) -> list[MethodFields]:
         """Return the methods that are used on a backbone."""
         return [m for m in self.methods if not m.backbones or backbone.name in m.backbones]
+
+    def training_of(self, method: MethodFields) -> tuple[TrainingSet, ...]:
+        """Return the training sets that a method names, or all."""
+        chosen = method.training or [each.name for each in self.training]
+        return tuple(each for each in self.training if each.name in chosen)
 
     @property
     def labels(self) -> tuple[str, ...]:

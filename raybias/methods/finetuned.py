@@ -70,9 +70,15 @@ class SoftPrompt(PromptOptions, Tuned):
 
     small_state: ClassVar[bool] = True
 
+    @model_validator(mode="after")
+    def _swept_once(self) -> Self:
+        if len({*self.prompt_lengths}) < len(self.prompt_lengths):
+            raise ValueError("prompt_lengths repeat; list each once")
+        return self
+
     @property
     def context_vectors(self) -> int:
-        return self.prompt_length
+        return self.longest_prompt
 
     @property
     def ends_with_eos(self) -> bool:
@@ -95,7 +101,8 @@ class SoftPrompt(PromptOptions, Tuned):
         return SoftPromptTrainer(backbone, verbalizer_ids(backbone.tokenizer, context.words), self)
 
     def held(self, shape: ModelShape, *, tokens: int, pack: int) -> tuple[MemoryTerm, ...]:
-        length, item = self.prompt_length, of_bytes(shape.item)
+        length = self.longest_prompt
+        item = of_bytes(shape.item)
         return (
             term("keys and values of the prompts", pack, (length, "{} vectors"),
                  (shape.layers, "{} layers"), 2, shape.keys, item),

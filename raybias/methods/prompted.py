@@ -205,6 +205,10 @@ class Prompted(AskingMethod):
             for seed in self.run_seeds
         ]
 
+    @property
+    def uses_training_set(self) -> bool:
+        return self.needs_training_set or self.read == "calibrated"
+
     def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:
         found = super().needs(offered)
         if self.read != "answer":

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from raybias.config import MethodFields
 from raybias.config.section import Amount, Count, Rate, by_profile
-from raybias.engine.adapters.options import EarlyStop, Recipe, SweepCut
+from raybias.engine.adapters.options import AdapterSize, EarlyStop, Recipe, SweepCut
 from raybias.engine.encoder import TextEncoder
 from raybias.engine.memory import MemoryTerm
 from raybias.errors import DataError, WorkFailed
@@ -108,9 +108,9 @@ class Tuned(Method):
         return self
 
     @property
-    def adapter_sizes(self) -> list[tuple[int | None, str | None]]:
-        """Ranks and target layers that its runs may have; None where it has none."""
-        return [(None, None)]
+    def adapter_sizes(self) -> list[AdapterSize]:
+        """The sizes that the adapters of its runs may have."""
+        return [AdapterSize()]
 
     @property
     def n_runs(self) -> int:
@@ -297,9 +297,11 @@ class HyperParameters:
     stop_window: int
     adapter_rank: int | None = None
     target: str | None = None
+    prompt_length: int | None = None
 
     def __str__(self) -> str:
         size = f", rank {self.adapter_rank}, target {self.target}" if self.target else ""
+        size += f", prompt length {self.prompt_length}" if self.prompt_length else ""
         return (
             f"learning rate {self.learning_rate:g}, weight decay {self.weight_decay:g},"
             f" stop window {self.stop_window}{size}"

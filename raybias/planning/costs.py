@@ -20,6 +20,7 @@ from raybias.engine.memory import MemoryTerm, product, total
 from raybias.engine.model_shape import ModelShape
 from raybias.planning.bounds import Forecast, scale_table
 from raybias.planning.inventory import size
+from raybias.planning.prepared import styles_of
 from raybias.planning.stage_plans import (
     LATENCY_S,
     AskPlan,
@@ -270,26 +271,11 @@ def _described(plan: TunePlan | ScorePlan, study: Study) -> list[str]:
             f" {_count(plan.shards, 'chunk')}, {plan.layout.tokens} tokens at a time",
         ]
     if isinstance(plan, TunePlan):
-        runs = f"{plan.work.final} runs"
-        if plan.work.sweep:
-            cut = ", of which {1} go on at step {0:,}".format(*plan.work.cut or (0, 0))
-            runs = (
-                f"{plan.work.sweep} runs of the sweep{cut if plan.work.cut else ''}, then {runs} of"
-                " what it chooses"
-            )
-        packs = _count(max(plan.packs.values()), "pack")
-        together = (
-            f"{plan.workers} workers share one pack of {plan.pack} seeds"
-            if plan.sharded
-            else f"{packs} of up to {_count(plan.pack, 'seed')},"
-            f" {_count(plan.workers, 'worker')} at once"
-        )
-        return [
-            f"tune {plan.backbone} on {plan.training} ({plan.method})",
-            f"  {runs}; {together}; each worker {each}",
-            f"  {plan.reason}",
-        ]
-    probes = ", ".join(f"{name} {rows:,} items" for name, rows in plan.items.items())
+        return _described_tuning(plan, each)
+    styles = _counted_styles(study)
+    probes = ", ".join(
+        f"{name} {rows:,} items{styles.get(name, '')}" for name, rows in plan.items.items()
+    )
     if isinstance(plan, AskPlan):
         return [f"ask {plan.backbone} ({plan.method}): {probes}", f"  {plan.reason}"]
     replicas = f"{_count(plan.replicas_min, 'replica')} to start with, up to {plan.replicas_max}"
@@ -302,6 +288,35 @@ def _described(plan: TunePlan | ScorePlan, study: Study) -> list[str]:
         f"  {plan.reason}",
         f"  {_count(plan.shards, 'shard')} of {plan.rows_per_shard} rows or fewer",
     ]
+
+
+def _described_tuning(plan: TunePlan, each: str) -> list[str]:
+    """Say how many runs are tuned in which packs; `each` is what one worker takes."""
+    runs = f"{plan.work.final} runs"
+    if plan.work.sweep:
+        cut = ", of which {1} go on at step {0:,}".format(*plan.work.cut or (0, 0))
+        runs = (
+            f"{plan.work.sweep} runs of the sweep{cut if plan.work.cut else ''}, then {runs} of"
+            " what it chooses"
+        )
+    packs = _count(max(plan.packs.values()), "pack")
+    together = (
+        f"{plan.workers} workers share one pack of {plan.pack} seeds"
+        if plan.sharded
+        else f"{packs} of up to {_count(plan.pack, 'seed')},"
+        f" {_count(plan.workers, 'worker')} at once"
+    )
+    return [
+        f"tune {plan.backbone} on {plan.training} ({plan.method})",
+        f"  {runs}; {together}; each worker {each}",
+        f"  {plan.reason}",
+    ]
+
+
+def _counted_styles(study: Study) -> dict[str, str]:
+    """Say in how many styles the pairs of each probe come, for those with more than one."""
+    counts = {each.name: len(styles_of(study, each)) for each in study.pairs}
+    return {name: f" in {count} styles" for name, count in counts.items() if count > 1}
 
 
 def _memory(terms: Sequence[MemoryTerm], of: str) -> list[str]:

@@ -101,7 +101,7 @@ def plan(
             machine=machine,
         )
         try:
-            sets = study.training if method.trains else ()
+            sets = study.training_of(method) if method.trains else ()
             tuned = [planner.tunings(each.name) for each in sets]
             scoring.append(planner.scoring(prepared.rows_per_shard(backbone, method)))
             tuning += tuned

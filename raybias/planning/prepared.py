@@ -131,7 +131,9 @@ class PreparedStudy:
             labels=self.study.labels,
             words=self.study.label_words,
             items={name: chosen[name] for name in read_by(self.study, method)},
-            sentences=self.data.sentences,
+            sentences={
+                each.name: self.data.sentences[each.name] for each in self.study.training_of(method)
+            },
         )
 
     def check(self) -> None:
@@ -168,11 +170,17 @@ class PreparedStudy:
         return self.study.resources.rows_per_shard or kept.get(method.name)
 
 
+def styles_of(study: Study, probe: PairProbe) -> list[str]:
+    """Return those of the study's styles that a probe's pairs can be put into, in order."""
+    possible = pair_probes[probe.source].styles
+    return [name for name in study.styles.names if name in possible]
+
+
 def in_style(
     study: Study, style: str, items: Mapping[str, pl.DataFrame]
 ) -> dict[str, pl.DataFrame]:
     """Return, by probe, the items in a style; only of the probes that have it."""
-    names = [p.name for p in study.pairs if style in pair_probes[p.source].styles]
+    names = [probe.name for probe in study.pairs if style in styles_of(study, probe)]
     return {name: items[name].filter(pl.col("style") == style) for name in names}
 
 
@@ -209,7 +217,7 @@ def read_items(study: Study) -> dict[str, pl.DataFrame]:
         kind = pair_probes[probe.source].kind
         if study.limit is not None:
             pairs = sample_pairs(pairs, study.limit, kind=kind, source=probe.source)
-        styles = [name for name in study.styles.names if name in pair_probes[probe.source].styles]
+        styles = styles_of(study, probe)
         found[probe.name] = in_styles(
             probe.source,
             pairs,

@@ -107,7 +107,8 @@ def tasks_of(plan: Plan, *, early: bool = True) -> list[Task]:
     for backbone in plan.study.backbones:
         own = [key for key in [f"fetch/{backbone.name}"] if key in fetched]
         for method in plan.methods(backbone):
-            for training in plan.study.training if method.trains else (None,):
+            sets = plan.study.training_of(method)
+            for training in sets if method.trains else (None,):
                 if training is not None:
                     tuned = plan.tune(backbone.name, training.name, method.name)
                     packs = list(tuning_tasks(plan, tuned, tuple(own), early=early))
@@ -117,7 +118,7 @@ def tasks_of(plan: Plan, *, early: bool = True) -> list[Task]:
                     beside = plan.prepared.works[backbone.name, method.name].beside
                     models = [key for each in beside if (key := _fetching(each.spec)) in fetched]
                     after = [*own, *models, *(styles if method.reads == "pairs" else ())]
-                name, parts = (training.name, len(plan.study.training)) if training else ("", 1)
+                name, parts = (training.name, len(sets)) if training else ("", 1)
                 stage = plan.score(backbone.name, method.name)
                 tasks.append(replace(_reading(stage, name, parts), after=tuple(after)))
     return tasks

@@ -65,7 +65,7 @@ def measured_on(
     yield _backbones(store, study, runs, record)
     yield _endpoints(store, study)
     if tables:
-        yield _training(study, runs)
+        yield _training(study, runs, record.parameters)
         yield _prompting(store, study, runs)
         yield _unread(tables["answers"])
     if "unanswered" in tables:
@@ -143,7 +143,7 @@ def _endpoints(store: Store, study: Study) -> TextTable:
     return TextTable.of("Endpoints", rows)
 
 
-def _training(study: Study, runs: pl.DataFrame) -> TextTable:
+def _training(study: Study, runs: pl.DataFrame, parameters: Mapping[str, int]) -> TextTable:
     selections = {method.name: method.selection for method in study.methods}
     untrained = [method.name for method in study.methods if not method.trains]
     of_sets = {section.name: section.source for section in study.training}
@@ -161,6 +161,7 @@ def _training(study: Study, runs: pl.DataFrame) -> TextTable:
             **{wording.spaced(name): wording.listed(
                 [f"{value:g}" for value in part[name].drop_nulls().unique().sort()]
             ) for name in _SETTINGS},
+            "tuned parameters": _tuned_parameters(part, parameters.get(model)),
             "seeds run": str(part.height),
             "kept": f"{kept.height} (seeds {', '.join(map(str, kept['seed'].sort()))})",
             "kept by": f"{selection} accuracy" if selection else "",
@@ -170,6 +171,15 @@ def _training(study: Study, runs: pl.DataFrame) -> TextTable:
             "test accuracy of the kept": _spread(kept["test_accuracy"]),
         })  # fmt: skip
     return TextTable.of("Tuning", rows)
+
+
+def _tuned_parameters(runs: pl.DataFrame, of_model: int | None) -> str:
+    """Write how many parameters a run tunes, with their share of the model's if it is known."""
+    counts = runs["tuned_parameters"].drop_nulls().unique().sort()
+    if not of_model:
+        return wording.listed([f"{count:,}" for count in counts])
+    shares = [f"{count:,} ({count / of_model:.2g} of the model's)" for count in counts]
+    return wording.listed(shares)
 
 
 def _spread(values: pl.Series) -> str:

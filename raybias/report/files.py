@@ -220,9 +220,10 @@ def counts_of_class(counts: Counts, positive: int | None) -> Counts:
 _PARQUET_ONLY: Final = ("cells", "by_template")
 _RUN_TABLE: Final = (
     "model", "method", "dataset", "seed", "learning_rate", "weight_decay", "stop_window",
-    "adapter_rank", "target", "stage",
+    "adapter_rank", "target", "prompt_length", "stage",
     "steps", "weights_step", "stop_reason", "validation_loss", "untuned_accuracy",
-    "validation_accuracy", "test_accuracy", "rank", "selected", "tied", "tokens", "seconds",
+    "validation_accuracy", "test_accuracy", "rank", "selected", "tied", "tokens",
+    "tuned_parameters", "seconds",
     "run_id", "adapter",
 )  # fmt: skip
 

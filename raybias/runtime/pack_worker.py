@@ -276,6 +276,7 @@ class PackWorker:
             "eval_losses": [_number(loss) for loss in result.losses],
             "eval_accuracies": [_number(accuracy) for accuracy in result.accuracies],
             "tokens": result.tokens,
+            "tuned_parameters": sum(weight.numel() for weight in result.weights.values()),
             "seconds": result.seconds,
             "verbalizer_ids": list(trainer.label_ids),
             "prompt_token_id": trainer.prompt_token_id,

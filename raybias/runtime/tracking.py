@@ -22,7 +22,7 @@ from raybias.study_record import read_record
 #: The columns of `schema.RUNS` that were decided before a run.
 _PARAMETERS: Final = (
     "model", "method", "dataset", "seed", "learning_rate", "weight_decay", "stop_window",
-    "adapter_rank", "target", "stage",
+    "adapter_rank", "target", "prompt_length", "stage",
 )  # fmt: skip
 #: And those that it ended with.
 _RESULTS: Final = (

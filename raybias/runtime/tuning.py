@@ -52,9 +52,10 @@ def trials_of(
         name = f"{backbone.name}.{training.name}.{method.name}.lr{rate}"
         name += f".wd{decay}" if method.weight_decays else ""
         name += f".t{choice.stop_window}" if method.stop_windows else ""
-        ranks, targets = ({*each} for each in zip(*method.adapter_sizes, strict=True))
+        ranks, targets, lengths = ({*each} for each in zip(*method.adapter_sizes, strict=True))
         name += f".r{choice.adapter_rank}" if len(ranks) > 1 else ""
         name += f".{choice.target}" if len(targets) > 1 else ""
+        name += f".p{choice.prompt_length}" if len(lengths) > 1 else ""
         found += [Trial(f"{name}.s{seed}", seed, stage="final", **vars(choice)) for seed in seeds]
     return tuple(found)
 
@@ -205,7 +206,7 @@ class TuningJob:
         varied = {
             *("seeds", "learning_rates", "weight_decays", "stop_windows", "sweep_seeds"),
             *("sweep_cut", "ranks", "targets"),
-            *("keep", "select", "allow_failed", "name"),
+            *("keep", "select", "allow_failed", "name", "training"),
         }
         # Sorted keys: where an option is declared decides nothing.
         options = [

@@ -56,8 +56,8 @@ class RunsTable:
         self._rows: dict[_Part, list[Mapping[str, Any]]] = {}
         for each in study.backbones:
             self._rows[each.name, "", ""] = []
-            for training in study.training:
-                for method in tuned_methods(study.methods_of(each)):
+            for method in tuned_methods(study.methods_of(each)):
+                for training in study.training_of(method):
                     self._rows[each.name, training.name, method.name] = []
         self._lock = Lock()
         for row in read_runs(store).iter_rows(named=True):
@@ -112,8 +112,8 @@ class StudyRun:
                 plan.tune(backbone.name, training.name, method.name), store, reporter, workers,
             )
             for backbone in self.study.backbones
-            for training in self.study.training
             for method in tuned_methods(plan.methods(backbone))
+            for training in self.study.training_of(method)
         }  # fmt: skip
         self._styled: dict[str, Mapping[str, pl.DataFrame]] = {}
         self._listed: dict[str, ShardFiles] = {}

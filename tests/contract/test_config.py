@@ -329,7 +329,7 @@ def test_runs_and_replicas_of_different_parts_have_different_names() -> None:
 def test_rates_that_differ_in_the_tenth_digit_are_different_runs() -> None:
     rates = (0.02, 0.0200000001, 1e-5, 1.0)
     method = SoftPrompt(learning_rates=rates)
-    choices = [HyperParameters(rate, 0.01, 5) for rate in rates]
+    choices = [HyperParameters(rate, 0.01, 5, prompt_length=8) for rate in rates]
     training, backbone = TrainingSet(source="sst5"), Backbone(id="opt")
     trials = trials_of(backbone, training, method, seeds=[1], choices=choices)
     names = [trial.run_id.removeprefix("opt.sst5.soft_prompt.") for trial in trials]

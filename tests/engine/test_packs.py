@@ -37,6 +37,7 @@ SHORT: dict[str, Any] = {
 }  # fmt: skip
 METHODS: dict[str, Tuned] = {
     "soft_prompt": SoftPrompt(prompt_length=5, **SHORT),
+    "lengths": SoftPrompt(prompt_lengths=(5, 2, 7), **SHORT),
     "lora": Lora(rank=4, **SHORT),
     "sizes": Lora(ranks=(1, 4, 3), targets=("all_linear", "peft_default"), **SHORT),
     "label_tokens": Lora(rank=4, head="label_tokens", **SHORT),
@@ -45,6 +46,7 @@ METHODS: dict[str, Tuned] = {
 FULL = Full(**SHORT, dropout_after_first_eval=True)
 FEW = [("soft_prompt", "opt"), ("lora", "llama"), ("lora", "bert_pooled"), ("label_tokens", "gpt2")]
 SIZES = [("sizes", kind) for kind in ("llama", "bert", "opt", "gpt2")]
+LENGTHS = [("lengths", kind) for kind in ("opt", "mixtral", "bloom")]
 #: Experts that see other rows, rows that share no sequence, and a package's method.
 MORE = [("soft_prompt", "mixtral"), ("soft_prompt", "bloom"), ("ia3", "llama")]
 
@@ -84,7 +86,11 @@ PLACES = st.lists(st.integers(0, 2), min_size=len(RUNS), max_size=len(RUNS))
     [
         *FEW,
         SIZES[0],
-        *(pytest.param(*each, marks=pytest.mark.long) for each in (*SIZES[1:], *MORE)),
+        LENGTHS[0],
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in (*SIZES[1:], *LENGTHS[1:], *MORE)
+        ),
     ],
 )
 @settings(max_examples=3)

@@ -25,7 +25,7 @@ def row(
     seed: int, accuracy: float, *, rate: float = 1e-3, stop: str = "early_stop"
 ) -> dict[str, Any]:
     fixed = {"model": "m", "dataset": "d", "weight_decay": 0.01, "stop_window": 5,
-             "adapter_rank": None, "target": None}  # fmt: skip
+             "adapter_rank": None, "target": None, "prompt_length": 8}  # fmt: skip
     varied = {"learning_rate": rate, "stop_reason": stop, "validation_accuracy": accuracy}
     return {**fixed, **varied, "seed": seed}
 
@@ -60,7 +60,9 @@ def test_sweep_takes_the_best_mean_and_the_first_listed_of_equals() -> None:
     finished = ((1, 0.5, 1e-2), (2, 0.7, 1e-2), (1, 0.6, 1e-3), (2, 0.6, 1e-3), (1, 0.9, 1e-4))
     rows = [row(seed, accuracy, rate=rate) for seed, accuracy, rate in finished]
     rows.append(row(2, 0.0, rate=1e-4, stop="diverged"))
-    slow, middle, fast = (HyperParameters(rate, 0.01, 5) for rate in (1e-4, 1e-3, 1e-2))
+    slow, middle, fast = (
+        HyperParameters(rate, 0.01, 5, prompt_length=8) for rate in (1e-4, 1e-3, 1e-2)
+    )
     assert ranked_hyper_parameters(rows[:4], (middle, fast)) == [middle, fast]
     assert ranked_hyper_parameters(rows[:4], (fast, middle)) == [fast, middle]
     assert ranked_hyper_parameters(rows, (fast, middle, slow)) == [slow, fast, middle]
@@ -87,9 +89,16 @@ def test_a_sweep_is_cut_by_what_its_runs_had_then_also_when_some_have_ended() ->
 def test_a_sweep_takes_every_combination() -> None:
     swept = method((1,), keep=1, learning_rates=(1e-3, 1e-4), stop_windows=(5, 7))
     assert hyper_parameter_grid(swept) == [
-        HyperParameters(rate, 0.01, window) for rate in (1e-3, 1e-4) for window in (5, 7)
+        HyperParameters(rate, 0.01, window, prompt_length=8)
+        for rate in (1e-3, 1e-4)
+        for window in (5, 7)
     ]
-    assert hyper_parameter_grid(method((1,), keep=1)) == [HyperParameters(3e-3, 0.01, 5)]
+    long = method((1,), keep=1, prompt_lengths=(8, 16))
+    assert hyper_parameter_grid(long) == [
+        HyperParameters(3e-3, 0.01, 5, prompt_length=length) for length in (8, 16)
+    ]
+    with pytest.raises(ValidationError, match="prompt_lengths repeat; list each once"):
+        SoftPrompt(prompt_lengths=(8, 8))
     sized = Lora(seeds=(1,), keep=1, ranks=(2, 8), targets=("all_linear", ("q_proj", "v_proj")))
     assert [(each.adapter_rank, each.target) for each in hyper_parameter_grid(sized)] == [
         (rank, target) for rank in (2, 8) for target in ("all_linear", "q_proj-v_proj")

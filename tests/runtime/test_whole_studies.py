@@ -13,9 +13,14 @@ import pytest
 import yaml
 from peft import PeftModel
 from safetensors.numpy import load_file
-from transformers import AutoModelForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+)
 
 import raybias
+from raybias.config import parse_study
 from raybias.errors import BadInput, ConfigError, ModelError
 from support import question_data, studies
 from support.studies import NO_RAY, STYLES, run
@@ -60,6 +65,57 @@ def test_every_method_leaves_its_runs_and_answers_and_what_is_tuned_opens_elsewh
     base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "tiny", num_labels=3)
     assert PeftModel.from_pretrained(base, folders["lora"])
     assert AutoModelForSequenceClassification.from_pretrained(folders["full"]).num_labels == 3
+
+
+def test_a_method_takes_the_training_sets_that_it_names(tmp_path: Path) -> None:
+    study = studies.save(tmp_path, "soft_prompt", "few_shot")
+    content = yaml.safe_load(study.read_text())
+    (first,) = content["training"]
+    content["training"] = [{**first, "name": name} for name in ("one", "two")]
+    asked, tuned = content["methods"]
+    content["methods"] = [{**tuned, "training": "two"}, asked]
+    study.write_text(yaml.safe_dump(content))
+    run(study, tmp_path / "out", *NO_RAY)
+    runs = pl.read_parquet(tmp_path / "out/runs.parquet").select("method", "dataset")
+    assert set(runs.iter_rows()) == {
+        ("soft_prompt", "two"), ("few_shot", "one"), ("few_shot", "two"),
+    }  # fmt: skip
+    read = pl.read_parquet(tmp_path / "out/predictions/**/*.parquet").select("method", "dataset")
+    assert set(read.iter_rows()) == set(runs.iter_rows())
+    for sets, line in {
+        "three": r"method 'soft_prompt' names the training set 'three'; there are one, two",
+        "one": r"no method takes the training set 'two'; name it in the `training` of one",
+    }.items():
+        content["methods"] = [{**each, "training": sets} for each in (tuned, asked)]
+        with pytest.raises(ConfigError, match=line):
+            parse_study(content, folder=tmp_path)
+    content["methods"] = [tuned, {"kind": "zero_shot", "training": "one"}]
+    with pytest.raises(ConfigError, match=r"method 'zero_shot' takes nothing from a training set"):
+        parse_study(content, folder=tmp_path)
+
+
+def test_a_sweep_over_prompt_lengths_is_one_pack_and_what_it_chose_is_read(
+    tmp_path: Path,
+) -> None:
+    study = studies.save(tmp_path, "soft_prompt")
+    content = yaml.safe_load(study.read_text())
+    content["methods"][0] |= {"prompt_lengths": [2, 6], "seeds": [1, 2], "keep": 2}
+    study.write_text(yaml.safe_dump(content))
+    run(study, tmp_path / "out", *NO_RAY)
+    runs = pl.read_parquet(tmp_path / "out/runs.parquet")
+    assert set(runs["prompt_length"]) == {2, 6}
+    width = AutoConfig.from_pretrained(tmp_path / "tiny").hidden_size
+    assert runs["tuned_parameters"].to_list() == [n * width for n in runs["prompt_length"]]
+    kept = runs.filter("selected")
+    (length,) = set(kept["prompt_length"])
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "tiny")
+    opened = PeftModel.from_pretrained(base, tmp_path / "out" / kept["adapter"][0])
+    assert opened.peft_config["default"].num_virtual_tokens == length
+    read = pl.read_parquet(tmp_path / "out/predictions/**/*.parquet")
+    assert set(read["run_id"]) == set(kept["run_id"])
+    share = length * width / base.num_parameters()
+    page = (tmp_path / "out/report.html").read_text()
+    assert f"{length * width:,} ({share:.2g} of the model" in page
 
 
 def test_a_sweep_over_ranks_and_targets_is_one_pack_and_what_it_chose_is_read(

@@ -101,7 +101,7 @@ def _runs(model: str, study: Study) -> pl.DataFrame:
                 "run_id": f"{model}.{dataset}.soft_prompt.lr0.001.s{seed}",
                 "model": model, "method": "soft_prompt", "dataset": dataset, "seed": seed,
                 "learning_rate": 1e-3, "weight_decay": 1e-2, "stop_window": 5,
-                "adapter_rank": None, "target": None,
+                "adapter_rank": None, "target": None, "prompt_length": None,
                 "stage": "final", "steps": 125 * n, "weights_step": 125 * n,
                 "stop_reason": "diverged" if broken else "early_stop",
                 "validation_loss": None if broken else losses[-1],
@@ -228,8 +228,8 @@ def _marked_run(model: str, method: str, seed: int, place: int | None) -> dict[s
     losses = list(1 + random.random(5000))
     return {
         **name, "dataset": "planted", "learning_rate": 1e-5, "weight_decay": 1e-5,
-        "stop_window": 7, "adapter_rank": None, "target": None, "stage": "final",
-        "steps": 25_000, "weights_step": 25_000,
+        "stop_window": 7, "adapter_rank": None, "target": None, "prompt_length": None,
+        "stage": "final", "steps": 25_000, "weights_step": 25_000,
         "stop_reason": "max_steps", "validation_loss": losses[-1], "validation_accuracy": 0.7,
         "untuned_accuracy": losses[0], "test_accuracy": 0.71, "selected": place < 5,
         "rank": place + 1, "tied": False,

@@ -26,8 +26,8 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.adapter_folder import ADAPTER_WEIGHTS, PROMPT, RAYBIAS
-from raybias.engine.adapters.options import ClassifierOptions, PromptOptions
+from raybias.engine.adapter_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, PROMPT, RAYBIAS
+from raybias.engine.adapters.options import AdapterSize, ClassifierOptions, PromptOptions
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.causal_logits import LabelLogits, make_causal_logits
 from raybias.engine.checkpoint import dtype_of
@@ -126,7 +126,7 @@ class AdapterTrainer(ABC):
     max_packed: runs that can share a step; None for any number.
     label_ids: the label words' tokens, if any.
     label_count: how many labels there are.
-    prompt_length, prompt_token_id: vectors before each row, and the token that they start from.
+    prompt_token_id: the token that soft prompts start from; None without soft prompts.
     encoder, device: tokenizer and device of the backbone.
     batcher: cuts the rows of all runs into forward passes.
     """
@@ -134,7 +134,6 @@ class AdapterTrainer(ABC):
     max_packed: ClassVar[int | None] = None
     label_ids: tuple[int, ...] = ()
     label_count: int
-    prompt_length: int = 0
     prompt_token_id: int | None = None
     encoder: TextEncoder
     device: torch.device
@@ -144,9 +143,13 @@ class AdapterTrainer(ABC):
     def init_weights(self, seed: int) -> dict[str, Tensor]:
         """Return a run's initial weights, keyed by its seed."""
 
-    def sized_weights(self, seed: int, rank: int | None, target: str | None) -> dict[str, Tensor]:
-        """Return a run's initial weights; LoRA's have this rank, on these target layers."""
+    def sized_weights(self, seed: int, size: AdapterSize) -> dict[str, Tensor]:
+        """Return a run's initial weights, of this size if a sweep varies it."""
         return self.init_weights(seed)
+
+    def count_prompt_vectors(self, weights: Weights) -> int:
+        """Return the number of vectors before each row of a run; alike in all runs of a pass."""
+        return 0
 
     @abstractmethod
     def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
@@ -197,7 +200,8 @@ class AdapterTrainer(ABC):
             for s, each in enumerate(batches)
             for sequence in self.prepare(each.rows, dropout=each.dropout)
         ]
-        passes = self.batcher.each_adapter(work, placed, prompt_length=self.prompt_length)
+        prompt_length = self.count_prompt_vectors(batches[0].weights)
+        passes = self.batcher.each_adapter(work, placed, prompt_length=prompt_length)
         for _, (parts, part_S) in passes:
             loss_S += part_S
             for name, part in zip(sums, parts, strict=True):
@@ -232,7 +236,10 @@ class AdapterTrainer(ABC):
         stacked = stack_weights(weights)
         read = partial(self.forward, stacked=stacked)
         return self.batcher.logits(
-            read, sequences, label_count=self.label_count, prompt_length=self.prompt_length
+            read,
+            sequences,
+            label_count=self.label_count,
+            prompt_length=self.count_prompt_vectors(weights[0]),
         )
 
 
@@ -351,14 +358,47 @@ class SoftPromptTrainer(AdapterTrainer):
         self.batcher = backbone.batcher()
         logits = make_causal_logits(backbone, "labels", prompts=True)
         self.label_logits = LabelLogits.of(logits, label_ids)
-        self.prompt_length = options.prompt_length
         self.prompt_token_id = self.encoder.prompt_token_id
         token = torch.tensor([[self.prompt_token_id]], device=self.device)
         with torch.no_grad():
             self._start_D = backbone.embed(token)[0, 0].float()
 
     def init_weights(self, seed: int) -> dict[str, Tensor]:
-        return {"delta": initial_delta(seed, self.options, self.backbone.width).to(self.device)}
+        return self.sized_weights(seed, self.options.adapter_sizes[0])
+
+    def sized_weights(self, seed: int, size: AdapterSize) -> dict[str, Tensor]:
+        options = self.options.model_copy(update={"prompt_length": size.prompt_length})
+        return {"delta": initial_delta(seed, options, self.backbone.width).to(self.device)}
+
+    def count_prompt_vectors(self, weights: Weights) -> int:
+        return len(weights["delta"])
+
+    def gradients(self, batches: Sequence[TrainingBatch]) -> tuple[list[dict[str, Tensor]], Tensor]:
+        """Compute as `AdapterTrainer.gradients`; runs with prompts of one length share passes."""
+        gradients: list[dict[str, Tensor]] = [{} for _ in batches]
+        loss_S = torch.zeros(len(batches), device=self.device)
+        for places in self._by_length([each.weights for each in batches]):
+            found, losses = super().gradients([batches[s] for s in places])
+            for s, gradient, loss in zip(places, found, losses, strict=True):
+                gradients[s] = gradient
+                loss_S[s] = loss
+        return gradients, loss_S
+
+    def logits(
+        self, weights: Sequence[Weights], sequences: Sequence[Sequence[PackedSequence]]
+    ) -> list[Tensor]:
+        logits: dict[int, Tensor] = {}
+        for places in self._by_length(weights):
+            found = super().logits([weights[s] for s in places], [sequences[s] for s in places])
+            logits |= dict(zip(places, found, strict=True))
+        return [logits[s] for s in range(len(weights))]
+
+    def _by_length(self, weights: Sequence[Weights]) -> list[list[int]]:
+        """Group the places of runs by the length of their prompts."""
+        places: dict[int, list[int]] = {}
+        for s, each in enumerate(weights):
+            places.setdefault(self.count_prompt_vectors(each), []).append(s)
+        return [*places.values()]
 
     def prompt(self, weights: Weights) -> Tensor:
         """Return the prompt before a text: BOS embedding + delta [P, D], float32."""
@@ -367,7 +407,7 @@ class SoftPromptTrainer(AdapterTrainer):
     def prepare(
         self, rows: Sequence[Sequence[int]], *, dropout: bool = False
     ) -> list[PackedSequence]:
-        return self.label_logits.logits.pack(rows, prompt_length=self.prompt_length)
+        return self.label_logits.logits.pack(rows, prompt_length=self.options.longest_prompt)
 
     def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
         return self.label_logits(batch, self._start_D + stacked["delta"])
@@ -390,9 +430,19 @@ class SoftPromptTrainer(AdapterTrainer):
         write_folder(store, folder, tensors, file=ADAPTER_WEIGHTS, parts=[config], record=record)
 
     def load(self, store: Store, folder: str) -> dict[str, Tensor]:
-        shapes = {PROMPT: (self.prompt_length, self.backbone.width)}
+        shapes = {PROMPT: (self._length_in(store, folder), self.backbone.width)}
         prompt_PD = read_tensors(store, folder, shapes, file=ADAPTER_WEIGHTS)[PROMPT]
         return {"delta": prompt_PD.to(self.device) - self._start_D}
+
+    def _length_in(self, store: Store, folder: str) -> int:
+        """Return the length of the sweep that an adapter names, by default the first."""
+        lengths = [size.prompt_length for size in self.options.adapter_sizes]
+        if store.exists(name := f"{folder}/{ADAPTER_CONFIG}"):
+            with store.reading(name, "as PEFT's configuration of an adapter"):
+                length = json.loads(store.read_text(name))["num_virtual_tokens"]
+            if length in lengths:
+                return int(length)
+        return int(lengths[0] or 0)
 
 
 def initial_delta(seed: int, options: PromptOptions, width: int) -> Tensor:

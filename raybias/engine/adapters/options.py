@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field
 
@@ -46,17 +46,44 @@ class SweepCut(Section):
     """How many combinations go on, best by mean validation accuracy over the sweep's seeds."""
 
 
+class AdapterSize(NamedTuple):
+    """Size of one run's adapter; None for what its kind does not have.
+
+    adapter_rank: of LoRA's factors.
+    target: name of the layers that are adapted, see `target_name`.
+    prompt_length: number of vectors of a soft prompt.
+    """
+
+    adapter_rank: int | None = None
+    target: str | None = None
+    prompt_length: int | None = None
+
+
 class PromptOptions(MethodFields):
     """A soft prompt."""
 
     prompt_length: Count = Field(8, ge=1)
     """Number P of prompt vectors."""
+    prompt_lengths: tuple[Annotated[Count, Field(ge=1)], ...] = ()
+    """Numbers of prompt vectors to sweep over, in every combination with the learning rates and
+    decays, in the same packs."""
     init: Literal["normal", "zeros"] = "normal"
     """Initial delta: Normal(0, init_std), keyed by the seed, or zeros."""
     init_std: float = Field(0.02, gt=0)
     """Standard deviation of the initial delta."""
     append_eos: bool = False
     """Put EOS after the text, so that the label is read there."""
+
+    @property
+    def adapter_sizes(self) -> list[AdapterSize]:
+        """The sizes that its runs may have."""
+        lengths = self.prompt_lengths or (self.prompt_length,)
+        return [AdapterSize(prompt_length=length) for length in lengths]
+
+    @property
+    def longest_prompt(self) -> int:
+        """Vectors of the longest prompt that a run may have."""
+        return max(self.prompt_lengths or (self.prompt_length,))
 
 
 class ClassifierOptions(MethodFields):
@@ -120,9 +147,10 @@ class LoraOptions(LayerOptions):
     """Dropout before the factors; the frozen backbone itself runs without."""
 
     @property
-    def adapter_sizes(self) -> list[tuple[int | None, str | None]]:
-        """The ranks and names of target layers that its runs may have."""
-        return [*product(self.ranks or (self.rank,), self.each_target)]
+    def adapter_sizes(self) -> list[AdapterSize]:
+        """The sizes that its runs may have."""
+        sizes = product(self.ranks or (self.rank,), self.each_target)
+        return [AdapterSize(rank, target) for rank, target in sizes]
 
     @property
     def each_target(self) -> dict[str, Self]:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybias.engine.adapter_folder import ADAPTER_WEIGHTS
+from raybias.engine.adapter_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from raybias.engine.adapters import base as files
 from raybias.engine.adapters.base import (
     ClassifierTrainer,
@@ -28,7 +28,7 @@ from raybias.engine.adapters.base import (
     Weights,
     stack_weights,
 )
-from raybias.engine.adapters.options import LayerOptions, LoraOptions
+from raybias.engine.adapters.options import AdapterSize, LayerOptions, LoraOptions
 from raybias.engine.adapters.row_adapters import (
     Masks,
     PackedHead,
@@ -320,35 +320,36 @@ class LoraTrainer(PackedLayerTrainer):
         return _LoraLayer(base, path, self.adapters, self.lora)
 
     def adapter_shapes(self) -> dict[str, tuple[int, ...]]:
-        return self._shapes(*self.lora.adapter_sizes[0])
+        return self._shapes(self.lora.adapter_sizes[0])
 
-    def _shapes(self, rank: int | None, target: str | None) -> dict[str, tuple[int, ...]]:
+    def _shapes(self, size: AdapterSize) -> dict[str, tuple[int, ...]]:
         shapes: dict[str, tuple[int, ...]] = {}
-        for path in self.targets[target or ""]:
+        rank = size.adapter_rank or 0
+        for path in self.targets[size.target or ""]:
             inner, outer = self.widths[path]
-            shapes[f"{path}.lora_A"] = (rank or 0, inner)
-            shapes[f"{path}.lora_B"] = (outer, rank or 0)
+            shapes[f"{path}.lora_A"] = (rank, inner)
+            shapes[f"{path}.lora_B"] = (outer, rank)
         return shapes
 
     def shapes_in(self, store: Store, folder: str) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the rank and targets of a sweep that an adapter names."""
-        if not store.exists(name := f"{folder}/adapter_config.json"):
+        if not store.exists(name := f"{folder}/{ADAPTER_CONFIG}"):
             return self.adapter_shapes()
         with store.reading(name, "as PEFT's configuration of an adapter"):
             saved = json.loads(store.read_text(name))
             own = saved["r"], {*saved["target_modules"]}
-        for rank, target in self.lora.adapter_sizes:
-            if own == (rank, {*self.targets[target or ""]}):
-                return self._shapes(rank, target)
+        for size in self.lora.adapter_sizes:
+            if own == (size.adapter_rank, {*self.targets[size.target or ""]}):
+                return self._shapes(size)
         return self.adapter_shapes()
 
     def init_weights(self, seed: int) -> dict[str, Tensor]:
-        return self.sized_weights(seed, *self.lora.adapter_sizes[0])
+        return self.sized_weights(seed, self.lora.adapter_sizes[0])
 
-    def sized_weights(self, seed: int, rank: int | None, target: str | None) -> dict[str, Tensor]:
+    def sized_weights(self, seed: int, size: AdapterSize) -> dict[str, Tensor]:
         """Draw uniform A as PEFT does, zero B, and a head, all keyed by the seed."""
         weights: dict[str, Tensor] = {}
-        for name, shape in self._shapes(rank, target).items():
+        for name, shape in self._shapes(size).items():
             path, _, factor = name.rpartition(".")
             if factor == "lora_B":
                 weights[name] = torch.zeros(shape, device=self.device)

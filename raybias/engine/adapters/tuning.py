@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch
-from raybias.engine.adapters.options import Recipe, batch_of_step, should_stop
+from raybias.engine.adapters.options import AdapterSize, Recipe, batch_of_step, should_stop
 from raybias.engine.checkpoint import dtype_of
 from raybias.engine.packing import PackedSequence
 from raybias.seeding import generator
@@ -50,7 +50,7 @@ class TokenSet:
 class Trial:
     """One tuning run: a seed with the options that a sweep may vary.
 
-    adapter_rank, target: of LoRA's factors.
+    adapter_rank, target, prompt_length: as in `AdapterSize`.
     """
 
     run_id: str
@@ -61,6 +61,13 @@ class Trial:
     stop_window: int
     adapter_rank: int | None = None
     target: str | None = None
+    prompt_length: int | None = None
+
+    @property
+    def size(self) -> AdapterSize | None:
+        """The size of its adapter; None for the trainer's own."""
+        size = AdapterSize(self.adapter_rank, self.target, self.prompt_length)
+        return None if size == AdapterSize() else size
 
 
 @dataclass(frozen=True)
@@ -236,10 +243,10 @@ class PackedTuner:
         return bool(run.stop_reason)
 
     def _begin(self, trial: Trial, weights: Mapping[str, Tensor] | None = None) -> Run:
-        start = (
-            self.trainer.init_weights(trial.seed) if trial.target is None
-            else self.trainer.sized_weights(trial.seed, trial.adapter_rank, trial.target)
-        )  # fmt: skip
+        if trial.size is None:
+            start = self.trainer.init_weights(trial.seed)
+        else:
+            start = self.trainer.sized_weights(trial.seed, trial.size)
         if weights is not None:
             start = {name: weights[name].to(tensor.device) for name, tensor in start.items()}
         parameters = {name: torch.nn.Parameter(tensor) for name, tensor in start.items()}
