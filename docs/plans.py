@@ -74,11 +74,28 @@ def roberta(width: int, layers: int, heads: int) -> PretrainedConfig:
         vocab_size=50265,
         max_position_embeddings=514,
         type_vocab_size=1,
+        num_labels=2,
+    )
+
+
+def t5_base() -> PretrainedConfig:
+    """T5's base architecture (Raffel et al. 2020), which Styleformer's checkpoints have."""
+    return AutoConfig.for_model(
+        "t5",
+        vocab_size=32128,
+        d_model=768,
+        d_kv=64,
+        d_ff=3072,
+        num_layers=12,
+        num_heads=12,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,
     )
 
 
 def architectures() -> dict[str, PretrainedConfig]:
-    """Return the configuration of every backbone of the studies, by its name."""
+    """Return the configuration of every model of the studies, by its name."""
     old = {"vocab_size": 32000, "max_position_embeddings": 2048}
     second = {"vocab_size": 32000, "max_position_embeddings": 4096}
     small, large = {"intermediate_size": 11008}, {"intermediate_size": 13824}
@@ -87,6 +104,9 @@ def architectures() -> dict[str, PretrainedConfig]:
     return {
         "roberta-base": roberta(768, 12, 12),
         "roberta-large": roberta(1024, 24, 16),
+        "parrot_adequacy_model": roberta(1024, 24, 16),
+        "informal_to_formal_styletransfer": t5_base(),
+        "formal_to_informal_styletransfer": t5_base(),
         "gpt2": AutoConfig.for_model("gpt2"),
         "opt-125m": opt(768, 12, 12),
         "opt-350m": opt(1024, 24, 16, word_embed_proj_dim=512, do_layer_norm_before=False),
@@ -124,7 +144,7 @@ def local_study(job: str, data: Path, models: Path) -> tuple[Study, list[str]]:
     notes = []
     for backbone in content["backbones"]:
         backbone["name"] = backbone["id"].rpartition("/")[2]
-        backbone["id"] = str(models / backbone["name"])
+    with_local_models(content, models)
     for part in ("training", "probes", "pairs"):
         for section in content.get(part, []):
             source = section["source"]
@@ -133,6 +153,16 @@ def local_study(job: str, data: Path, models: Path) -> tuple[Study, list[str]]:
                 section |= {"source": "sst5", "name": source, "data": str(data / "sst5")}
                 notes.append(f"{source} is counted with the rows and lengths of sst5.")
     return parse_study(content, where=str(path)), notes
+
+
+def with_local_models(content: dict[str, Any], models: Path) -> None:
+    """Replace the ids of all models of a study file with folders of the same names in `models`."""
+    named = [(backbone, "id") for backbone in content["backbones"]]
+    named += [(method["judge"], "model") for method in content["methods"] if "judge" in method]
+    for rewriting in content.get("styles", {}).get("rewriting", {}).values():
+        named += [(rewriting, "model"), (rewriting["adequacy"], "model")]
+    for section, key in named:
+        section[key] = str(models / section[key].rpartition("/")[2])
 
 
 def summary(made: Plan, costs: Costs) -> str:
@@ -155,9 +185,21 @@ def summary(made: Plan, costs: Costs) -> str:
                 f"{cost.gathered / 1e12:,.3g}" if cost.gathered else "",
             )
         )
+    rewriting = [
+        (
+            f"rewrite as {stage.style}",
+            stage.backbone,
+            stage.method,
+            f"{stage.replicas_max} x {stage.gpus}",
+            f"{stage.layout.tokens:,}",
+            f"{size(total(stage.memory))} of {size(stage.device_memory)}",
+            *("", "", ""),
+        )
+        for stage in made.rewriting
+    ]
     heads = ("stage", "backbone", "method", "workers x GPUs", "tokens a pass")
     more = ("memory of one GPU", "PFLOP", "GPU-hours", "TB gathered")
-    return tabulate(rows, [*heads, *more], tablefmt="pipe", disable_numparse=True)
+    return tabulate([*rewriting, *rows], [*heads, *more], tablefmt="pipe", disable_numparse=True)
 
 
 def page(data: Path, models: Path) -> str:

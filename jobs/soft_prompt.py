@@ -1,4 +1,4 @@
-"""Soft prompts of OPT and LLaMA on sentiment, probed on age and sexuality (Tian2023).
+"""Soft prompts of OPT and LLaMA on sentiment, probed on age, sexuality and disability (Tian2023).
 
 From the checkout:  ray job submit --working-dir jobs -- python soft_prompt.py --out s3://...
 Options and exit codes are as jobs/demo.py says.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import polars as pl
@@ -224,9 +225,7 @@ def of_plans(folder: Path) -> Iterator[tuple[str, Tables]]:
 
     Architectures are the published ones; one small tokenizer counts for all.
     """
-    sys.path.append(str(ROOT / "docs"))
-    import plans
-
+    plans = plans_module()
     models, data = folder / "models", folder / "data"
     words = transformers.AutoTokenizer.from_pretrained(prompting.save("opt", folder / "words"))
     configs = plans.architectures()
@@ -252,16 +251,21 @@ def of_plans(folder: Path) -> Iterator[tuple[str, Tables]]:
             yield f"{path.stem} on {cluster}", planned(prepared, nodes)
 
 
+def plans_module() -> ModuleType:
+    """The script docs/plans.py, which knows the architectures of the studies in jobs/."""
+    sys.path.append(str(ROOT / "docs"))
+    import plans
+
+    return plans
+
+
 def local_job(path: Path, models: Path, data: Path) -> dict[str, Any]:
     """A study file's content, with its models and data in local folders."""
     content: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))
     content.pop("answers", None)
     for backbone in content["backbones"]:
-        name = backbone["id"].rpartition("/")[2]
-        backbone |= {"id": str(models / name), "name": backbone.get("name", name)}
-    for method in content["methods"]:
-        if judge := method.get("judge"):
-            judge["model"] = str(models / judge["model"].rpartition("/")[2])
+        backbone.setdefault("name", backbone["id"].rpartition("/")[2])
+    plans_module().with_local_models(content, models)
     for part in ("training", "probes", "pairs", "questions"):
         for section in content.get(part, []):
             if section["source"] == "semeval2018":
