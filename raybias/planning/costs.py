@@ -102,7 +102,8 @@ def _tuning_cost(stage: TunePlan, hours: float, planned: float) -> Cost:
     gathered = sum(
         _gathered(stage, shape, trials * work.step.number * work.step.length) * 2 * steps
         + _gathered(stage, shape, trials * work.checked.number * work.checked.length) * checks
-        for trials in (work.sweep, work.final)
+        for runs in (work.sweep, work.final)
+        for trials in _pack_sizes(runs, stage.pack)
     )
     parts = work.step_parts(stage.speed, stage.layout, stage.pack)
     taken = ", ".join(f"{what} {1e3 * each:,.1f} ms" for what, each in parts.items())
@@ -164,6 +165,12 @@ def _asking_cost(stage: AskPlan) -> Cost:
          f"{stage.seconds / 3600:,.2f} h"),
     ]  # fmt: skip
     return Cost(tokens=asks.read + asks.written, lines=tuple(lines))
+
+
+def _pack_sizes(runs: int, most: int) -> list[int]:
+    """Return the sizes of the fewest packs of at most so many runs, as equal as they can be."""
+    packs = math.ceil(runs / most)
+    return [len(range(pack, runs, packs)) for pack in range(packs)]
 
 
 def _gathered(stage: Stage, shape: ModelShape, tokens: float) -> float:
@@ -301,7 +308,7 @@ def _described_tuning(plan: TunePlan, each: str) -> list[str]:
         )
     packs = _count(max(plan.packs.values()), "pack")
     together = (
-        f"{plan.workers} workers share one pack of {plan.pack} seeds"
+        f"{plan.workers} workers share {_one_after_another(plan)}"
         if plan.sharded
         else f"{packs} of up to {_count(plan.pack, 'seed')},"
         f" {_count(plan.workers, 'worker')} at once"
@@ -311,6 +318,14 @@ def _described_tuning(plan: TunePlan, each: str) -> list[str]:
         f"  {runs}; {together}; each worker {each}",
         f"  {plan.reason}",
     ]
+
+
+def _one_after_another(plan: TunePlan) -> str:
+    """Name the packs that are tuned on a shared backbone."""
+    packs = max(plan.packs.values())
+    if packs == 1:
+        return f"one pack of {plan.pack} seeds"
+    return f"{packs} packs of up to {plan.pack} seeds, one after another"
 
 
 def _counted_styles(study: Study) -> dict[str, str]:

@@ -25,6 +25,7 @@ from raybias.planning.machine import (
     Machine,
     ResourceRequest,
     by_gpu_speed,
+    fastest,
     halved,
     places,
 )
@@ -94,7 +95,9 @@ class LayoutPlanner:
     def tunings(self, training: str) -> list[TunePlan]:
         """Plan the method on one training set, from the largest packs to the smallest.
 
-        The last plan, where possible, has all GPUs share one pack. PlanError as in `scoring`.
+        The last plan, where possible, has all GPUs share one pack. If nothing else fits, they
+        share packs of fewer runs, one after another. PlanError as in `scoring`, of the smallest
+        packs.
         """
         passes = Passes(self.shape, self.item, self.shape.block_parameters)
         work = TuningWork(**vars(self.work.tuning[training]), passes=passes)
@@ -111,28 +114,45 @@ class LayoutPlanner:
             if made[-1].sharded:
                 break
         if not made:
-            raise errors[0]
+            counts = sorted({math.ceil(trials / packs) for packs in range(2, trials + 1)})
+            for together in reversed(counts):
+                try:
+                    return [self._tuning(training, work, 1, shared=True, together=together)]
+                except PlanError as error:
+                    errors.append(error)
+            raise errors[-1]
         if self.gpus and asked is None and not made[-1].sharded:
             with suppress(PlanError):
                 made.append(self._tuning(training, work, 1, shared=True))
         return made
 
     def _tuning(
-        self, training: str, work: TuningWork, pack: int, *, shared: bool = False
+        self,
+        training: str,
+        work: TuningWork,
+        pack: int,
+        *,
+        shared: bool = False,
+        together: int | None = None,
     ) -> TunePlan:
+        """Plan packs of `pack` runs, or of `together`, by default all, on a shared backbone.
+
+        shared: only layouts in which workers share every weight.
+        """
         trials = max(work.sweep, work.final)
         packs = math.ceil(trials / pack)
+        together = together or trials
 
         def terms(shape: ModelShape, *, partitions: int, **how: Any) -> tuple[MemoryTerm, ...]:
-            held = trials if partitions > 1 else pack
+            held = together if partitions > 1 else pack
             return self.work.tuning_memory(shape, pack=held, partitions=partitions, **how)
 
         def seconds(fit: Fit) -> float:
-            parts = 1 if fit.layout.sharded else packs
+            parts = math.ceil(trials / together) if fit.layout.sharded else packs
             return parts * work.pack_seconds(fit.speed, fit.layout, work.stops(trials)[::parts])
 
         fit = self._fit(terms, packs, seconds, shared=shared)
-        size = trials if fit.layout.sharded else pack
+        size = together if fit.layout.sharded else pack
         return TunePlan(
             training=training,
             method=self.method,
@@ -258,10 +278,7 @@ class LayoutPlanner:
         if not found:
             raise self._refusal(terms, workers)
 
-        def at_once(fit: Fit) -> int:
-            return 1 if fit.layout.sharded else fit.places.count
-
-        return min(found, key=lambda fit: (seconds(fit) / at_once(fit), -fit.layout.tokens))
+        return fastest(found, seconds)
 
     def _splits(self) -> list[Layout]:
         """List over how many devices a worker may split the layers; budgets are chosen later."""
@@ -325,15 +342,19 @@ class LayoutPlanner:
                 why = ": estimated faster than packs on whole backbones"
             else:
                 why = f": estimated faster than layers split over {other.devices} GPUs of a node"
-            return f"sharded with ZeRO-3{why}"
+            return f"sharded with ZeRO-3 by Ray Train{why}"
         tokens = layout.tokens
         less = f", {tokens} tokens at a time instead of {asked}" if tokens < asked else ""
         fits = f"the {size(fit.places.device_memory)} of one {device}"
         if layout.devices > 1:
             passes = f", {layout.passes} batches side by side" if layout.passes > 1 else ""
+            slower = ""
+            if fit.sharded_takes is not None:
+                times = f"{fit.sharded_takes:,.{0 if fit.sharded_takes >= 10 else 1}f}"
+                slower = f"; with ZeRO-3 by Ray Train it is estimated to take {times} times as long"
             return (
                 f"split: the layers of each worker's backbone over {layout.devices} GPUs of its"
-                f" node, in {fits}{less}{passes}"
+                f" node, in {fits}{less}{passes}{slower}"
             )
         return f"replicated: each worker holds the whole backbone in {fits}{less}"
 

@@ -10,7 +10,7 @@ Ray is given a kind of GPU or an amount of memory only where some nodes would no
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -268,6 +268,25 @@ class Fit:
     workers: int
     places: Placement
     speed: Speed
+    sharded_takes: float | None = None
+    """How many times as long the best layout with ZeRO-3 is estimated to take; None if none fits,
+    or this is one."""
+
+
+def fastest(fits: Sequence[Fit], seconds: Callable[[Fit], float]) -> Fit:
+    """Return the layout with the least wall time, of equals that with the longest passes.
+
+    seconds: of all of the work on one worker, or on all that share the backbone.
+    """
+
+    def wall_time(fit: Fit) -> float:
+        return seconds(fit) / (1 if fit.layout.sharded else fit.places.count)
+
+    best = min(fits, key=lambda fit: (wall_time(fit), -fit.layout.tokens))
+    sharded = [wall_time(fit) for fit in fits if fit.layout.sharded]
+    if best.layout.sharded or not sharded or not wall_time(best):
+        return best
+    return replace(best, sharded_takes=min(sharded) / wall_time(best))
 
 
 def halved(tokens: int, fewest: int) -> list[int]:

@@ -84,7 +84,8 @@ class Stage:
 class TunePlan(Stage):
     """Tuning of one backbone on one training set by one method.
 
-    workers: that the nodes hold at once; all share one pack where the backbone is sharded.
+    workers: that the nodes hold at once; all share the backbone if it is sharded, and tune one pack
+        after another.
     pack: most runs that one worker tunes in one step.
     packs: of the runs of each stage, see `TuningWork.stages`.
     """

@@ -171,7 +171,7 @@ def tuning_tasks(
             if last < (halved := min(room, len(some))):
                 rounds = min(rounds, load + max(seconds(some, halved)))
             rounds += (packs - last) // room * sum(each) / packs
-        made = []
+        made: list[str] = []
         for pack in range(packs):
             own = stops[pack::packs]
             apart = [0.0] if stage.sharded else seconds(own, len(own))
@@ -193,7 +193,8 @@ def tuning_tasks(
                 need=stage.need,
                 least=stage.layout.ranks,
                 most=stage.layout.ranks,
-                after=after,
+                # Packs that share the backbone are tuned one after another, on all of its workers.
+                after=(*after, *made[-1:]) if stage.sharded else after,
             )
             made.append(task.key)
             yield task

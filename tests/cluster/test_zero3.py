@@ -8,18 +8,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 import torch.distributed as dist
+import yaml
 from polars.testing import assert_frame_equal
 from safetensors.torch import load_file, save_file
 from torch import multiprocessing
 
-from raybias.config import Backbone
+from raybias.config import Backbone, parse_study
 from raybias.engine.backbone import ModelContext
 from raybias.engine.context import Execution
+from raybias.engine.memory import total
 from raybias.errors import ModelError
 from raybias.methods import Lora, SoftPrompt
+from raybias.planning.inventory import assumed
+from raybias.planning.plan import plan
+from raybias.planning.prepared import PreparedStudy
 from raybias.schema import LABELS
 from support import backbones, prompting, question_data, studies
 from support.commands import free_port
@@ -94,6 +100,34 @@ def test_ranks_that_share_a_backbone_answer_as_whole_ones_do(tmp_path: Path, kin
     for folder in folders:
         found, expected = (question_data.answers(out, folder) for out in (shared, whole))
         assert_frame_equal(found, expected, abs_tol=1e-6, rel_tol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_packs_that_share_a_backbone_in_turn_have_the_runs_of_one_pack(tmp_path: Path) -> None:
+    """Runs of which only some fit beside the backbone are tuned in packs, one after another."""
+    study = studies.save(tmp_path, "soft_prompt")
+    content = yaml.safe_load(study.read_text())
+    content["methods"][0] |= {"seeds": [1, 2, 3], "keep": 3}
+    content["resources"] |= {"shard": "zero3", "train_workers": 2, "tokens_per_batch": 512}
+    whole = PreparedStudy.of(parse_study(content, folder=tmp_path))
+    (tuning,) = plan(whole, assumed("cpus=2,memory=24GiB")).tuning
+    assert tuning.packs["final"] == 1
+    study.write_text(yaml.safe_dump(content))
+    studies.run(study, tmp_path / "one")
+    content["resources"]["memory_per_device"] = f"{total(tuning.memory) - 1}B"
+    study.write_text(yaml.safe_dump(content))
+    (tuning,) = plan(
+        PreparedStudy.of(parse_study(content, folder=tmp_path)), assumed("cpus=2,memory=24GiB")
+    ).tuning
+    assert tuning.packs["final"] > 1
+    studies.run(study, tmp_path / "several")
+    one, several = (
+        pl.read_parquet(tmp_path / out / "runs.parquet").sort("run_id").drop("seconds")
+        for out in ("one", "several")
+    )
+    assert_frame_equal(one, several, abs_tol=1e-6)
+    assert not [*(tmp_path / "several/train").rglob("*.safetensors")]
 
 
 def _factors(model: Path | str, sharding: Any) -> dict[str, torch.Tensor]:
