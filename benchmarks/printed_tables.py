@@ -17,8 +17,9 @@ import polars as pl
 import typer
 
 from raybias.measures.pair_means import UNWEIGHTED, WEIGHTED, two_proportions
-from raybias.measures.paired import size_trends, sizes_in_names
+from raybias.measures.paired import size_trends
 from raybias.stats.intervals import false_discovery
+from raybias.stats.size_trends import sizes_in_names
 
 #: Pairs of CrowS-Pairs by bias type.
 CROWS_PAIRS: Final[Mapping[str, int]] = {

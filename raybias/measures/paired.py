@@ -3,22 +3,17 @@
 A style's effect is the mean paired difference from `original`. Values are in percent and points.
 
 Shapes: M metrics, S styles, N pairs, U units that are drawn (clusters, or pairs); K bias types and
-two averages; R models, D orders of models.
+two averages.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from itertools import permutations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
-from scipy import stats
 
 from raybias.errors import DataError
 from raybias.measures.kind import Table
@@ -38,9 +33,9 @@ from raybias.measures.pair_means import (
     two_proportions,
 )
 from raybias.schema import ALL, ESTIMATES
-from raybias.seeding import generator
 from raybias.stats.components import ROUNDING, Doubles, mean_squares
 from raybias.stats.intervals import Rules, false_discovery, from_rows, verdicts
+from raybias.stats.size_trends import sizes_in_names, trend
 
 #: Points; smaller effects are of no concern.
 _MARGIN: Final = 5.0
@@ -50,10 +45,7 @@ _FAMILY: Final = ("model", "method", "probe", "style", "score", "scope")
 #: What rows know beside an estimate: the value that means no bias; of an effect, on which side of
 #: that its score lies before and after (0 where the interval holds it), and the paper's p and z.
 _MORE: Final = ("neutral", "before", "after", "paper_p", "paper_z", "flips")
-_SIZE: Final = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([MB])(?![A-Za-z])", re.IGNORECASE)
-_UNITS: Final = {"M": 1e6, "B": 1e9}
 _NUMBERS: Final = ("value", "low", "high", "p", "mde", "units")
-_EXACT_MODELS: Final = 8
 _TREND: Final = ("method", "probe", "attribute", "style")
 
 
@@ -276,13 +268,6 @@ def style_rows(outcomes: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     return in_order(distances.with_columns(pl.col("value", "low", "high") + pl.col("neutral")))
 
 
-def sizes_in_names(models: pl.Series) -> dict[str, float]:
-    """Return the parameters of models whose names tell them, as in OPT-2.7B or RoBERTa-355M."""
-    known = {str(model): _SIZE.findall(model) for model in models.unique().sort()}
-    ends = {model: sizes[-1] for model, sizes in known.items() if sizes}
-    return {model: float(number) * _UNITS[unit.upper()] for model, (number, unit) in ends.items()}
-
-
 def size_trends(
     scores: pl.DataFrame, sizes: Mapping[str, float], *, level: float = 0.95
 ) -> pl.DataFrame:
@@ -305,35 +290,22 @@ def size_trends(
     for names, part in sized.sort(*_TREND, "model").group_by(_TREND, maintain_order=True):
         for quantity in ("value", "effect", "absolute_effect"):
             known = part.select("size", quantity).drop_nulls()
-            if known.height < 4 or 1 in known.select(pl.all().n_unique()).row(0):
+            size, values = (known[name].to_numpy() for name in ("size", quantity))
+            found = trend(size, values, level)
+            if found is None:
                 continue
-            size, values = known["size"].to_numpy(), known[quantity].round(9).to_numpy()
-            fit = stats.linregress(np.log10(size), values)
-            reach = stats.t.ppf((1 + level) / 2, len(size) - 2) * fit.stderr
-            ranks = [stats.rankdata(each) for each in (size, values)]
-            x, y = ((r - r.mean()) / np.linalg.norm(r - r.mean()) for r in ranks)
-            rank = float(x @ y)
-            p = float((np.abs(x[_orders(len(size))] @ y) >= abs(rank) - ROUNDING).mean())
             place = {**dict(zip(_TREND, names, strict=True)), "group": quantity, "n": len(size)}
-            slope, reach = map(float, (fit.slope, reach))
-            ends = {"value": slope, "low": slope - reach, "high": slope + reach}
-            rows += [{**place, "score": "slope", **ends},
-                     {**place, "score": "rank_correlation", "value": rank, "p": p}]  # fmt: skip
+            ends = {"value": found["slope"], "low": found["low"], "high": found["high"]}
+            correlation = {"value": found["rank_correlation"], "p": found["p"]}
+            rows += [
+                {**place, "score": "slope", **ends},
+                {**place, "score": "rank_correlation", **correlation},
+            ]
     table = from_rows(rows)
-    found = in_order(table.with_columns(q=false_discovery(table["p"])))
-    return found.sort(pl.col("score") != "slope", maintain_order=True).with_columns(
+    listed = in_order(table.with_columns(q=false_discovery(table["p"])))
+    return listed.sort(pl.col("score") != "slope", maintain_order=True).with_columns(
         model=pl.lit(ALL), statistic=pl.lit("score"), scope=pl.lit("models"), units="n"
     )
-
-
-@cache
-def _orders(n: int) -> npt.NDArray[np.int64]:
-    """List the orders [D, R] of n models, the given one first; of many, that and 9,999 drawn."""
-    if n <= _EXACT_MODELS:
-        return np.array(list(permutations(range(n))))
-    given = np.arange(n)
-    drawn = generator("model_size", n).permuted(np.tile(given, (9_999, 1)), axis=1)
-    return np.concatenate([given[None], drawn])
 
 
 _NAMED: Final = pl.col("score").is_in([*SCORES.values()])

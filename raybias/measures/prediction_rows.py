@@ -23,6 +23,7 @@ from raybias.stats.over_models import model_tables, over_models, reliability
 from raybias.stats.rate_intervals import share_ends
 from raybias.stats.ratios import ratios
 from raybias.stats.scopes import PLACE, every_scope
+from raybias.stats.size_trends import gap_trends
 
 KIND: Final = "predictions"
 #: The score of a classifier of which nothing can be concluded; `reason` says why.
@@ -89,6 +90,7 @@ def of_gaps(found: GapAnalysis) -> Iterator[pl.DataFrame]:
     together = [*model_tables(own)]
     words = without_extras(found.counts.words)
     yield over_models(together, words, options)
+    yield gap_trends(together, options.sizes, level=options.level)
     yield reliability(found.judgeable, found.word_variances, together)
     yield null_check(found.judgeable, words, options)
     yield leave_one_out(found.tables, found.counts.words, options.metrics)

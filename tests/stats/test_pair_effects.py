@@ -25,10 +25,11 @@ from raybias.measures.pair_means import (
     resolvable,
     two_proportions,
 )
-from raybias.measures.paired import effect_rows, score_rows, size_trends, sizes_in_names
+from raybias.measures.paired import effect_rows, score_rows, size_trends
 from raybias.stats.components import mean_squares
 from raybias.stats.intervals import Rules
 from raybias.stats.share_intervals import tango
+from raybias.stats.size_trends import sizes_in_names
 from support.pair_data import answers, pair_scores
 
 KEYS = ["method", "probe", "attribute", "style"]

@@ -47,6 +47,7 @@ from raybias.stats.predictions import Source
 from raybias.stats.rated_class import RatedClass, rated_label, sentiment_class
 from raybias.stats.ratios import BY
 from raybias.stats.redrawn import redrawn_by
+from raybias.stats.size_trends import RANK_CORRELATION, SLOPE
 from raybias.stats.untold import OUTCOME
 
 #: What labels of sentiment, which have no other names, stand for.
@@ -304,6 +305,11 @@ def _defined(scores: list[str]) -> Iterator[str]:
             yield f"{name}: {entry.formula or entry.about}; {entry.source or 'registered here'}"
     if any(name.endswith(LESS_NOISE) for name in scores):
         yield f"NAME{LESS_NOISE}: the value less what noise adds to it, or with what it takes off"
+    if any(name.endswith(SLOPE) for name in scores):
+        yield (
+            f"NAME{SLOPE}: the change of the gap for each tenfold of the models' parameters;"
+            f" NAME{RANK_CORRELATION}: Spearman's, over models"
+        )
     if "agreement" in scores:
         yield "agreement: Kendall's W of how metrics rank groups or models; 1 alike, 0 cancelled"
 
@@ -318,6 +324,7 @@ _APART: Final = {
     "by word": _CONDITION.str.starts_with(WORD),
     "without one template or word": _CONDITION.str.starts_with(WITHOUT),
     "how far rankings would come out again": _SCORE.str.ends_with("_reliability"),
+    "gaps against the size of models": _SCORE.str.contains(f"({SLOPE}|{RANK_CORRELATION})$"),
     "what the rules find in meaningless group labels": _SCORE.str.starts_with("meaningless_"),
     "where families of templates are redrawn": pl.col("scope").str.starts_with(FAMILIES),
     "how far pairs of metrics agree": _AGREE & _GROUP,
