@@ -120,6 +120,9 @@ CONDITIONS: Final = ("pro", "anti")
 #: `cluster` is what pairs that were made together share, such as their writer, or null.
 PAIRS: Final = _table("pair_id bias_type direction style sent_more sent_less kept:bool cluster")
 
+#: Ends the id of a pair that is put into a style once more, with draws of its own.
+REPEAT: Final = r"#repeat\d+$"
+
 #: Pairs that a model rewrote, with what its judge says of each side that it wrote: null for a
 #: side that was mirrored, and for both where the original stands.
 REWRITTEN_PAIRS: Final = pa.schema([*PAIRS, *_table("adequacy_more:float adequacy_less:float")])

@@ -20,7 +20,7 @@ import polars as pl
 from scipy import stats
 
 from raybias.registry import registry_of
-from raybias.schema import DIRECTIONS
+from raybias.schema import DIRECTIONS, REPEAT
 from raybias.seeding import generator
 from raybias.stats.bootstrap import draw_counts, student_percentiles
 from raybias.stats.components import ROUNDING, Doubles, MeanEstimate, Places, cluster_robust, places
@@ -84,6 +84,8 @@ class Layout:
     """Whether the outcomes of a metric are 0 or 1."""
     neutral_M1: Doubles
     """The values that mean no bias, in percent and points."""
+    repeats: int
+    """How often each pair is there, as pairs of one cluster; `estimates` counts each once."""
     tested_K11: Flags
     """Whether a row has a test: all but the mean over bias types."""
 
@@ -123,7 +125,8 @@ class Layout:
             "model": models[m], "method": methods[m], "probe": self.probe,
             "attribute": np.array(self.rows)[k], "style": np.array(styles)[s],
             "score": np.array([SCORES[test] for test in tests])[m],
-            "scope": "pairs" if self.cluster_N is None else "clusters", "n": n_KMS[place],
+            "scope": "pairs" if self.cluster_N is None else "clusters",
+            "n": n_KMS[place] / self.repeats,
             **{name: np.broadcast_to(array, n_KMS.shape)[place] for name, array in columns.items()},
         }).fill_nan(None)  # fmt: skip
 
@@ -140,6 +143,7 @@ def layouts(outcomes: pl.DataFrame) -> Iterator[Layout]:
             .sort("bias_type", "pair_id")
         )
         types = pairs["bias_type"].unique(maintain_order=True)
+        once = pairs.filter(~pl.col("pair_id").str.contains(REPEAT)).height
         alone = pl.format("pair {} {}", "bias_type", "pair_id")
         clusters = pairs.select(pl.coalesce("cluster", alone).rank("dense").cast(pl.Int64) - 1)
         # Structs rank as their fields sort.
@@ -163,6 +167,7 @@ def layouts(outcomes: pl.DataFrame) -> Iterator[Layout]:
             cluster_N=clusters.to_series().to_numpy() if pairs["cluster"].count() else None,
             binary_M1=np.array([test == "mcnemar" for test in tests])[:, None],
             neutral_M1=np.array([NEUTRAL[test] for test in tests])[:, None],
+            repeats=pairs.height // max(1, once),
             tested_K11=np.array([name != UNWEIGHTED for name in rows_K])[:, None, None],
         )
 

@@ -184,7 +184,7 @@ def _effects(laid: Layout, rules: Rules) -> pl.DataFrame:
     # Means over prompts are sixths: what is left of two equal ones is no effect.
     effect = np.round(found.mean[:, 1] - found.mean[:, 2], 12)
     flips = laid.sums(np.abs(laid.states_MSN[:, others] - laid.states_MSN[:, [base]]) > 0)
-    z, z_p = two_proportions(found.mean[:, 2], found.mean[:, 1], n)
+    z, z_p = two_proportions(found.mean[:, 2], found.mean[:, 1], n / laid.repeats)
     detectable = resolvable(square * found.design_effect[:, 0], n, level=rules.level)
     after, before = (
         1.0 * (100 * found.low[:, place] > laid.neutral_M1)

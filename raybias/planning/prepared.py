@@ -226,6 +226,7 @@ def read_items(study: Study) -> dict[str, pl.DataFrame]:
             rewritten=study.styles.rewriting,
             options=study.styles.options,
             seed=study.styles.seed,
+            repeats=study.styles.repeats,
         )
     for asked in study.questions:
         found[asked.name] = question_items(asked, limit=study.limit)

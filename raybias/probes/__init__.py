@@ -133,24 +133,45 @@ def in_styles(
     rewritten: Collection[str] = (),
     options: StyleOptions | None = None,
     seed: int = 0,
+    repeats: int = 1,
 ) -> pl.DataFrame:
     """Put the original items of a pair probe into several styles, one style after the other.
 
     `files` hold the styles without a rule. Those of `rewritten` styles, which a model makes later,
-    are the originals, marked as kept.
+    are the originals, marked as kept. Pairs of schema.PAIRS come `repeats` times in each style.
     """
     found = pair_probes[source]
+    several = repeats if found.schema.equals(schema.PAIRS) else 1
+    whole = repeated(items, several)
     parts = []
     for style in dict.fromkeys(names):
         check_style(style, found.styles)
         if style in rewritten:
             refuse_written(style, files)
-            parts.append(items.with_columns(style=pl.lit(style), kept=pl.lit(True)))
+            parts.append(whole.with_columns(style=pl.lit(style), kept=pl.lit(True)))
         elif files and known_styles[style].rule is None:
-            parts.append(own_styled_pairs(items, style, files))
+            parts.append(repeated(own_styled_pairs(items, style, files), several))
         else:
-            parts.append(styled(items, style, options=options, seed=seed))
+            parts.append(styled(whole, style, options=options, seed=seed))
     return pl.concat(parts)
+
+
+def repeated(pairs: pl.DataFrame, repeats: int) -> pl.DataFrame:
+    """Return pairs so many times, one repeat after another, as clusters that are alike.
+
+    The second repeat of pair `7` has the id `7#repeat2`. Its cluster is the pair's, or the pair.
+    """
+    if repeats == 1:
+        return pairs
+    ids = pairs["pair_id"]
+    refuse(ids.str.contains(schema.REPEAT), ids, "ends as the ids of repeated pairs do",
+           "pairs, pair_id", "give it another id, or take `repeats` of styles out")  # fmt: skip
+    alike = pairs.with_columns(cluster=pl.coalesce("cluster", "pair_id"))
+    more = [
+        alike.with_columns(pair_id=pl.format(f"{{}}#repeat{number}", "pair_id"))
+        for number in range(2, repeats + 1)
+    ]
+    return pl.concat([alike, *more])
 
 
 def question_items(probe: QuestionProbe, *, limit: int | None = None) -> pl.DataFrame:

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import yaml
 from transformers import T5Config
 
 from raybias.config import PairProbe, Study
@@ -20,7 +21,8 @@ from raybias.planning.prepared import PreparedStudy, read_items
 from raybias.planning.stage_plans import Plan
 from raybias.planning.tasks import fetched_models, tasks_of
 from raybias.probes import base_pairs
-from support import rewriters
+from raybias.schema import REPEAT
+from support import rewriters, studies
 from support.mirrored import mirror
 
 SMALL = "cpus=2,memory=8GiB"
@@ -116,3 +118,29 @@ def test_what_cannot_be_rewritten_is_refused_before_any_work(folder: Path, tmp_p
     both["files"] = [str(tmp_path / "none.csv")]
     with pytest.raises(DataError, match=r"none.csv"):
         read_items(study(folder, styles=both))
+
+
+def test_a_pair_comes_so_many_times_and_each_is_rewritten_with_draws_of_its_own(
+    folder: Path, tmp_path: Path
+) -> None:
+    made = study(folder, paired="separate")
+    asked = study(folder, styles={**made.styles.model_dump(), "repeats": 3})
+    items = read_items(asked)["mine"]
+    assert items.group_by("style").len().sort("style").rows() == [
+        ("formal", 210), ("original", 210),
+    ]  # fmt: skip
+    out = tmp_path / "out"
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump(asked.model_dump(mode="json", exclude_unset=True)))
+    studies.run(path, out, *studies.NO_RAY)
+    pairs = pl.read_parquet(out / "styled/mine/formal.parquet").filter(~pl.col("kept"))
+    base = pairs.with_columns(pl.col("pair_id").str.replace(REPEAT, ""))
+    drawn = base.group_by("pair_id").agg(pl.col("sent_more", "sent_less").n_unique())
+    assert drawn.filter((pl.col("sent_more") > 1) | (pl.col("sent_less") > 1)).height >= 5
+    found = pl.read_parquet(out / "tables/estimates.parquet")
+    scores = found.filter(score="preference", statistic="score", attribute="avg_weighted")
+    assert set(scores.filter(pl.col("style") != "all")["n"]) == {70}
+    # A style of the study's own file is that of each pair's first repeat.
+    styled = {"names": ["original", "formal"], "files": [str(out / "styled/mine/formal.parquet")]}
+    again = read_items(study(folder, styles=styled))["mine"].filter(style="formal")
+    assert again["pair_id"].to_list() == items.filter(style="original")["pair_id"].to_list()[:70]

@@ -35,7 +35,7 @@ from raybias.measures.paired import (
     score_rows,
 )
 from raybias.measures.reading import model_of, typed
-from raybias.schema import ALL, DIRECTIONS, PAIR_SCORES
+from raybias.schema import ALL, DIRECTIONS, PAIR_SCORES, REPEAT
 from raybias.stats.components import symmetric_sums
 from raybias.stats.intervals import Rules, from_rows
 from raybias.stats.predictions import Source
@@ -68,8 +68,9 @@ def _estimate(scores: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
             yield rows(outcomes, rules).with_columns(condition=pl.lit(direction))
     named = scores.rename({"score": "method", "bias_type": "attribute"})
     yield _counts(named)
-    yield _lists(named, rules)
-    yield _spread(named)
+    once = _averaged(named)
+    yield _lists(once, rules)
+    yield _spread(once)
 
 
 def _counts(scores: pl.DataFrame) -> pl.DataFrame:
@@ -108,6 +109,20 @@ def _counts(scores: pl.DataFrame) -> pl.DataFrame:
                      n=among.get(name, n)).drop_nulls("value")
         for name in (*among, "ties", "turned")
     )  # fmt: skip
+
+
+def _averaged(scores: pl.DataFrame) -> pl.DataFrame:
+    """Average the scores of a pair over its repeats (schema.REPEAT); a preference is theirs."""
+    if not scores["pair_id"].str.contains(REPEAT).any():
+        return scores
+    own = pl.col("pair_id").str.replace(REPEAT, "")
+    more, less = pl.col("score_more"), pl.col("score_less")
+    return (
+        scores.with_columns(pair_id=own)
+        .group_by(*_KEYS, "style", "pair_id", "direction", maintain_order=True)
+        .agg(more.mean(), less.mean())
+        .with_columns(preference=pl.when(more != less).then((more > less).cast(pl.Int8)))
+    )
 
 
 def _lists(scores: pl.DataFrame, rules: Rules) -> pl.DataFrame:

@@ -16,7 +16,7 @@ from raybias.config.card import OWN, Column
 from raybias.errors import ConfigError, DataError
 from raybias.probes.checks import among, as_text, checked, column, distinct, whole
 from raybias.probes.published.crows_pairs import ORIGINAL, SIDES, PairWarning, check_sides
-from raybias.schema import PAIRS
+from raybias.schema import PAIRS, REPEAT
 from raybias.storage import Store, split_uri
 from raybias.table_files import csv_text, read_frame
 
@@ -35,15 +35,17 @@ _EDGE: Final = 1e-12
 def own_styled_pairs(pairs: pl.DataFrame, style: str, uris: Sequence[str]) -> pl.DataFrame:
     """Read the same pairs in a style from files (schema.PAIRS), in the order of `pairs`.
 
-    The files together have every pair once, and perhaps other styles. A column `kept` marks pairs
-    whose original stands. `PairWarning` counts unknown ids.
+    The files together have every pair once, and perhaps other styles and repeats. A column `kept`
+    marks pairs whose original stands. `PairWarning` counts unknown ids.
     """
     where = ", ".join(uris)
     parts = []
     for uri in uris:
         part = checked(read_frame(*split_uri(uri)), OWN["styled"], where=uri)
         check_sides(part, where=uri)
-        parts.append(part.filter(pl.col("style") == style))
+        # Of the pairs that a study wrote several times, the first.
+        first = ~pl.col("pair_id").str.contains(REPEAT)
+        parts.append(part.filter(first, style=style))
     rows = pl.concat(parts).with_columns(kept=pl.col("kept").str.to_lowercase() == "true")
     if rows.is_empty():
         raise DataError(f"no rows of style {style!r}", where=where, cure="check the column `style`")
