@@ -32,6 +32,7 @@ from raybias.report.evidence import (
     write_evidence,
 )
 from raybias.report.export import summary_tables, write_model_card, write_results
+from raybias.report.figure_files import replace_figures
 from raybias.report.files import estimates_of_study, write_tables
 from raybias.report.forest import gap_forests
 from raybias.report.judged import Judged
@@ -65,6 +66,7 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
         kept = {name: sha for name, sha in sealed.items() if not name.startswith("tables/")}
         tables = (n for n in draft.held if n.startswith("tables/") and n.endswith(".parquet"))
         write_seal(draft, kept | {name: digest(draft.held[name]) for name in tables})
+    replace_figures(draft)
     draft.flush()
     return found
 
@@ -143,7 +145,7 @@ def _drawn(store: Store, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def write_estimate_page(
-    store: Store,
+    store: Draft,
     found: pl.DataFrame,
     paths: Sequence[str],
     *,
@@ -191,6 +193,7 @@ def write_estimate_page(
             population=_population(measured), provenance=[made],
             accuracy=[] if measured is None else [accuracies(found, measured.chance, scope)],
         )  # fmt: skip
+    replace_figures(store)
 
 
 def _population(measured: MeasuredPredictions | None) -> list[str]:
