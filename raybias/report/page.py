@@ -38,6 +38,7 @@ from raybias.report.forest import gap_forests
 from raybias.report.judged import Judged
 from raybias.report.judges import UNMEASURED, judge_section
 from raybias.report.meaningless import meaningless
+from raybias.report.papers import write_papers
 from raybias.report.rendering import Drawn, rendered, slug, write_figures, write_frame
 from raybias.report.run_figures import devices_used, run_figures
 from raybias.report.statement import is_of_probe, write_statement
@@ -54,14 +55,17 @@ from raybias.study_record import Record, read_record, read_runs
 from raybias.table_files import csv_text
 
 
-def write_report(store: Store, study: Study) -> pl.DataFrame:
-    """Write tables, figures, report.html and results.json; `DataError` without answers."""
+def write_report(store: Store, study: Study, *, papers: bool = False) -> pl.DataFrame:
+    """Write tables, figures, report.html and results.json; `DataError` without answers.
+
+    papers: also write the papers' figures and tables, as `write_papers`.
+    """
     sealed, changed = read_seal(store), changes(store)
     if changed:
         warnings.warn(in_words(changed), ChangedWarning, stacklevel=2)
     draft = Draft(store.uri)
     with wording.describing(study):
-        found = _write_report(draft, study, [in_words(changed)] if changed else [])
+        found = _write_report(draft, study, [in_words(changed)] if changed else [], papers)
     if sealed:
         kept = {name: sha for name, sha in sealed.items() if not name.startswith("tables/")}
         tables = (n for n in draft.held if n.startswith("tables/") and n.endswith(".parquet"))
@@ -71,7 +75,7 @@ def write_report(store: Store, study: Study) -> pl.DataFrame:
     return found
 
 
-def _write_report(store: Store, study: Study, changed: Sequence[str]) -> pl.DataFrame:
+def _write_report(store: Store, study: Study, changed: Sequence[str], papers: bool) -> pl.DataFrame:
     record = read_record(store) if store.exists("study.yaml") else Record(study)
     statistics, parts = study.statistics, []
     about_answers: list[str] = []
@@ -87,6 +91,9 @@ def _write_report(store: Store, study: Study, changed: Sequence[str]) -> pl.Data
     write_frame(store, "tables/estimates", found)
     write_results(store, study, record, found)
     judged = _judged(found, study, tables)
+    if papers:
+        composition = tables.get("composition")
+        write_papers(store, study, record, found=found, judged=judged, composition=composition)
     judge = judge_section(study, tables, judged.redrawn) if tables else None
     unmeasured = [UNMEASURED] if judge is not None and not judge["measured"] else []
     measured = _measured_on(store, study, record, tables)
