@@ -253,6 +253,6 @@ def panels_of(
     if known.is_empty():
         return None
     filled = ["filled: significant; hollow: not"] if known["sure"].count() else []
-    filled += ["dashed: no verdict"] if filled and known["sure"].null_count() else []
+    filled += ["dashed: no verdict"] if known["sure"].null_count() else []
     whole = _Panels(title, described, axis, "; ".join([*keys, *filled]), known, most_columns)
     return Drawn(name, rendered("panels.svg.j2", {"figure": whole}))

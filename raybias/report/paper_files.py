@@ -16,7 +16,7 @@ import polars as pl
 from raybias.report import wording
 from raybias.report.rendering import Cell, Drawn, Row, TextTable
 from raybias.report.rendering import slug as file_slug
-from raybias.schema import LIKELIHOOD
+from raybias.schema import ALL, LIKELIHOOD
 from raybias.storage import Store
 from raybias.table_files import csv_text
 
@@ -53,6 +53,7 @@ class PaperInputs:
             "dataset",
             ordered("model", self.models),
             "probe",
+            pl.col("attribute") == ALL,
             "attribute",
             "group",
             maintain_order=True,

@@ -45,7 +45,7 @@ _PROMPTED_FIGURES: Final = {
 }
 _NET: Final = "_net_significance"
 _SPAN: Final = "highest less lowest"
-_OUTSIDE: Final = " *"
+_OUTSIDE: Final = "\N{NO-BREAK SPACE}*"
 _OUTSIDE_KEY: Final = "*: not among the groups of the mean"
 
 
@@ -67,7 +67,7 @@ def tian_files(found: PaperInputs) -> Iterator[Filed]:
                 attribute,
                 probe if several else "",
             ),
-            title=f"{_titled(score)}: {wording.spaced(attribute)} ({wording.spaced(probe)})",
+            title=f"{_titled(score)}: {wording.spaced(attribute)}",
             place=f"Tian2023, Figure {number}" if number else "As the figures of Tian2023",
         )
         yield from figure
@@ -91,8 +91,7 @@ def kohankhaki_files(found: PaperInputs) -> Iterator[Filed]:
                 name=file_name(
                     _KOHANKHAKI, f"figure-{number}" if number else "", called, probe, attribute
                 ),
-                title=f"Gaps of {called} models: {wording.spaced(attribute)} "
-                f"({wording.spaced(probe)})",
+                title=f"Gaps of {called} models: {wording.spaced(attribute)}",
                 place=f"Kohankhaki2024, Figure {number}"
                 if number
                 else "As the figures of Kohankhaki2024",
@@ -129,11 +128,16 @@ def _gap_figure(
     place: str,
     most_columns: int = 1,
 ) -> Iterator[Drawn]:
-    """Draw gaps: groups across, a mark for each of `series`, panels by what differs of `panel`."""
+    """Draw gaps: groups across, a mark for each of `series`, panels by what differs of `panel`.
+
+    The title ends with what all of them share: probe, method and training set.
+    """
     shares = all(wording.metric(rate).share is not None for rate in gaps["score"].unique())
     scale = 100.0 if shares else 1.0
     panels = only_if_several(gaps, *panel) or [c for c in panel if c in ("dataset", "score")]
     named = gaps.with_columns(pl.col("score").map_elements(_titled, pl.String))
+    alike = [c for c in ("method", "dataset") if c not in panels and named[c].n_unique() == 1]
+    shared = named.select(joined(["probe", *alike]).str.replace_all("_", " ")).item(0, 0)
     outside = pl.when(pl.col("condition") == OUTSIDE).then(pl.lit(_OUTSIDE)).otherwise(pl.lit(""))
     rows = named.select(
         panel=joined(panels).str.replace_all("_", " "),
@@ -147,7 +151,7 @@ def _gap_figure(
     drawn = panels_of(
         rows,
         name=name,
-        title=title,
+        title=f"{title} ({shared})",
         keys=keys,
         most_columns=most_columns,
         axis="a group's rate less the mean of the groups"
@@ -204,7 +208,8 @@ def _accuracy_tables(found: PaperInputs) -> Iterator[PaperTable]:
             continue
         by = only_if_several(part, "method", "dataset", "style")
         places = part.with_columns(
-            place=joined(["probe", "attribute"]), way=joined(["method", "dataset"])
+            place=joined(["probe", "attribute"]),
+            way=joined(["method", "dataset", *only_if_several(part, "style")]),
         )
         model: dict[str, Cell] = {"model": lambda row: str(row["model"])}
         if way == "prompted":
