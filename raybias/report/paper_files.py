@@ -71,12 +71,8 @@ class PaperTable:
     def write(self, store: Store, folder: str) -> None:
         """Write the table as CSV, and its layout as Markdown."""
         store.write_text(f"{folder}{self.name}.csv", csv_text(self.frame))
-        store.write_text(f"{folder}{self.name}.md", f"**{self.shown.title}**\n\n" + self.markdown)
-
-    @property
-    def markdown(self) -> str:
-        """The layout in Markdown, without its title."""
-        return self.shown.markdown()
+        text = f"**{self.shown.title}**\n\n{self.shown.markdown()}"
+        store.write_text(f"{folder}{self.name}.md", text)
 
 
 #: A figure or a table.

@@ -63,7 +63,7 @@ def tian_files(found: PaperInputs) -> Iterator[Filed]:
             name=file_name(
                 _TIAN,
                 f"figure-{number}" if number else "",
-                f"{_rate(score)}-gap",
+                f"{score.removesuffix('_fpr')}-gap",
                 attribute,
                 probe if several else "",
             ),
@@ -106,10 +106,6 @@ def kohankhaki_files(found: PaperInputs) -> Iterator[Filed]:
 def _parts(table: pl.DataFrame, *columns: str) -> Iterator[tuple[tuple[str, ...], pl.DataFrame]]:
     for names, part in table.group_by(columns, maintain_order=True):
         yield tuple(map(str, names)), part
-
-
-def _rate(score: str) -> str:
-    return score.removesuffix("_fpr")
 
 
 def _titled(score: str) -> str:

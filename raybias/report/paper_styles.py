@@ -200,8 +200,7 @@ def _lists(found: PaperInputs, lists: pl.DataFrame, end: str) -> Iterator[Filed]
     shown = laid.filter(_drawn_lists()).with_columns(
         family=pl.col("model").map_elements(_family, pl.String)
     )
-    families = shown["family"].unique(maintain_order=True)
-    for family in families:
+    for family in shown["family"].unique(maintain_order=True):
         yield from _t_figure(family, shown.filter(family=family), end)
 
 

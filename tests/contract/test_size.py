@@ -32,7 +32,7 @@ class Size:
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
     "benchmarks": Size(3_135, 29, 2, 2),
-    "raybias": Size(31_222, 260, 22, 11),
+    "raybias": Size(31_219, 260, 22, 11),
     "raybias/*.py": Size(1_042, 14, 0, 0),
     "raybias/api": Size(383, 5, 3, 0),
     "raybias/cli": Size(648, 5, 3, 0),
@@ -44,7 +44,7 @@ BUDGET = {
     "raybias/planning": Size(2_140, 14, 3, 1),
     "raybias/probes": Size(2_183, 23, 0, 0),
     "raybias/providers": Size(1_332, 11, 0, 0),
-    "raybias/report": Size(4_057, 35, 6, 2),
+    "raybias/report": Size(4_054, 35, 6, 2),
     "raybias/runtime": Size(3_291, 24, 4, 1),
     "raybias/stats": Size(5_091, 45, 1, 1),
     "tests": Size(21_032, 206, 3, 3),
