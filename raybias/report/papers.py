@@ -8,7 +8,6 @@ import polars as pl
 
 from raybias.config import Study
 from raybias.errors import DataError
-from raybias.methods import Classify, Prompted, SoftPrompt
 from raybias.report.judged import Judged
 from raybias.report.paper_files import FOLDER, PaperInputs
 from raybias.report.paper_gaps import kohankhaki_files, tian_files
@@ -50,7 +49,8 @@ def write_papers(
         gaps=judged.gaps,
         composition=composition,
         models=models_by_size([each.name for each in study.backbones], record.parameters),
-        ways=_ways(study),
+        # Of a text that a judge labels, the model made no classifier.
+        ways={each.name: each.way for each in study.methods if each.way and not each.judged_by},
         sources={each.name: each.source for each in (*study.probes, *study.pairs)},
         intervals=_intervals(judged, study.statistics.level),
     )
@@ -73,21 +73,6 @@ def models_by_size(names: Sequence[str], sizes: Mapping[str, int]) -> list[str]:
     if any(name not in sizes for name in names):
         return [*names]
     return sorted(names, key=sizes.__getitem__)
-
-
-def _ways(study: Study) -> dict[str, str]:
-    """Return which methods label sentences, by name: `soft_prompt`, `tuned` or `prompted`."""
-    found: dict[str, str] = {}
-    for method in study.methods:
-        if method.reads != "probes" or method.judged_by:
-            continue
-        if isinstance(method, SoftPrompt):
-            found[method.name] = "soft_prompt"
-        elif isinstance(method, Prompted):
-            found[method.name] = "prompted"
-        elif method.trains or isinstance(method, Classify):
-            found[method.name] = "tuned"
-    return found
 
 
 def _intervals(judged: Judged, level: float) -> str:
