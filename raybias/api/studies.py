@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from raybias.config import Profile, Study, load_study
 from raybias.errors import ConfigError
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from raybias.engine.conversion import Converted
     from raybias.planning.costs import StudyPlan
     from raybias.runtime.doctor import Finding
+
+#: What a report can draw beside its own figures.
+Figures = Literal["paper"]
 
 
 def convert(model: str, out: str | Path, *, revision: str | None = None) -> Converted:
@@ -187,20 +190,28 @@ def write_report(
     out: str | Path,
     *,
     profile: Profile | None = None,
+    figures: Figures | None = None,
     verify: bool = False,
 ) -> Results:
     """Write the tables, figures and page of an OUT again from its files.
 
+    Figures of the earlier report that this one does not draw are deleted; files that no report
+    wrote, or that were changed, stay.
+
     Parameters
     ----------
     profile: states the statistics by this profile; how runs were tuned stays as it was.
+    figures: `paper` also draws every figure and table of Tian2023, Zhao2025 and Kohankhaki2024 that
+        the results can fill, laid out as there, one file each in OUT/figures/paper: SVG, or CSV and
+        Markdown.
     verify: refuse results that changed since they were written, by OUT/seal.json; without it the
         page and a warning name them.
 
     Raises
     ------
     OutputError: OUT holds no study.
-    DataError: with `verify`, a file that was changed, deleted or added, or no OUT/seal.json.
+    DataError: with `verify`, a file that was changed, deleted or added, or no OUT/seal.json; with
+        `figures`, results that fill none of them.
     """
     from raybias import seal
     from raybias.report import page
@@ -209,7 +220,8 @@ def write_report(
     store = Store(out)
     if verify:
         seal.verify(store)
-    page.write_report(store, restated(read_record(store).study, profile))
+    study = restated(read_record(store).study, profile)
+    page.write_report(store, study, papers=figures == "paper")
     return Results(out)
 
 

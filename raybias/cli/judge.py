@@ -13,6 +13,7 @@ import typer
 from raybias.api import files as api
 from raybias.api import studies
 from raybias.api.files import Form
+from raybias.api.studies import Figures
 from raybias.cli.options import (
     Output,
     ProfileOption,
@@ -278,14 +279,15 @@ def report(
     out: Annotated[str, typer.Argument(help="The OUT folder or URI of a study.")],
     profile: Annotated[Profile | None, typer.Option(show_default="the study's")] = None,
     *,
+    figures: Figures | None = None,
     verify: Annotated[bool, typer.Option("--verify")] = False,
     form: Annotated[Form | None, typer.Option("--to")] = None,
     target: Annotated[str | None, typer.Option("--out", metavar="DIR")] = None,
 ) -> Output:
     """Write a study's tables, figures and report.html again; needs no model and no cluster.
 
-    Prints the gaps with their intervals. In CSV, text that a spreadsheet would take for a formula
-    has an apostrophe before it.
+    Prints the gaps with their intervals; with --figures the files that it drew. In CSV, text that a
+    spreadsheet would take for a formula has an apostrophe before it.
 
     Parameters
     ----------
@@ -295,13 +297,22 @@ def report(
         of the page's answer.
     target: folder or URI for the files of --to.
     """
+    from raybias.report.figure_files import written_files
+    from raybias.report.paper_files import FOLDER
+
     if (form is None) != (target is None):
         raise typer.BadParameter("one needs the other", param_hint="--to and --out")
+    if form is not None and figures is not None:
+        raise typer.BadParameter("give one of them", param_hint="--to and --figures")
     if form is not None and target is not None:
         written = api.export(out, form, target)
         return Output(written, ({"file": name} for name in written))
     with printed_warnings(ChangedWarning):
-        return shown(studies.write_report(out, profile=profile, verify=verify))
+        results = studies.write_report(out, profile=profile, figures=figures, verify=verify)
+    if figures is None:
+        return shown(results)
+    drawn = [name for name in written_files(results.store) if name.startswith(FOLDER)]
+    return Output(map(results.store.uri_of, drawn), ({"file": name} for name in drawn))
 
 
 def shown(results: Results) -> Output:

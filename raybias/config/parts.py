@@ -45,6 +45,8 @@ DEFAULT_API: Final = "openai"
 DEFAULT_KIND: Final = "soft_prompt"
 #: The lists of a study that methods read.
 Reads = Literal["probes", "pairs", "questions"]
+#: How methods make classifiers of backbones.
+Way = Literal["soft_prompt", "tuned", "prompted", ""]
 
 
 class Backbone(Section):
@@ -168,6 +170,9 @@ class MethodFields(Section):
     """Whether it has runs for each training set: it tunes on it or takes demonstrations from it."""
     reads: ClassVar[Reads] = "probes"
     """Which list of the study it reads."""
+    way: ClassVar[Way] = ""
+    """How it makes a classifier of sentences: by soft prompts, tuning of other weights, or prompts;
+    empty if it makes none. The figures of the papers are of one way each."""
 
     @model_validator(mode="before")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -12,6 +13,7 @@ from raybias import schema
 from raybias.schema import ALL, TABLE
 from raybias.stats.bootstrap import Resampled
 from raybias.stats.breakdown import leave_one_out
+from raybias.stats.checks import StatisticsWarning
 from raybias.stats.counts import Counts, without_extras
 from raybias.stats.foreign import UNITS
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, by_family
@@ -198,14 +200,38 @@ def extremes(gaps: pl.DataFrame, drawn: Resampled | None) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def accuracy_rows(counts: Counts, rules: Rules) -> pl.DataFrame:
-    """Estimate the accuracy on each attribute, over all groups."""
+def accuracy_rows(counts: Counts, rules: Rules, *, together: bool = True) -> pl.DataFrame:
+    """Estimate the accuracy on each attribute over all groups, and its deviation between runs.
+
+    The score `accuracy_sd` is the standard deviation over runs (ddof 1), which Kohankhaki2024
+    prints with the mean (Tables 2 and 3); one run has none. Rows of the attribute `all` are over
+    the sentences of all attributes of a probe, if it has several.
+
+    together: whether attributes have sentences of their own; otherwise none are put together.
+    """
     cells = without_extras(counts.cells).with_columns(group=pl.lit(ALL))
+    parts = [*_accuracies(counts, cells, rules)]
+    several = cells.filter(pl.col("attribute").n_unique().over("probe") > 1)
+    if together and several.height:
+        every = several.with_columns(attribute=pl.lit(ALL))
+        # What there is to warn of was said of the attributes.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StatisticsWarning)
+            parts += _accuracies(counts, every, rules)
+    return pl.concat(parts, how="diagonal_relaxed")
+
+
+def _accuracies(counts: Counts, cells: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
+    """Yield the accuracies of cells whose groups are one, and their deviations between runs."""
     attributes = cells["attribute"].unique().cast(pl.String)
     whole = {"metrics": ("accuracy",), "everywhere": dict.fromkeys(attributes, (ALL,))}
     everyone = rules.model_copy(update=whole)
-    whole_counts = replace(counts, cells=cells, words=counts.words.clear())
-    return rate_rows(GapAnalysis(whole_counts, everyone))
+    found = GapAnalysis(replace(counts, cells=cells, words=counts.words.clear()), everyone)
+    yield rate_rows(found)
+    over = over_runs(found.rates, (*TABLE, "group"), n=pl.col("n_items").min())
+    yield over.drop_nulls("sd").with_columns(
+        value="sd", score=pl.lit("accuracy_sd"), statistic=pl.lit("score"), scope=pl.lit("runs")
+    )
 
 
 def unread_rows(counts: Counts) -> pl.DataFrame:

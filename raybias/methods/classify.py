@@ -11,7 +11,7 @@ import pyarrow as pa
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema, field_validator
 
 from raybias.config import Backbone
-from raybias.config.parts import Ability
+from raybias.config.parts import Ability, Way
 from raybias.config.section import Profile
 from raybias.errors import ConfigError
 from raybias.methods.base import Answered, Compute, Inputs, Method, Reader, method, predictions
@@ -95,6 +95,7 @@ class Classify(Method):
     weights. A study that runs records it."""
 
     shares_backbone: ClassVar[bool] = False
+    way: ClassVar[Way] = "tuned"
 
     @field_validator("labels")
     @classmethod

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from raybias.config import Backbone
+from raybias.config.parts import Way
 from raybias.config.section import Amount, Count, Profile, Rate, by_profile
 from raybias.engine.adapters.options import (
     ClassifierOptions,
@@ -69,6 +70,7 @@ class SoftPrompt(PromptOptions, Tuned):
     """More than one is a sweep: the best by mean validation accuracy is kept."""
 
     small_state: ClassVar[bool] = True
+    way: ClassVar[Way] = "soft_prompt"
 
     @model_validator(mode="after")
     def _swept_once(self) -> Self:

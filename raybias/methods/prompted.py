@@ -16,7 +16,7 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from raybias.config import Backbone, MethodFields
-from raybias.config.parts import Ability
+from raybias.config.parts import Ability, Way
 from raybias.config.section import Count, Profile, by_profile
 from raybias.engine.checkpoint import read_config, read_generation
 from raybias.engine.encoder import TextEncoder, distinct, first_ids
@@ -88,6 +88,7 @@ class Prompted(AskingMethod):
     likelihood, or none. How many there are is reported in any case, and
     where most are, nothing is called significant."""
 
+    way: ClassVar[Way] = "prompted"
     asked_of_labels: ClassVar[Mapping[str, str]] = {}
     """Defaults of prompts for labels that are not those of sentiment."""
     most_tokens: ClassVar[Mapping[str, tuple[int, int]]] = {"answer_tokens": (3, 16)}

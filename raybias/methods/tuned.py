@@ -16,6 +16,7 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from raybias.config import MethodFields
+from raybias.config.parts import Way
 from raybias.config.section import Amount, Count, Rate, by_profile
 from raybias.engine.adapters.options import AdapterSize, EarlyStop, Recipe, SweepCut
 from raybias.engine.encoder import TextEncoder
@@ -78,6 +79,7 @@ class Tuned(Method):
 
     trains: ClassVar[bool] = True
     needs_training_set: ClassVar[bool] = True
+    way: ClassVar[Way] = "tuned"
     small_state: ClassVar[bool] = False
     """Whether a run's state is small enough to be checkpointed at every evaluation."""
     factor: ClassVar[int] = 4

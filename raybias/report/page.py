@@ -32,11 +32,13 @@ from raybias.report.evidence import (
     write_evidence,
 )
 from raybias.report.export import summary_tables, write_model_card, write_results
+from raybias.report.figure_files import replace_figures
 from raybias.report.files import estimates_of_study, write_tables
 from raybias.report.forest import gap_forests
 from raybias.report.judged import Judged
 from raybias.report.judges import UNMEASURED, judge_section
 from raybias.report.meaningless import meaningless
+from raybias.report.papers import write_papers
 from raybias.report.rendering import Drawn, rendered, slug, write_figures, write_frame
 from raybias.report.run_figures import devices_used, run_figures
 from raybias.report.statement import is_of_probe, write_statement
@@ -53,23 +55,27 @@ from raybias.study_record import Record, read_record, read_runs
 from raybias.table_files import csv_text
 
 
-def write_report(store: Store, study: Study) -> pl.DataFrame:
-    """Write tables, figures, report.html and results.json; `DataError` without answers."""
+def write_report(store: Store, study: Study, *, papers: bool = False) -> pl.DataFrame:
+    """Write tables, figures, report.html and results.json; `DataError` without answers.
+
+    papers: also write the papers' figures and tables, as `write_papers`.
+    """
     sealed, changed = read_seal(store), changes(store)
     if changed:
         warnings.warn(in_words(changed), ChangedWarning, stacklevel=2)
     draft = Draft(store.uri)
     with wording.describing(study):
-        found = _write_report(draft, study, [in_words(changed)] if changed else [])
+        found = _write_report(draft, study, [in_words(changed)] if changed else [], papers)
     if sealed:
         kept = {name: sha for name, sha in sealed.items() if not name.startswith("tables/")}
         tables = (n for n in draft.held if n.startswith("tables/") and n.endswith(".parquet"))
         write_seal(draft, kept | {name: digest(draft.held[name]) for name in tables})
+    replace_figures(draft)
     draft.flush()
     return found
 
 
-def _write_report(store: Store, study: Study, changed: Sequence[str]) -> pl.DataFrame:
+def _write_report(store: Store, study: Study, changed: Sequence[str], papers: bool) -> pl.DataFrame:
     record = read_record(store) if store.exists("study.yaml") else Record(study)
     statistics, parts = study.statistics, []
     about_answers: list[str] = []
@@ -85,6 +91,9 @@ def _write_report(store: Store, study: Study, changed: Sequence[str]) -> pl.Data
     write_frame(store, "tables/estimates", found)
     write_results(store, study, record, found)
     judged = _judged(found, study, tables)
+    if papers:
+        composition = tables.get("composition")
+        write_papers(store, study, record, found=found, judged=judged, composition=composition)
     judge = judge_section(study, tables, judged.redrawn) if tables else None
     unmeasured = [UNMEASURED] if judge is not None and not judge["measured"] else []
     measured = _measured_on(store, study, record, tables)
@@ -143,7 +152,7 @@ def _drawn(store: Store, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def write_estimate_page(
-    store: Store,
+    store: Draft,
     found: pl.DataFrame,
     paths: Sequence[str],
     *,
@@ -191,6 +200,7 @@ def write_estimate_page(
             population=_population(measured), provenance=[made],
             accuracy=[] if measured is None else [accuracies(found, measured.chance, scope)],
         )  # fmt: skip
+    replace_figures(store)
 
 
 def _population(measured: MeasuredPredictions | None) -> list[str]:

@@ -32,22 +32,22 @@ class Size:
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
     "benchmarks": Size(3_136, 29, 2, 2),
-    "raybias": Size(30_864, 255, 22, 11),
+    "raybias": Size(31_445, 261, 22, 11),
     "raybias/*.py": Size(1_043, 14, 0, 0),
-    "raybias/api": Size(381, 5, 3, 0),
-    "raybias/cli": Size(639, 5, 3, 0),
-    "raybias/config": Size(1_147, 8, 0, 2),
+    "raybias/api": Size(383, 5, 3, 0),
+    "raybias/cli": Size(648, 5, 3, 0),
+    "raybias/config": Size(1_150, 8, 0, 2),
     "raybias/engine": Size(4_552, 34, 2, 2),
     "raybias/formats": Size(433, 6, 0, 0),
-    "raybias/measures": Size(2_430, 20, 0, 0),
-    "raybias/methods": Size(2_563, 16, 0, 2),
+    "raybias/measures": Size(2_445, 20, 0, 0),
+    "raybias/methods": Size(2_569, 16, 0, 2),
     "raybias/planning": Size(2_184, 14, 3, 1),
     "raybias/probes": Size(2_195, 23, 0, 0),
     "raybias/providers": Size(1_332, 11, 0, 0),
-    "raybias/report": Size(3_501, 29, 6, 2),
+    "raybias/report": Size(4_047, 35, 6, 2),
     "raybias/runtime": Size(3_292, 24, 4, 1),
     "raybias/stats": Size(5_172, 46, 1, 1),
-    "tests": Size(21_040, 208, 3, 3),
+    "tests": Size(21_299, 209, 3, 3),
 }
 
 

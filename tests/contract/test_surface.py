@@ -58,7 +58,7 @@ COMMANDS = {
         *("--background", "--by", "--group-column", "--label-column", "--pred-column", "--target"),
         *("--cut", "--cluster", "--threshold", "--favourable"),
     },
-    "report": {"OUT", "--profile", "--verify", "--to", "--out"},
+    "report": {"OUT", "--profile", "--figures", "--verify", "--to", "--out"},
     "serve": {
         *("OUT", "--host", "--port", "--token-file", "--model", "--replicas", "--max-queued"),
         *("--max-texts", "--timeout", *RAY),
@@ -110,7 +110,7 @@ FUNCTIONS = {
     "run": ("study", "out", "address", "command", "skip_unfit"),
     "serve": ("out", "options"),
     "study_schema": (),
-    "write_report": ("out", "profile", "verify"),
+    "write_report": ("out", "profile", "figures", "verify"),
 }
 RESULTS = {
     *("study", "out", "report", "tables", "table", "gaps", "accuracy", "answers", "runs"),

@@ -30,7 +30,7 @@ def test_score_files_become_estimates_a_page_and_figures(
     assert "effects of styles over all pairs, in points" in capsys.readouterr().out
     found = pl.read_parquet(tmp_path / "out/estimates.parquet")
     assert set(found["kind"]) == {"pairs", "coreference"}
-    names = {path.name for path in (tmp_path / "out/figures").iterdir()}
+    names = {path.name for path in (tmp_path / "out/figures").glob("*.svg")}
     assert "pairs.over.all.pairs.svg" in names
     page = (tmp_path / "out/report.html").read_text()
     assert page.count("<figure") == len(names)

@@ -137,7 +137,8 @@ def _of_one_class(
         plain = (pl.col("statistic") == "gap") & (pl.col("condition") == "")
         against = pl.when(plain).then(pl.lit(background)).otherwise("condition")
         parts.insert(0, gaps.with_columns(condition=against))
-    parts += [accuracy_rows(counts, rules), unread_rows(counts)]
+    own = any(source.columns.by for source in files)
+    parts += [accuracy_rows(counts, rules, together=not own), unread_rows(counts)]
     found = with_items(_joined(parts), counts.cells)
     if asked.rated is not None:
         return found, asked.rated, asked.sentence or OF_SENTIMENT
@@ -178,7 +179,7 @@ def _of_classes(
     rules = rules.model_copy(update={"metrics": ("accuracy",)})
     analysis = gap_analysis(counts, rules)
     parts = [*class_estimates(files, analysis, asked.classes, wanted, _named_background(asked))]
-    parts += [accuracy_rows(counts, rules), unread_rows(counts)]
+    parts += [accuracy_rows(counts, rules, together=False), unread_rows(counts)]
     return with_items(_joined(parts), counts.cells)
 
 
