@@ -58,6 +58,7 @@ class Record:
     models: Models = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
+    """With which work in OUT began."""
     parameters: Counts = field(default_factory=dict)
     """Of each backbone, counted from its config; not known before the study is planned."""
     begin_tokens: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -124,7 +125,7 @@ def before_work() -> Iterator[None]:
 
 @before_work()
 def resumed(store: Store, record: Record) -> Record:
-    """Return the record to run in `store`; in a used OUT with the first run's shards and dtypes.
+    """Return the record to run in `store`; a used OUT keeps its command, shards and dtypes.
 
     OutputError: OUT cannot be read or holds another study. DataError: its runs cannot be read.
     """
@@ -135,7 +136,12 @@ def resumed(store: Store, record: Record) -> Record:
     rows = recorded.study.resources.rows_per_shard
     resources = study.resources.model_copy(update={"rows_per_shard": rows})
     record = record.with_study(study.model_copy(update={"resources": resources}))
-    record = replace(record, rows_per_shard=recorded.rows_per_shard, begun=recorded.begun)
+    record = replace(
+        record,
+        rows_per_shard=recorded.rows_per_shard,
+        begun=recorded.begun,
+        command=recorded.command or record.command,
+    )
     refuse_other(store, _identity(recorded), _identity(record))
     read_runs(store)
     return record
@@ -160,6 +166,18 @@ def refuse_other(store: Store, recorded: Mapping[str, Any], given: Mapping[str, 
         cure="give another --out, or "
         + (f"set each revision as {NAME} has it" if moved else "the study that it holds"),
     )
+
+
+def of_finished(store: Store, record: Record) -> Record:
+    """Return the record of an OUT in which all is computed: as it is, but for words on the page.
+
+    Versions, resources and tracking of a later command made none of its results.
+    """
+    if not store.exists(NAME):
+        return record
+    recorded = read_record(store)
+    statistics = {"statistics": record.study.statistics}
+    return replace(recorded, study=recorded.study.model_copy(update=statistics))
 
 
 @before_work()

@@ -21,6 +21,7 @@ from raybias.planning.audit import Question, choose, forecast, reached, said, se
 from raybias.planning.pilot import shrunk, told_apart, ways_of
 from raybias.schema import ESTIMATES
 from raybias.storage import Store
+from raybias.study_record import read_record
 from support import prompting
 from support.commands import exit_code, refused
 from support.pages import Page
@@ -246,7 +247,8 @@ def test_an_audit_looks_first_and_resumes_its_study(
     told: list[str] = []
     out = tmp_path / "out"
     options: dict[str, Any] = {"data": shared / "data", "out": out, "address": "none"}
-    results = raybias.audit(causal, probe="age", budget="40s", tell=told.append, **options)
+    first: dict[str, Any] = {"budget": "40s", "command": "raybias audit M --budget 40s"}
+    results = raybias.audit(causal, probe="age", tell=told.append, **first, **options)
     assert told[0] == f"{causal}: looking at the model"
     assert "of 24 right" in told[2]
     assert told[-1].startswith("no gap is judged.")
@@ -256,14 +258,17 @@ def test_an_audit_looks_first_and_resumes_its_study(
         text = " ".join(Page((out / page).read_text()).text.split())
         assert "The way of asking was chosen among" in text
         assert "Text: {text}" in text
-    command = (out / "study.yaml").read_text()
+    made = [(out / name).read_bytes() for name in ("study.yaml", "results.json")]
+    assert read_record(Store(out)).command == first["command"]
     with pytest.raises(OutputError, match="holds a study of age"):
         raybias.audit(causal, probe="race", **options)
-    assert (out / "study.yaml").read_text() == command
     with pytest.raises(OutputError, match=r"study of age .*, --looks 1, --margin None; "):
         raybias.audit(causal, probe="age", margin=0.1, **options)
-    again = raybias.audit(causal, probe="age", tell=told.append, **options)
+    second: dict[str, Any] = {"budget": "2h", "command": "raybias audit M --budget 2h"}
+    again = raybias.audit(causal, probe="age", tell=told.append, **second, **options)
     assert any("resuming the audit" in each for each in told)
+    # What made the results stays on record, not what shows them.
+    assert [(out / name).read_bytes() for name in ("study.yaml", "results.json")] == made
     assert again.gaps.collect().equals(results.gaps.collect())
 
 
