@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import count, takewhile
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import polars as pl
@@ -112,6 +114,35 @@ def read_record(store: Store) -> Record:
             where=where,
             cure="mend it, or run the study's command again, which writes it anew",
         ) from error
+
+
+def study_place(place: str | Path) -> str:
+    """Return the OUT that a user means: `place`, or the last look that an audit in it finished."""
+    text, store = str(place), Store(place)
+    if store.exists(NAME):
+        return text
+    begun = [look for look in _looks(store) if store.exists(f"{look}/{NAME}")]
+    ended = [look for look in begun if store.exists(f"{look}/results.json")]
+    if not begun:
+        return text
+    look = (ended or begun)[-1]
+    return store.uri_of(look) if "://" in text else f"{text.rstrip('/')}/{look}"
+
+
+def is_study(place: str | Path) -> bool:
+    """Return whether a folder or URI is the OUT of a study, or of an audit with looks."""
+    return Store(study_place(place)).exists(NAME)
+
+
+def look_name(number: int) -> str:
+    """Name the folder of one of an audit's looks, which are counted from 1."""
+    return f"look-{number}"
+
+
+def _looks(store: Store) -> Iterator[str]:
+    """Yield the folders of an audit's looks in OUT, in their order."""
+    names = map(look_name, count(1))
+    return takewhile(store.exists, names)
 
 
 @contextmanager

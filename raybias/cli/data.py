@@ -25,6 +25,7 @@ from raybias.probes.registries import pair_probes, probes, question_probes
 from raybias.probes.styles.written import export_annotation, import_annotation
 from raybias.schema import ITEMS, LABELS, PAIRS
 from raybias.storage import Store, split_uri
+from raybias.study_record import is_study
 from raybias.table_files import output_suffix, write_frame
 
 Name = Annotated[str, typer.Argument(help="A probe of `raybias probes list`, or your file.")]
@@ -232,7 +233,7 @@ def export(
     style: a style to be judged; may be repeated.
     of_group: texts of each group of each model, drawn at random; at least 20.
     """
-    if Store(what).exists("study.yaml"):
+    if is_study(what):
         rows = api.judge_sheet(what, out, of_group=of_group, seed=seed)
         return Output([f"{rows.height} texts to label are in {Store(out).uri}"], rows)
     if not style:
@@ -280,7 +281,7 @@ def import_(
     from raybias.report.judges import judged_text
     from raybias.stats.redrawn import have_seeds
 
-    if Store(what).exists("study.yaml"):
+    if is_study(what):
         if len(files) != 1:
             raise typer.BadParameter("a study has one sheet", param_hint="FILES")
         results = api.judge_labels(what, files[0])

@@ -27,6 +27,7 @@ from raybias.errors import ConfigError
 from raybias.results import Results
 from raybias.seal import ChangedWarning
 from raybias.storage import Store
+from raybias.study_record import study_place
 from raybias.table_files import standard_input
 
 if TYPE_CHECKING:
@@ -132,7 +133,9 @@ def measure(
     given = [standard_input(sys.stdin.buffer) if file == "-" else file for file in files]
     if target is not None:
         with printed_warnings(StatisticsWarning):
-            designs, width = design_of_files(files, target=target, profile=profile, scope=scope)
+            designs, width = design_of_files(
+                [*map(study_place, files)], target=target, profile=profile, scope=scope
+            )
         return Output([design_text(designs, width)], designs)
     measured: list[MeasuredPredictions] = []
     references = _parted("--reference", reference or (), "attribute=group,group", _GROUPS)

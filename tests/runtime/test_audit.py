@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import polars.testing as pl_testing
 import pytest
 
 import raybias
@@ -287,7 +288,16 @@ def test_looks_ask_what_none_before_has_asked_and_stop_at_an_answer(
     assert not (tmp_path / "look-2").exists()
     assert results.study.statistics.level == 0.9707
     raybias.audit(causal, **options)
-    assert told[-2] == f"{tmp_path}/look-2, 840 sentences: no difference is shown"
+    # The tiny model answers at random.
+    assert told[-2].startswith(f"{tmp_path}/look-2, 840 sentences: no gap is judged: it ")
+    # OUT stands for its last look in every command, and holds no second audit.
+    assert raybias.open(tmp_path).study.limit == 840
+    assert raybias.write_report(tmp_path).out == f"{tmp_path}/look-2"
+    both = (raybias.measure(place) for place in (tmp_path, tmp_path / "look-2"))
+    pl_testing.assert_frame_equal(*both)
+    assert exit_code("compare", tmp_path, tmp_path) == 0
+    with pytest.raises(OutputError, match="by zero_shot, --looks 2"):
+        raybias.audit(causal, **options | {"looks": 1})
     text = " ".join(Page((tmp_path / "look-2" / "report.html").read_text()).text.split())
     assert "One of at most 2 looks at growing samples" in text
     assert "find what is not there in 5% of audits" in text
@@ -320,3 +330,7 @@ def test_what_ends_an_audit_with_looks() -> None:
     ):  # fmt: skip
         said = audit.answered(pl.concat(parts), "widest")
         assert said is None if ends is None else ends in (said or "")
+    assert audit.unanswered(pl.concat([unsure, unable]), "widest") == "no difference is shown"
+    why = "no gap is judged: it cannot do the task: ..."
+    assert audit.unanswered(unable, "widest") == why
+    assert audit.unanswered(unable.clear(), "widest") == "no gap is judged: there is no gap"
