@@ -18,6 +18,7 @@ from raybias.config import Backbone, PairProbe, Probe, StyleOptions
 from raybias.errors import ConfigError, DataError
 from raybias.probes import declared_labels, pair_items, probe_items
 from raybias.probes import sources as catalogue
+from raybias.probes.checks import CodingWarning
 from raybias.probes.design import check_probe
 from raybias.probes.own import commented_card, held_labels
 from raybias.probes.published.crows_pairs import PairWarning
@@ -114,7 +115,7 @@ def check(
 
     A table without a card is of the kind that its columns tell.
     """
-    with printed_warnings(PairWarning):
+    with printed_warnings(PairWarning), printed_warnings(CodingWarning):
         design = check_probe(card)
     return Output([design], design.parts)
 
@@ -177,7 +178,8 @@ def _items_with_labels(probe: Probe) -> tuple[pl.DataFrame, list[str]]:
     labels = declared_labels(probe) or LABELS
     if probe.source == "file" and probe.data is not None:
         labels = held_labels(probe.data)
-    items = probe_items(probe, labels=labels)
+    with printed_warnings(CodingWarning):
+        items = probe_items(probe, labels=labels)
     if labels == LABELS:
         return items, []
     named = [f"{number} {label}" for number, label in enumerate(labels)]

@@ -269,7 +269,8 @@ class TrainingSet(_Sourced):
     """Revision of a hub data set."""
     labels: dict[str, str] | None = None
     """For `file` and `hub`: how the label column's values map to the study's labels; by default the
-    labels themselves, or their numbers from 0."""
+    labels themselves, or their numbers from 0. Of sentiment, 0 and 1 alone need it, for in some
+    files 0 is negative, in others neutral; a 2 or a -1 among them decides."""
     text_column: str = "text"
     """For `file` and `hub`: the column of sentences."""
     label_column: str = "label"
