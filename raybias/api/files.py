@@ -248,6 +248,7 @@ def compare(
     margin: float | None = None,
     policy: str | Path | Mapping[str, Any] | None = None,
     accept: Sequence[str] | None = None,
+    verify: bool = False,
     out: str | Path | None = None,
 ) -> Comparison:
     """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
@@ -266,12 +267,12 @@ def compare(
         all is `decision.verdict` of what is returned: no-go, inconclusive or go.
     accept: kinds of differences that are meant, of prompts, decoding, settings, training, models
         and versions; if it or a policy is given, others are refused.
+    verify: refuse arms that changed by OUT/seal.json, or have none; else a note names what changed.
     out: folder or URI for compare.csv, compare.md, compare.json and compare.html.
 
     Raises
     ------
-    DataError: a file is missing or malformed, or one arm lacks a probe, classifier or sentence of
-        the other.
+    DataError: a file is missing or malformed, an arm lacks what the other has, or was changed.
     ConfigError: studies with other profiles, templates, label words or rules; a policy with unknown
         keys or names, or with a rule that selects nothing; a difference that is not accepted.
     """
@@ -282,7 +283,7 @@ def compare(
     arms = [[*map(study_place, _paths(arm))] for arm in (base, candidate)]
     chosen: dict[str, Any] = {"base_is": base_is, "candidate_is": candidate_is, "scope": scope}
     rules = None if policy is None else load_policy(policy)
-    found = compare(*arms, **chosen, margin=margin, policy=rules, accept=accept)
+    found = compare(*arms, **chosen, margin=margin, policy=rules, accept=accept, verify=verify)
     if out is not None:
         with Draft(out) as store:
             found.write(store)

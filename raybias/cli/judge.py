@@ -225,6 +225,7 @@ def compare(
     gate: Annotated[str | None, typer.Option(metavar="margin=0.02")] = None,
     policy: Annotated[str | None, typer.Option(metavar="FILE.yaml")] = None,
     accept: Annotated[str | None, typer.Option(metavar="KIND,...")] = None,
+    verify: Annotated[bool, typer.Option("--verify")] = False,
     out: str | None = None,
 ) -> Output:
     """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
@@ -254,7 +255,7 @@ def compare(
             base, candidate, base_is=_choice("--base", base_is),
             candidate_is=_choice("--candidate", candidate_is), scope=scope,
             margin=None if gate is None else _margin(gate), policy=policy,
-            accept=accepted, out=out,
+            accept=accepted, verify=verify, out=out,
         )  # fmt: skip
     written = f"compare.csv, .md, .json and .html are in {Store(out).uri}" if out else ""
     judged = found.verdict if found.decision is None else found.decision.verdict

@@ -45,6 +45,7 @@ COMMANDS = {
             "--gate",
             "--policy",
             "--accept",
+            "--verify",
         ),
         "--out",
     },
@@ -79,7 +80,7 @@ FUNCTIONS = {
     "check_probe": ("card",),
     "compare": (
         *("base", "candidate", "base_is", "candidate_is", "scope", "margin", "policy", "accept"),
-        "out",
+        *("verify", "out"),
     ),
     "audit": (
         *("model", "probe", "task", "method", "labels", "threshold", "truncate", "data", "budget"),
