@@ -133,10 +133,10 @@ def measure(
     given = [standard_input(sys.stdin.buffer) if file == "-" else file for file in files]
     if target is not None:
         with printed_warnings(StatisticsWarning):
-            designs, width = design_of_files(
+            designs, width, addition = design_of_files(
                 [*map(study_place, files)], target=target, profile=profile, scope=scope
             )
-        return Output([design_text(designs, width)], designs)
+        return Output([design_text(designs, width, addition)], designs)
     measured: list[MeasuredPredictions] = []
     references = _parted("--reference", reference or (), "attribute=group,group", _GROUPS)
     groups = {attribute: _names(text) for attribute, text in references.items()}
