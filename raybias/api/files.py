@@ -369,13 +369,17 @@ def judge_sheet(
     return draw_sheet(store, read_record(store).study, str(out), of_group=of_group, seed=seed)
 
 
-def judge_labels(study: str | Path, sheet: str | Path) -> Results:
+def judge_labels(
+    study: str | Path, sheet: str | Path, *, labels: Mapping[str, str] | None = None
+) -> Results:
     """Read people's labels of judged texts into OUT; write its table `judged` and page again.
 
     Parameters
     ----------
     study: OUT of `run`.
     sheet: of `judge_sheet`, every label filled in.
+    labels: the label that each value of the sheet stands for, besides the study's own names; by
+        default its labels and their numbers.
 
     Raises
     ------
@@ -385,5 +389,5 @@ def judge_labels(study: str | Path, sheet: str | Path) -> Results:
     from raybias.report.judges import add_labels
 
     store = Store(study_place(study))
-    add_labels(store, str(sheet), read_record(store).study.labels)
+    add_labels(store, str(sheet), read_record(store).study.labels, meant=labels or None)
     return write_report(study)

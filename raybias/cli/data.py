@@ -13,7 +13,7 @@ from tabulate import tabulate
 
 from raybias.api import files as api
 from raybias.api import studies
-from raybias.cli.options import Output, apart, command, printed_warnings
+from raybias.cli.options import Output, apart, command, parted, printed_warnings
 from raybias.config import Backbone, PairProbe, Probe, StyleOptions
 from raybias.errors import ConfigError, DataError
 from raybias.probes import declared_labels, pair_items, probe_items
@@ -263,6 +263,8 @@ def export(
 def import_(
     what: Annotated[str, typer.Argument()],
     files: Annotated[list[str], typer.Argument()],
+    *,
+    label: Annotated[list[str] | None, typer.Option(metavar="VALUE=LABEL")] = None,
     out: str | None = None,
 ) -> Output:
     """Read people's labels: agreement on pairs, or gaps corrected for a judge's errors.
@@ -277,23 +279,26 @@ def import_(
     what: the sheet.csv that the annotators were given; or the OUT of a study.
     files: a file of labels per annotator: pair_id, style, label; or the study's sheet, with every
         label filled in.
+    label: the label that a value in the files stands for, such as 0=same; may be repeated. Of pairs
+        the labels are same, different and not_sure, of a study its own; other values are refused.
     out: of pairs: folder or URI that the files are written to.
     """
     from raybias.report.judged import Judged
     from raybias.report.judges import judged_text
     from raybias.stats.redrawn import have_seeds
 
+    meant = parted("--label", label or (), "VALUE=LABEL", "such as 0=same")
     if is_study(what):
         if len(files) != 1:
             raise typer.BadParameter("a study has one sheet", param_hint="FILES")
-        results = api.judge_labels(what, files[0])
+        results = api.judge_labels(what, files[0], labels=meant)
         judged = results.table("judged").collect()
         seeds = have_seeds(results.runs.collect())
         redrawn = Judged.of(results.estimates.collect(), has_seeds=seeds).redrawn
         return Output(apart([judged_text(judged, redrawn)], f"report: {results.report}"), judged)
     if out is None:
         raise typer.BadParameter("no folder is given", param_hint="--out")
-    tables = import_annotation(what, files, out)
+    tables = import_annotation(what, files, out, labels=meant)
     shares, agreed = tables["shares"], tables["agreement"]
     shown = [(*row[:-1], f"{row[-1]:.1%}") for row in shares.rows()]
     parts = (

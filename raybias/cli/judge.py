@@ -19,6 +19,7 @@ from raybias.cli.options import (
     apart,
     command,
     command_line,
+    parted,
     printed_warnings,
 )
 from raybias.config import Profile, Scope
@@ -138,7 +139,7 @@ def measure(
             )
         return Output([design_text(designs, width, addition)], designs)
     measured: list[MeasuredPredictions] = []
-    references = _parted("--reference", reference or (), "attribute=group,group", _GROUPS)
+    references = parted("--reference", reference or (), "attribute=group,group", _GROUPS)
     groups = {attribute: _names(text) for attribute, text in references.items()}
     with printed_warnings(StatisticsWarning):
         estimates = api.measure(
@@ -169,7 +170,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _bounds(texts: Iterable[str]) -> dict[str, list[float]]:
     """Parse bounds between groups, such as `age=25,45`."""
-    named = _parted("--cut", texts, "column=number,number", _BOUNDS)
+    named = parted("--cut", texts, "column=number,number", _BOUNDS)
     try:
         return {name: [float(number) for number in _names(text)] for name, text in named.items()}
     except ValueError as error:
@@ -199,19 +200,6 @@ def _classes(text: str | None, columns: Collection[str]) -> list[str] | dict[str
             cure="name one for each of them, or for none",
         )
     return by_column or words
-
-
-def _parted(option: str, texts: Iterable[str], form: str, cure: str) -> dict[str, str]:
-    """Parse texts such as `model=opt-125m`."""
-    found: dict[str, str] = {}
-    for text in texts:
-        key, _, value = (part.strip(" ,") for part in text.partition("="))
-        if not (key and value):
-            raise ConfigError(f"{option} {text!r} is not {form}", cure=cure)
-        if key in found:
-            raise ConfigError(f"{option} gives {key!r} twice")
-        found[key] = value
-    return found
 
 
 @command(api.compare)
@@ -264,7 +252,7 @@ def compare(
 
 
 def _choice(option: str, text: str | None) -> dict[str, str]:
-    return _parted(option, text.split(",") if text else (), _CHOICE, "such as model=opt-125m")
+    return parted(option, text.split(",") if text else (), _CHOICE, "such as model=opt-125m")
 
 
 def _margin(text: str) -> float:

@@ -116,6 +116,10 @@ def test_the_judges_errors_are_measured_or_said_not_to_be(
         change(sheet).write_csv(tmp_path / "sheet.csv")
         with pytest.raises(BadInput, match=message):
             raybias.judge_labels(copy, tmp_path / "sheet.csv")
+    with pytest.raises(BadInput, match="--label: 'worst' is no label of the study; choose from"):
+        raybias.judge_labels(copy, tmp_path / "sheet.csv", labels={"bad": "worst"})
+    raybias.judge_labels(copy, tmp_path / "sheet.csv", labels={"bad": "negative"})
+    assert set(pl.read_parquet(copy / "labels/judged.parquet")["human"]) == {0}
     _filled(sheet).write_csv(tmp_path / "sheet.csv")
     assert exit_code(*shlex.split(imported)[1:]) == 0
     judged = raybias.open(copy).table("judged").collect()
