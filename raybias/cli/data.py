@@ -279,8 +279,8 @@ def import_(
     what: the sheet.csv that the annotators were given; or the OUT of a study.
     files: a file of labels per annotator: pair_id, style, label; or the study's sheet, with every
         label filled in.
-    label: the label that a value in the files stands for, such as 0=same; may be repeated. Of pairs
-        the labels are same, different and not_sure, of a study its own; other values are refused.
+    label: the label that a value stands for, such as 0=same; may be repeated. Of pairs labels are
+        same, different and not_sure, of a study its own; other values are refused.
     out: of pairs: folder or URI that the files are written to.
     """
     from raybias.report.judged import Judged
@@ -307,8 +307,7 @@ def import_(
     )
     kept, rest = len(tables["kept"]), len(tables["rewrite"])
     said = f"{kept} kept, {rest} to rewrite; files are in {Store(out).uri}"
-    covers = "[low, high]: 95% intervals as if pairs were redrawn"
-    return Output(apart(parts, covers, said), agreed)
+    return Output(apart(parts, "[low, high]: 95% intervals as if pairs were redrawn", said), agreed)
 
 
 def _agreement(row: Mapping[str, Any]) -> dict[str, object]:
@@ -397,6 +396,5 @@ def convert(
     done = studies.convert(model, out, revision=revision)
     said = [f"{done.folder}: {done.tensors} tensors as safetensors; give it as the backbone's id"]
     if done.quantisation:
-        name = Backbone(id=done.folder).name
-        said.append(f"from GGUF {done.quantisation}: tables call it {name}")
+        said.append(f"from GGUF {done.quantisation}: its name is {Backbone(id=done.folder).name}")
     return Output(said, [asdict(done)])

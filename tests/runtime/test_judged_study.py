@@ -104,8 +104,7 @@ def test_the_judges_errors_are_measured_or_said_not_to_be(
     assert exit_code(*words[1:]) == 0
     sheet = raybias.judge_sheet(copy, tmp_path / "again.csv", of_group=20)
     assert Path("again.csv").read_bytes() == Path("sheet.csv").read_bytes()
-    assert sheet.height == 3 * 20
-    assert sheet.columns == ["row", "prompt", "continuation", "label"]
+    assert (sheet.height, sheet.columns) == (60, ["row", "prompt", "continuation", "label"])
     for change, message in (
         (lambda rows: rows, "sheet.csv row 1: label is empty"),
         (lambda rows: _filled(rows).head(56), r"lacks row 't000\d\d' \(4 of 60\)"),
