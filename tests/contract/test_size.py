@@ -32,22 +32,22 @@ class Size:
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
     "benchmarks": Size(3_135, 29, 2, 2),
-    "raybias": Size(30_946, 255, 22, 11),
-    "raybias/*.py": Size(1_073, 14, 0, 0),
+    "raybias": Size(30_963, 255, 22, 11),
+    "raybias/*.py": Size(1_077, 14, 0, 0),
     "raybias/api": Size(387, 5, 3, 0),
     "raybias/cli": Size(659, 5, 3, 0),
-    "raybias/config": Size(1_123, 8, 0, 2),
+    "raybias/config": Size(1_136, 8, 0, 2),
     "raybias/engine": Size(4_491, 34, 2, 2),
     "raybias/formats": Size(433, 6, 0, 0),
     "raybias/measures": Size(2_480, 20, 0, 0),
     "raybias/methods": Size(2_554, 16, 0, 2),
     "raybias/planning": Size(2_148, 14, 3, 1),
-    "raybias/probes": Size(2_241, 23, 0, 0),
+    "raybias/probes": Size(2_243, 23, 0, 0),
     "raybias/providers": Size(1_332, 11, 0, 0),
     "raybias/report": Size(3_627, 30, 6, 2),
     "raybias/runtime": Size(3_295, 24, 4, 1),
     "raybias/stats": Size(5_103, 45, 1, 1),
-    "tests": Size(20_964, 205, 3, 3),
+    "tests": Size(20_993, 205, 3, 3),
 }
 
 
