@@ -15,9 +15,18 @@ from raybias.errors import BadInput
 
 OPTION: Final = re.compile(r"--[a-z][a-z-]*")
 #: Options of `raybias compare` that a cure may name.
-OWN: Final = frozenset((
-    "--base", "--candidate", "--scope", "--gate", "--policy", "--accept", "--verify", "--out",
-))  # fmt: skip
+OWN: Final = frozenset(
+    (
+        "--base",
+        "--candidate",
+        "--scope",
+        "--gate",
+        "--policy",
+        "--accept",
+        "--verify",
+        "--out",
+    )
+)
 _COLUMNS: Final = "call the columns label, pred and group"
 #: By the first option of a cure that a comparison lacks, what to do instead; other such cures are
 #: left out.

@@ -154,9 +154,11 @@ def test_numbers_that_two_codings_fit_are_refused(labels: list[str], tmp_path: P
     card.write_text(yaml.safe_dump(CARD))
     message = r"two codings fit: 0 negative, 1 neutral, 2 positive; -1 negative, .*`codes: \{label"
     for refuse in (
-        lambda: probe_items(own), lambda: probe_items(Probe(source="file", data=str(card))),
-        lambda: check_probe(str(own.data)), lambda: training_sentences(training(own)),
-    ):  # fmt: skip
+        lambda: probe_items(own),
+        lambda: probe_items(Probe(source="file", data=str(card))),
+        lambda: check_probe(str(own.data)),
+        lambda: training_sentences(training(own)),
+    ):
         with pytest.raises(DataError, match=message):
             refuse()
     # Mapped, or with two labels of one's own, they are read.

@@ -26,10 +26,16 @@ from support.stats_data import crossed
 
 #: Where the cures of refusals are written that reading the files of a comparison can raise.
 READING = (
-    "report/compare*.py", "measures/compare*.py", "measures/reading.py", "report/files.py",
-    "stats/predictions.py", "stats/foreign.py", "stats/class*.py", "stats/label*.py",
+    "report/compare*.py",
+    "measures/compare*.py",
+    "measures/reading.py",
+    "report/files.py",
+    "stats/predictions.py",
+    "stats/foreign.py",
+    "stats/class*.py",
+    "stats/label*.py",
     "stats/file_classes.py",
-)  # fmt: skip
+)
 CUE = "The sentiment is"
 LORA = {"kind": "lora", "name": "soft_prompt"}
 
@@ -229,10 +235,12 @@ def test_a_cure_names_no_option_that_compare_lacks(
         ({}, r"[\d,]+ rows, not 48"),
         ({"source_id": [f"s{n // 2}" for n in range(48)]}, r"[\d,]+ source examples, not 24"),
         ({"template_id": [f"t{n // 4}" for n in range(48)]}, r"[\d,]+ templates, not 12"),
-        ({"template_id": [f"{n}" for n in range(48)], "item_id": [f"{n}" for n in range(48)]},
-         r"[\d,]+ sentences, not 48"),
+        (
+            {"template_id": [f"{n}" for n in range(48)], "item_id": [f"{n}" for n in range(48)]},
+            r"[\d,]+ sentences, not 48",
+        ),
     ],
-)  # fmt: skip
+)
 def test_advice_names_the_units_that_the_data_have(
     columns: dict[str, list[str]], unit: str, tmp_path: Path
 ) -> None:
