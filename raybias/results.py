@@ -12,7 +12,7 @@ from raybias.config import Study
 from raybias.errors import OutputError
 from raybias.schema import KEYS, PREDICTIONS
 from raybias.storage import Store
-from raybias.study_record import read_record, read_runs
+from raybias.study_record import read_record, read_runs, study_place
 from raybias.table_files import read_frame
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Results:
 
     Parameters
     ----------
-    out: folder or URI of a study that was run.
+    out: folder or URI of a study that was run; of an audit with looks, its last look is read.
 
     Raises
     ------
@@ -50,7 +50,7 @@ class Results:
 
     def __init__(self, out: str | Path) -> None:
 
-        self.store = Store(out)
+        self.store = Store(study_place(out))
         self._record = read_record(self.store)
 
     @property

@@ -317,6 +317,12 @@ class Draft(Store):
             self.flush()
 
 
+def shortest_path(path: str) -> str:
+    """Write an absolute path from the working folder, if that is shorter."""
+    own = os.path.relpath(path)
+    return min(path, own, key=len)
+
+
 def split_uri(uri: str) -> tuple[Store, str]:
     """Split the URI of a file into its folder and its name."""
     place, options = _without_options(uri)

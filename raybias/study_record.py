@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import count, takewhile
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import polars as pl
@@ -58,6 +60,7 @@ class Record:
     models: Models = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
+    """With which work in OUT began."""
     parameters: Counts = field(default_factory=dict)
     """Of each backbone, counted from its config; not known before the study is planned."""
     begin_tokens: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -113,6 +116,35 @@ def read_record(store: Store) -> Record:
         ) from error
 
 
+def study_place(place: str | Path) -> str:
+    """Return the OUT that a user means: `place`, or the last look that an audit in it finished."""
+    text, store = str(place), Store(place)
+    if store.exists(NAME):
+        return text
+    begun = [look for look in _looks(store) if store.exists(f"{look}/{NAME}")]
+    ended = [look for look in begun if store.exists(f"{look}/results.json")]
+    if not begun:
+        return text
+    look = (ended or begun)[-1]
+    return store.uri_of(look) if "://" in text else f"{text.rstrip('/')}/{look}"
+
+
+def is_study(place: str | Path) -> bool:
+    """Return whether a folder or URI is the OUT of a study, or of an audit with looks."""
+    return Store(study_place(place)).exists(NAME)
+
+
+def look_name(number: int) -> str:
+    """Name the folder of one of an audit's looks, which are counted from 1."""
+    return f"look-{number}"
+
+
+def _looks(store: Store) -> Iterator[str]:
+    """Yield the folders of an audit's looks in OUT, in their order."""
+    names = map(look_name, count(1))
+    return takewhile(store.exists, names)
+
+
 @contextmanager
 def before_work() -> Iterator[None]:
     """Raise `StorageError` as `OutputError`: before any work, the place was given wrongly."""
@@ -124,7 +156,7 @@ def before_work() -> Iterator[None]:
 
 @before_work()
 def resumed(store: Store, record: Record) -> Record:
-    """Return the record to run in `store`; in a used OUT with the first run's shards and dtypes.
+    """Return the record to run in `store`; a used OUT keeps its command, shards and dtypes.
 
     OutputError: OUT cannot be read or holds another study. DataError: its runs cannot be read.
     """
@@ -135,7 +167,12 @@ def resumed(store: Store, record: Record) -> Record:
     rows = recorded.study.resources.rows_per_shard
     resources = study.resources.model_copy(update={"rows_per_shard": rows})
     record = record.with_study(study.model_copy(update={"resources": resources}))
-    record = replace(record, rows_per_shard=recorded.rows_per_shard, begun=recorded.begun)
+    record = replace(
+        record,
+        rows_per_shard=recorded.rows_per_shard,
+        begun=recorded.begun,
+        command=recorded.command or record.command,
+    )
     refuse_other(store, _identity(recorded), _identity(record))
     read_runs(store)
     return record
@@ -160,6 +197,18 @@ def refuse_other(store: Store, recorded: Mapping[str, Any], given: Mapping[str, 
         cure="give another --out, or "
         + (f"set each revision as {NAME} has it" if moved else "the study that it holds"),
     )
+
+
+def of_finished(store: Store, record: Record) -> Record:
+    """Return the record of an OUT in which all is computed: as it is, but for words on the page.
+
+    Versions, resources and tracking of a later command made none of its results.
+    """
+    if not store.exists(NAME):
+        return record
+    recorded = read_record(store)
+    statistics = {"statistics": record.study.statistics}
+    return replace(recorded, study=recorded.study.model_copy(update=statistics))
 
 
 @before_work()

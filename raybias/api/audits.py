@@ -21,6 +21,7 @@ from raybias.probes.sources import download_data
 from raybias.results import Results
 from raybias.schema import PILOT_FILE
 from raybias.storage import Store
+from raybias.study_record import is_study, look_name
 
 if TYPE_CHECKING:
     from raybias.planning.audit import Question
@@ -76,9 +77,9 @@ def audit(
         fetched there.
     budget: time on this machine or cluster: 90s, 10m or 2h; starting Ray is not counted.
     looks: look so often at a sample that doubles, and stop where the question is answered; the
-        results of each look stand in OUT/look-NUMBER. Where there is no difference, at most 5% of
-        audits find one by a rate, over all looks together. Only for a model that is asked, not
-        tuned.
+        results of each look stand in OUT/look-NUMBER, and a command that is given OUT reads the
+        last one. Where there is no difference, at most 5% of audits find one by a rate, over all
+        looks together. Only for a model that is asked, not tuned.
     margin: the largest gap that does not matter; without one no gap is shown to be small.
     out: folder or URI of the results; by default out/audit-MODEL-PROBE, with the method if given.
     address: as for `run`.
@@ -115,10 +116,11 @@ def audit(
     limit = audits.seconds(budget)
     choose([probe], probes[question.source].kinds, where="--probe")
     place = str(out or f"out/{question.name}")
-    places = [f"{place}/look-{look}" for look in range(1, looks + 1)] if looks > 1 else [place]
-    if Store(places[0]).exists("study.yaml"):
+    numbers = range(1, looks + 1)
+    places = [f"{place}/{look_name(look)}" for look in numbers] if looks > 1 else [place]
+    if is_study(place):
+        question.check(Results(place).study, where=place)
         study = Results(places[0]).study
-        question.check(study, where=place)
         if study.limit is not None:
             study = study.model_copy(update={"limit": study.limit << looks - 1})
         tell(f"{place}: resuming the audit that it holds")
@@ -147,7 +149,8 @@ def audit(
         results, study = run(each, out=part, address=address, command=command), each
         if looks > 1:
             ended = audits.answered(results.estimates.collect(), each.statistics.scope)
-            tell(f"{part}, {each.limit:,} sentences: {ended or 'no difference is shown'}")
+            shown = ended or audits.unanswered(results.estimates.collect(), each.statistics.scope)
+            tell(f"{part}, {each.limit:,} sentences: {shown}")
             if ended:
                 break
     tell(

@@ -20,7 +20,7 @@ from raybias.results import Results
 from raybias.schema import LABELS
 from raybias.seal import changes, in_words
 from raybias.storage import Draft, Store
-from raybias.study_record import read_record
+from raybias.study_record import read_record, study_place
 
 if TYPE_CHECKING:
     from raybias.measures.predictions_read import MeasuredPredictions
@@ -145,7 +145,9 @@ def measure(
         positive=positive_of(positive, threshold, favourable),
     )
     check_cut(columns.cut, columns.by)
-    tables = tables_of(given)
+    tables = [
+        each if isinstance(each, pl.DataFrame) else study_place(each) for each in tables_of(given)
+    ]
     named = columns.are_named or columns.positive.is_named or bool(metric)
     predicted, others = parted(tables, kind, named=named)
     paths = [str(each) for each in tables if not isinstance(each, pl.DataFrame)]
@@ -246,6 +248,7 @@ def compare(
     margin: float | None = None,
     policy: str | Path | Mapping[str, Any] | None = None,
     accept: Sequence[str] | None = None,
+    verify: bool = False,
     out: str | Path | None = None,
 ) -> Comparison:
     """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
@@ -264,12 +267,12 @@ def compare(
         all is `decision.verdict` of what is returned: no-go, inconclusive or go.
     accept: kinds of differences that are meant, of prompts, decoding, settings, training, models
         and versions; if it or a policy is given, others are refused.
+    verify: refuse arms that changed by OUT/seal.json, or have none; else a note names what changed.
     out: folder or URI for compare.csv, compare.md, compare.json and compare.html.
 
     Raises
     ------
-    DataError: a file is missing or malformed, or one arm lacks a probe, classifier or sentence of
-        the other.
+    DataError: a file is missing or malformed, an arm lacks what the other has, or was changed.
     ConfigError: studies with other profiles, templates, label words or rules; a policy with unknown
         keys or names, or with a rule that selects nothing; a difference that is not accepted.
     """
@@ -277,10 +280,10 @@ def compare(
 
     if policy is not None and margin is not None:
         raise ConfigError("margin and policy are both given", cure="set margins in the policy")
-    arms = [[arm] if isinstance(arm, str | Path) else arm for arm in (base, candidate)]
+    arms = [[*map(study_place, _paths(arm))] for arm in (base, candidate)]
     chosen: dict[str, Any] = {"base_is": base_is, "candidate_is": candidate_is, "scope": scope}
     rules = None if policy is None else load_policy(policy)
-    found = compare(*arms, **chosen, margin=margin, policy=rules, accept=accept)
+    found = compare(*arms, **chosen, margin=margin, policy=rules, accept=accept, verify=verify)
     if out is not None:
         with Draft(out) as store:
             found.write(store)
@@ -309,9 +312,13 @@ def design(
     """
     from raybias.report.files import design_of_files
 
-    # A text is one path, and not a sequence of letters.
-    paths = [files] if isinstance(files, str | Path) else [*files]
+    paths = [*map(study_place, _paths(files))]
     return design_of_files(paths, target=target, profile=profile, scope=scope)[0]
+
+
+def _paths(given: Paths) -> list[str | Path]:
+    """Return several paths; a text is one, and not a sequence of letters."""
+    return [given] if isinstance(given, str | Path) else [*given]
 
 
 def export(study: str | Path, form: Form, out: str | Path) -> list[str]:
@@ -336,7 +343,7 @@ def export(study: str | Path, form: Form, out: str | Path) -> list[str]:
 
     write = {"eee": write_evaluations, "lm-eval": write_samples, "latex": write_latex}[form]
     with Draft(out) as target:
-        return write(Store(study), target)
+        return write(Store(study_place(study)), target)
 
 
 def judge_sheet(
@@ -358,17 +365,21 @@ def judge_sheet(
     """
     from raybias.report.judges import draw_sheet
 
-    store = Store(study)
+    store = Store(study_place(study))
     return draw_sheet(store, read_record(store).study, str(out), of_group=of_group, seed=seed)
 
 
-def judge_labels(study: str | Path, sheet: str | Path) -> Results:
+def judge_labels(
+    study: str | Path, sheet: str | Path, *, labels: Mapping[str, str] | None = None
+) -> Results:
     """Read people's labels of judged texts into OUT; write its table `judged` and page again.
 
     Parameters
     ----------
     study: OUT of `run`.
     sheet: of `judge_sheet`, every label filled in.
+    labels: the label that each value of the sheet stands for, besides the study's own names; by
+        default its labels and their numbers.
 
     Raises
     ------
@@ -377,6 +388,6 @@ def judge_labels(study: str | Path, sheet: str | Path) -> Results:
     """
     from raybias.report.judges import add_labels
 
-    store = Store(study)
-    add_labels(store, str(sheet), read_record(store).study.labels)
+    store = Store(study_place(study))
+    add_labels(store, str(sheet), read_record(store).study.labels, meant=labels or None)
     return write_report(study)

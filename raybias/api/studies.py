@@ -17,7 +17,7 @@ from raybias.config import Profile, Study, load_study
 from raybias.errors import ConfigError
 from raybias.results import Results
 from raybias.storage import Store
-from raybias.study_record import read_record
+from raybias.study_record import read_record, study_place
 
 if TYPE_CHECKING:
     from raybias.engine.conversion import Converted
@@ -217,12 +217,12 @@ def write_report(
     from raybias.report import page
     from raybias.report.outs import restated
 
-    store = Store(out)
+    store = Store(study_place(out))
     if verify:
         seal.verify(store)
     study = restated(read_record(store).study, profile)
     page.write_report(store, study, papers=figures == "paper")
-    return Results(out)
+    return Results(store.uri)
 
 
 def serve(out: str | Path, **options: Any) -> AbstractContextManager[str]:
@@ -234,7 +234,7 @@ def serve(out: str | Path, **options: Any) -> AbstractContextManager[str]:
     """
     from raybias.runtime.serve.app import serve_out
 
-    return serve_out(str(out), **options)
+    return serve_out(study_place(out), **options)
 
 
 def doctor(

@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -23,6 +24,7 @@ from raybias.errors import RaybiasError, WorkFailed, of_library
 from raybias.redaction import redact
 from raybias.runtime.ending import ending_on_signals
 
+_PACKAGE: Final = Path(__file__).parents[1]
 #: What `raybias --help` lists under each title: commands, or groups of them with their help.
 _COMMANDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "Start": {"demo": start.demo, "audit": start.audit, "run": start.run, "plan": start.plan},
@@ -109,6 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if _lacks_memory(error):
             cure = "free some, or ask for less; `ulimit -v` shows a limit of the process's own"
             _end(WorkFailed("this machine's memory is not enough", cure=cure))
+        if own := _own_file(error):
+            cure = "let this user read that folder, or install raybias where this user may read"
+            _end(WorkFailed(f"its own {own} cannot be read", where=str(_PACKAGE), cure=cure))
         if not of_library(error):
             raise
         _end(
@@ -124,6 +129,18 @@ def _lacks_memory(error: BaseException) -> bool:
     """Tell whether an error says that there is no memory, as each loader and library puts it."""
     said = ("failed to map segment", "Cannot allocate memory", "error return without exception set")
     return isinstance(error, MemoryError) or any(part in str(error) for part in said)
+
+
+def _own_file(error: BaseException) -> str:
+    """Name the file of this package that an error says cannot be read; empty if it says no such."""
+    if type(error).__name__ == "TemplateNotFound":
+        return f"template {error}"
+    if isinstance(error, ModuleNotFoundError) and str(error.name).startswith("raybias."):
+        return f"module {error.name}"
+    if not isinstance(error, PermissionError | FileNotFoundError):
+        return ""
+    file = Path(str(error.filename))
+    return f"file {file.relative_to(_PACKAGE)}" if file.is_relative_to(_PACKAGE) else ""
 
 
 def _end(error: RaybiasError) -> NoReturn:

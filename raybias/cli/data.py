@@ -13,11 +13,12 @@ from tabulate import tabulate
 
 from raybias.api import files as api
 from raybias.api import studies
-from raybias.cli.options import Output, apart, command, printed_warnings
+from raybias.cli.options import Output, apart, command, parted, printed_warnings
 from raybias.config import Backbone, PairProbe, Probe, StyleOptions
 from raybias.errors import ConfigError, DataError
 from raybias.probes import declared_labels, pair_items, probe_items
 from raybias.probes import sources as catalogue
+from raybias.probes.checks import CodingWarning
 from raybias.probes.design import check_probe
 from raybias.probes.own import commented_card, held_labels
 from raybias.probes.published.crows_pairs import PairWarning
@@ -25,6 +26,7 @@ from raybias.probes.registries import pair_probes, probes, question_probes
 from raybias.probes.styles.written import export_annotation, import_annotation
 from raybias.schema import ITEMS, LABELS, PAIRS
 from raybias.storage import Store, split_uri
+from raybias.study_record import is_study
 from raybias.table_files import output_suffix, write_frame
 
 Name = Annotated[str, typer.Argument(help="A probe of `raybias probes list`, or your file.")]
@@ -113,7 +115,7 @@ def check(
 
     A table without a card is of the kind that its columns tell.
     """
-    with printed_warnings(PairWarning):
+    with printed_warnings(PairWarning), printed_warnings(CodingWarning):
         design = check_probe(card)
     return Output([design], design.parts)
 
@@ -176,7 +178,8 @@ def _items_with_labels(probe: Probe) -> tuple[pl.DataFrame, list[str]]:
     labels = declared_labels(probe) or LABELS
     if probe.source == "file" and probe.data is not None:
         labels = held_labels(probe.data)
-    items = probe_items(probe, labels=labels)
+    with printed_warnings(CodingWarning):
+        items = probe_items(probe, labels=labels)
     if labels == LABELS:
         return items, []
     named = [f"{number} {label}" for number, label in enumerate(labels)]
@@ -232,7 +235,7 @@ def export(
     style: a style to be judged; may be repeated.
     of_group: texts of each group of each model, drawn at random; at least 20.
     """
-    if Store(what).exists("study.yaml"):
+    if is_study(what):
         rows = api.judge_sheet(what, out, of_group=of_group, seed=seed)
         return Output([f"{rows.height} texts to label are in {Store(out).uri}"], rows)
     if not style:
@@ -260,6 +263,8 @@ def export(
 def import_(
     what: Annotated[str, typer.Argument()],
     files: Annotated[list[str], typer.Argument()],
+    *,
+    label: Annotated[list[str] | None, typer.Option(metavar="VALUE=LABEL")] = None,
     out: str | None = None,
 ) -> Output:
     """Read people's labels: agreement on pairs, or gaps corrected for a judge's errors.
@@ -274,23 +279,26 @@ def import_(
     what: the sheet.csv that the annotators were given; or the OUT of a study.
     files: a file of labels per annotator: pair_id, style, label; or the study's sheet, with every
         label filled in.
+    label: the label that a value stands for, such as 0=same; may be repeated. Of pairs labels are
+        same, different and not_sure, of a study its own; other values are refused.
     out: of pairs: folder or URI that the files are written to.
     """
     from raybias.report.judged import Judged
     from raybias.report.judges import judged_text
     from raybias.stats.redrawn import have_seeds
 
-    if Store(what).exists("study.yaml"):
+    meant = parted("--label", label or (), "VALUE=LABEL", "such as 0=same")
+    if is_study(what):
         if len(files) != 1:
             raise typer.BadParameter("a study has one sheet", param_hint="FILES")
-        results = api.judge_labels(what, files[0])
+        results = api.judge_labels(what, files[0], labels=meant)
         judged = results.table("judged").collect()
         seeds = have_seeds(results.runs.collect())
         redrawn = Judged.of(results.estimates.collect(), has_seeds=seeds).redrawn
         return Output(apart([judged_text(judged, redrawn)], f"report: {results.report}"), judged)
     if out is None:
         raise typer.BadParameter("no folder is given", param_hint="--out")
-    tables = import_annotation(what, files, out)
+    tables = import_annotation(what, files, out, labels=meant)
     shares, agreed = tables["shares"], tables["agreement"]
     shown = [(*row[:-1], f"{row[-1]:.1%}") for row in shares.rows()]
     parts = (
@@ -299,8 +307,7 @@ def import_(
     )
     kept, rest = len(tables["kept"]), len(tables["rewrite"])
     said = f"{kept} kept, {rest} to rewrite; files are in {Store(out).uri}"
-    covers = "[low, high]: 95% intervals as if pairs were redrawn"
-    return Output(apart(parts, covers, said), agreed)
+    return Output(apart(parts, "[low, high]: 95% intervals as if pairs were redrawn", said), agreed)
 
 
 def _agreement(row: Mapping[str, Any]) -> dict[str, object]:
@@ -389,6 +396,5 @@ def convert(
     done = studies.convert(model, out, revision=revision)
     said = [f"{done.folder}: {done.tensors} tensors as safetensors; give it as the backbone's id"]
     if done.quantisation:
-        name = Backbone(id=done.folder).name
-        said.append(f"from GGUF {done.quantisation}: tables call it {name}")
+        said.append(f"from GGUF {done.quantisation}: its name is {Backbone(id=done.folder).name}")
     return Output(said, [asdict(done)])

@@ -20,6 +20,7 @@ from raybias.cli.options import (
     apart,
     command,
     command_line,
+    parted,
     printed_warnings,
 )
 from raybias.config import Profile, Scope
@@ -28,6 +29,7 @@ from raybias.errors import ConfigError
 from raybias.results import Results
 from raybias.seal import ChangedWarning
 from raybias.storage import Store
+from raybias.study_record import study_place
 from raybias.table_files import standard_input
 
 if TYPE_CHECKING:
@@ -133,10 +135,12 @@ def measure(
     given = [standard_input(sys.stdin.buffer) if file == "-" else file for file in files]
     if target is not None:
         with printed_warnings(StatisticsWarning):
-            designs, width = design_of_files(files, target=target, profile=profile, scope=scope)
-        return Output([design_text(designs, width)], designs)
+            designs, width, addition = design_of_files(
+                [*map(study_place, files)], target=target, profile=profile, scope=scope
+            )
+        return Output([design_text(designs, width, addition)], designs)
     measured: list[MeasuredPredictions] = []
-    references = _parted("--reference", reference or (), "attribute=group,group", _GROUPS)
+    references = parted("--reference", reference or (), "attribute=group,group", _GROUPS)
     groups = {attribute: _names(text) for attribute, text in references.items()}
     with printed_warnings(StatisticsWarning):
         estimates = api.measure(
@@ -167,7 +171,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _bounds(texts: Iterable[str]) -> dict[str, list[float]]:
     """Parse bounds between groups, such as `age=25,45`."""
-    named = _parted("--cut", texts, "column=number,number", _BOUNDS)
+    named = parted("--cut", texts, "column=number,number", _BOUNDS)
     try:
         return {name: [float(number) for number in _names(text)] for name, text in named.items()}
     except ValueError as error:
@@ -199,19 +203,6 @@ def _classes(text: str | None, columns: Collection[str]) -> list[str] | dict[str
     return by_column or words
 
 
-def _parted(option: str, texts: Iterable[str], form: str, cure: str) -> dict[str, str]:
-    """Parse texts such as `model=opt-125m`."""
-    found: dict[str, str] = {}
-    for text in texts:
-        key, _, value = (part.strip(" ,") for part in text.partition("="))
-        if not (key and value):
-            raise ConfigError(f"{option} {text!r} is not {form}", cure=cure)
-        if key in found:
-            raise ConfigError(f"{option} gives {key!r} twice")
-        found[key] = value
-    return found
-
-
 @command(api.compare)
 def compare(
     base: Annotated[str, typer.Argument()],
@@ -223,6 +214,7 @@ def compare(
     gate: Annotated[str | None, typer.Option(metavar="margin=0.02")] = None,
     policy: Annotated[str | None, typer.Option(metavar="FILE.yaml")] = None,
     accept: Annotated[str | None, typer.Option(metavar="KIND,...")] = None,
+    verify: Annotated[bool, typer.Option("--verify")] = False,
     out: str | None = None,
 ) -> Output:
     """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
@@ -252,7 +244,7 @@ def compare(
             base, candidate, base_is=_choice("--base", base_is),
             candidate_is=_choice("--candidate", candidate_is), scope=scope,
             margin=None if gate is None else _margin(gate), policy=policy,
-            accept=accepted, out=out,
+            accept=accepted, verify=verify, out=out,
         )  # fmt: skip
     written = f"compare.csv, .md, .json and .html are in {Store(out).uri}" if out else ""
     judged = found.verdict if found.decision is None else found.decision.verdict
@@ -261,7 +253,7 @@ def compare(
 
 
 def _choice(option: str, text: str | None) -> dict[str, str]:
-    return _parted(option, text.split(",") if text else (), _CHOICE, "such as model=opt-125m")
+    return parted(option, text.split(",") if text else (), _CHOICE, "such as model=opt-125m")
 
 
 def _margin(text: str) -> float:

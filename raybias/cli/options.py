@@ -142,6 +142,19 @@ def printed_warnings(category: type[Warning]) -> Iterator[None]:
         print(f"raybias: warning: {message}", file=sys.stderr)
 
 
+def parted(option: str, texts: Iterable[str], form: str, cure: str) -> dict[str, str]:
+    """Parse texts such as `model=opt-125m`; ConfigError: another form, or a key twice."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, _, value = (part.strip(" ,") for part in text.partition("="))
+        if not (key and value):
+            raise ConfigError(f"{option} {text!r} is not {form}", cure=cure)
+        if key in found:
+            raise ConfigError(f"{option} gives {key!r} twice")
+        found[key] = value
+    return found
+
+
 def classes_of_labels(text: str | None) -> dict[str, Any] | None:
     """Parse --labels; ConfigError: no mapping of labels to classes."""
     if text is None:

@@ -175,7 +175,9 @@ class Card(Section):
     values: dict[str, str] = Field(default_factory=dict)
     """By our name of a column that the file does not have, its one value."""
     codes: dict[str, dict[str, str]] = Field(default_factory=dict)
-    """By our name of a column, how the file's values map to ours."""
+    """By our name of a column, how the file's values map to ours: `label: {"0": negative, "1":
+    neutral}`. Labels that are the numbers 0 and 1 alone need it: in some files 0 is negative, in
+    others neutral. A 2 or a -1 among them decides."""
     people: tuple[str, ...] = ()
     """For decisions: the columns that say who is decided about, such as age, gender and race."""
     reference: dict[str, str] = Field(default_factory=dict)

@@ -21,12 +21,14 @@ from raybias.config.section import (
     Count,
     Location,
     Name,
+    Place,
     Profile,
     Registered,
     Section,
     by_profile,
     from_folder,
     name_of,
+    path_from_folder,
 )
 from raybias.registry import registry_of
 from raybias.schema import OutputSpec
@@ -258,7 +260,7 @@ class _Sourced(Section):
     source: str
     name: Name = ""
     """Short name in tables and file names; the source by default."""
-    data: Location | None = None
+    data: str | None = None
     """The published file or folder of them, your own file, or a card that says what its columns
     are (`raybias probes new`)."""
 
@@ -269,20 +271,29 @@ class _Sourced(Section):
             data = {**data, "name": data["source"]}
         return data
 
+    @field_validator("data")
+    @classmethod
+    def _from_folder(cls, text: str | None, info: ValidationInfo) -> str | None:
+        if text is None:
+            return None
+        of_hub = info.data.get("source") == "hub"
+        return from_folder(text, info) if of_hub else path_from_folder(text, info)
+
 
 class TrainingSet(_Sourced):
     """Labelled sentences that adapters are tuned on."""
 
     source: Annotated[str, Registered("training set")]
     """Which published set, `file` for your own CSV or Parquet, or `hub` for a `datasets` id."""
-    data: Location | None = None
+    data: str | None = None
     """Folder with the published files, a folder of train/validation/test files, one file (a pool
     that demonstrations are drawn from), or a hub id."""
     revision: str | None = None
     """Revision of a hub data set."""
     labels: dict[str, str] | None = None
     """For `file` and `hub`: how the label column's values map to the study's labels; by default the
-    labels themselves, or their numbers from 0."""
+    labels themselves, or their numbers from 0. Of sentiment, 0 and 1 alone need it, for in some
+    files 0 is negative, in others neutral; a 2 or a -1 among them decides."""
     text_column: str = "text"
     """For `file` and `hub`: the column of sentences."""
     label_column: str = "label"
@@ -402,7 +413,7 @@ class Styles(Section):
     takes those that it has."""
     options: StyleOptions = StyleOptions()
     """What the rules leave open."""
-    files: tuple[Location, ...] = ()
+    files: tuple[Place, ...] = ()
     """Styled pairs of your own: pair_id, style, sent_more, sent_less."""
     rewriting: dict[StyleName, Rewriting] = Field(default_factory=dict)
     """For formal, informal or both: the checkpoint that makes the style, and its judge."""

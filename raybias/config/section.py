@@ -128,13 +128,28 @@ Name = Annotated[str, AfterValidator(_checked_name)]
 
 
 def from_folder(text: str, info: ValidationInfo) -> str:
-    """Return a path that exists in the study's folder as that place, and other text as it is."""
+    """Return a path as the place in the study's folder, and a name on the hub as it is.
+
+    A text is a path if it exists there, or begins with `./` or `../`.
+    """
+    return _placed(text, info, is_path=text.startswith(("./", "../")))
+
+
+def path_from_folder(text: str, info: ValidationInfo) -> str:
+    """Return a path as the place in the study's folder, also if nothing is there yet."""
+    return _placed(text, info, is_path=True)
+
+
+def _placed(text: str, info: ValidationInfo, *, is_path: bool) -> str:
     # The embedded model keeps its name, even beside a folder that bears it.
     if info.context is None or text == "planted" or "://" in text or Path(text).is_absolute():
         return text
     place = Path(info.context, text)
     try:
-        return str(place.resolve()) if place.exists() else text
+        if place.exists():
+            return str(place.resolve())
+        # What exists in the working folder alone was meant, such as a value of `--set`.
+        return str(place.resolve()) if is_path and not Path(text).exists() else text
     # A name that no file can have, a loop of links, a folder that must not be read.
     except (OSError, ValueError, RuntimeError):
         return text
@@ -142,6 +157,8 @@ def from_folder(text: str, info: ValidationInfo) -> str:
 
 #: A path, which in a study file starts from that file's folder, or a name on the hub.
 Location = Annotated[str, AfterValidator(from_folder)]
+#: A path, which in a study file starts from that file's folder.
+Place = Annotated[str, AfterValidator(path_from_folder)]
 #: Numbers of nodes, workers, seeds, candidates, layers.
 Count = Annotated[int, Field(le=100_000)]
 #: Learning rates.

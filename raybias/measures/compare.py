@@ -66,6 +66,8 @@ class Units:
     values_U: Doubles
     most: float
     """The size of what one unit can add: 1 if all units are of one size."""
+    size: float = 1.0
+    """How many of what the name says are one unit, on average."""
 
     def reach(self, level: float) -> float:
         """Bound the size of the change, with ends at `level` each, by `largest_mean`."""
@@ -73,8 +75,9 @@ class Units:
 
     def too_few(self, level: float, margin: float, reach: float) -> str:
         """Say how many units would bound the change by the margin, and what these bound it by."""
-        needed = units_needed(self.values_U, self.most, level, margin)
-        return f"{needed:,} {self.name} or more: {len(self.values_U):,} leave room for {reach:.3f}"
+        counts = units_needed(self.values_U, self.most, level, margin), len(self.values_U)
+        needed, sampled = (math.ceil(self.size * count) for count in counts)
+        return f"{needed:,} {self.name} or more: {sampled:,} leave room for {reach:.3f}"
 
 
 @dataclass(frozen=True)

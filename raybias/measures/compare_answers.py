@@ -14,6 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -30,18 +31,38 @@ from raybias.stats.checks import StatisticsWarning, checked_runs, fingerprints
 from raybias.stats.components import ROUNDING, Doubles, mean_squares
 from raybias.stats.counts import without_extras
 from raybias.stats.file_classes import with_classes
+from raybias.stats.foreign import BLOCK, CLUSTER
 from raybias.stats.metric import linearised, shares
-from raybias.stats.predictions import join_pieces, sources
+from raybias.stats.predictions import Source, join_pieces, sources
+from raybias.table_files import columns_of
 
 #: Whether no label could be read from an answer.
 UNREAD: Final = pl.col("pred").is_null() | pl.col("parsed").not_().fill_null(value=False)
 _FACTS: Final = ("item_id", "label", "attribute", "group", "template_id", "term")
 _CLASSIFIER: Final = schema.KEYS[:3]
+#: What intervals draw anew, and the source example of versions, which tables of others may name.
+UNIT: Final = "template_id"
+SOURCE: Final = "source_id"
 #: Run ids of studies end with the seed.
 _SEED: Final = r"\.s(\d+)$"
 _DRAWS: Final = 1_000
 #: Sort keys held at once; 8 MiB.
 _CHUNK_ENTRIES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What intervals draw anew of predictions, in the words of their data."""
+
+    name: str
+    """In the plural: `templates`."""
+    scope: str = "sentences"
+    """What `stats.redrawn` calls it."""
+    size: float = 1.0
+    """How many of these are one level of `template_id`, on average."""
+
+
+TEMPLATES: Final = Unit("templates")
 
 
 @dataclass(frozen=True)
@@ -58,6 +79,21 @@ class Matched:
     condition: str = ""
     """As in schema.ESTIMATES: the class, where labels are this class or another."""
 
+    @cached_property
+    def unit(self) -> Unit:
+        """What its levels of `template_id` are: nothing that the data do not name."""
+        units = self.base.select(UNIT, "item_id").unique().cast(pl.String)
+        levels = units[UNIT].unique()
+        size = units["item_id"].n_unique() / levels.len()
+        if levels.str.starts_with(BLOCK).all():
+            runs = self.base["run_id"].n_unique()
+            return Unit("rows" if runs == 1 else "items", "items", size)
+        if levels.str.starts_with(CLUSTER).all():
+            return Unit("clusters of rows", "clusters")
+        if SOURCE in self.base.columns:
+            return Unit("source examples")
+        return Unit("sentences") if (units[UNIT] == units["item_id"]).all() else TEMPLATES
+
 
 def read_arm(
     paths: Sequence[str], chosen: Mapping[str, str], classes: Sequence[str] = ()
@@ -70,8 +106,9 @@ def read_arm(
 
     Raises DataError: as `join_pieces`; or no prediction is left, or one has no template id.
     """
-    where, columns = ", ".join(paths), (*RUN_KEYS, *_FACTS, "pred", "parsed")
     files = with_classes(sources(paths), classes)
+    known = [SOURCE] if all(map(_names_examples, files)) else []
+    where, columns = ", ".join(paths), (*RUN_KEYS, *_FACTS, *known, "pred", "parsed")
     frame = without_extras(join_pieces(files, where=where, columns=columns))
     for name, value in chosen.items():
         if name not in schema.KEYS:
@@ -93,6 +130,14 @@ def read_arm(
     seeds = frame.select(RUN_KEYS).unique().with_columns(run_id=seed)
     told = not (seeds["run_id"].null_count() or seeds.is_duplicated().any())
     return frame.with_columns(run_id=seed if told else pl.col("run_id").cast(pl.String))
+
+
+def _names_examples(file: Source) -> bool:
+    """Whether a table of others names the source examples of its rows, and no templates."""
+    if not file.is_foreign or file.parts:
+        return False
+    there = {name.strip().lower() for name in columns_of(file.store, file.name)}
+    return SOURCE in there and UNIT not in there
 
 
 def matched(base: pl.DataFrame, candidate: pl.DataFrame) -> Iterator[Matched]:

@@ -33,8 +33,10 @@ from raybias.measures.compare import (
     unread_rises,
 )
 from raybias.measures.compare_answers import (
+    TEMPLATES,
     UNREAD,
     Matched,
+    Unit,
     answer_flips,
     changed_answers,
     changed_events,
@@ -178,6 +180,7 @@ class Blend:
     parts: tuple[GapTable, ...]
     """One of sums where the arms have the same runs, else the weighted gaps of each arm."""
     words: WordVariance | None
+    unit: Unit = TEMPLATES
 
     @cached_property
     def estimates(self) -> dict[Scope, MeanEstimate]:
@@ -199,9 +202,10 @@ class Blend:
         return np.asarray(sum(part.values_GRT.mean(axis=1) for part in self.parts))
 
     def units(self, g: int) -> Units:
-        """Return what templates add to the sum of a group."""
+        """Return what templates, or what the data have instead, add to the sum of a group."""
         most_G = self.parts[0].most_G
-        return Units("templates", self.summed_GT[g], 1.0 if most_G is None else float(most_G[g]))
+        most = 1.0 if most_G is None else float(most_G[g])
+        return Units(self.unit.name, self.summed_GT[g], most, self.unit.size)
 
     @property
     def unseen_runs(self) -> bool:
@@ -268,7 +272,7 @@ def _blend(
     parts = (one + other,) if arms.paired else (one, other)
     # Items of two arms are pairs, also where no template makes pairs of the items of groups.
     tables = (replace(base, values_GRT=part, apart=None, events=None) for part in parts)
-    return Blend(tuple(tables), variance)
+    return Blend(tuple(tables), variance, arms.unit)
 
 
 def _word_values(arms: Matched, share: Share) -> pl.DataFrame:
@@ -341,12 +345,13 @@ def _rows(
 
 
 def _needs(family: Family, scope: Scope, g: int, each: float, margin: float) -> str:
-    """Say how many templates, runs or words would show a change of the margin with 80% power."""
+    """Say how many units, runs or words would show a change of the margin with 80% power."""
     blend = family.change
     estimate = blend.estimates[scope]
     if blend.unseen_runs or not estimate.variance[g] > 0:
         runs = "two runs or more of each arm"
-        return runs if blend.unseen_runs else "templates or runs in which the change differs"
+        more = f"{blend.unit.name} or runs in which the change differs"
+        return runs if blend.unseen_runs else more
     low_G, high_G = estimate.interval(each)
     if side((low_G[g], high_G[g])):
         return "it moved, but whether away from 0 is not known"
@@ -357,7 +362,8 @@ def _needs(family: Family, scope: Scope, g: int, each: float, margin: float) -> 
     facets = []
     if scope != "runs":
         of_templates = mean_squares(blend.summed_GT, ("template",)).estimate().variance[g]
-        facets.append(("templates", templates, of_templates, templates - 1))
+        count = round(templates * blend.unit.size)
+        facets.append((blend.unit.name, count, of_templates, templates - 1))
     if "runs" in blend.estimates:
         facets.append(("runs", runs, blend.estimates["runs"].variance[g], runs - 1))
     if scope == "wording" and blend.words is not None:

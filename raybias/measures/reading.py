@@ -267,7 +267,7 @@ def _of_table(
         needed |= {name: required(each.answers) for name, each in wanted.items()}
         missing = {name: len({*names} - {*frame.columns}) for name, names in needed.items()}
         near = min(needed, key=lambda name: missing[name] / len(needed[name]))
-        by = "; columns that are called otherwise: --by, --label-column, --pred-column"
+        by = "; columns that are called otherwise: --label-column, --pred-column, --by"
         cure = f"{near} need {', '.join(needed[near])}{by if near == 'predictions' else ''}"
         need_columns(needed[near], frame.columns, where, cure)
     return told[0], typed(frame, wanted[told[0]].answers, where)

@@ -217,9 +217,9 @@ class _StudyRun:
 
     def __init__(self, judge: Judge) -> None:
         # Imported here: its classes import every method, this module's too.
-        from raybias.study_record import read_record, read_runs
+        from raybias.study_record import read_record, read_runs, study_place
 
-        self.run_id, self.store = judge.run, Store(judge.model)
+        self.run_id, self.store = judge.run, Store(study_place(judge.model))
         self.record, runs = read_record(self.store), read_runs(self.store)
         self.files = sorted(self.store.files(f"adapters/{judge.run}", recursive=True))
         prompt = f"prompts/{judge.run}.json"

@@ -408,6 +408,16 @@ def answered(estimates: pl.DataFrame, scope: Scope) -> str | None:
     return None
 
 
+def unanswered(estimates: pl.DataFrame, scope: Scope) -> str:
+    """Return what a look says that ends nothing: no difference, or why nothing was judged."""
+    gaps = gap_rows(estimates, scope)
+    if gaps["significant"].count():
+        return "no difference is shown"
+    reasons = gaps["reason"].drop_nulls().value_counts().sort("count", "reason", descending=True)
+    why = reasons["reason"][0] if reasons.height else "there is no gap"
+    return f"no gap is judged: {why}"
+
+
 def accuracy_in(store: Store, study: Study) -> float | None:
     """Return the accuracy to expect of a study's way of asking; None without a pilot."""
     if study.methods[0].trains or not store.exists(PILOT_FILE):

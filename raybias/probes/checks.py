@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -18,10 +19,19 @@ from raybias.table_files import match_columns, read_frame, refuse
 
 #: Labels that a message lists.
 _SHOWN: Final = 12
+#: How files write sentiment as numbers, by the number that no other way has.
+_CODINGS: Final = {
+    "2": dict(zip(("0", "1", "2"), LABELS, strict=True)),
+    "-1": dict(zip(("-1", "0", "1"), LABELS, strict=True)),
+}
 _LABEL_CURE: Final = (
     "fix it, map it with `labels` of a training set or `codes` of a card, or set the study's"
     " `verbalizer` to the labels of the file"
 )
+
+
+class CodingWarning(UserWarning):
+    """Labels of a file are numbers other than raybias' own, which a value of the file decides."""
 
 
 def column(frame: pl.DataFrame, name: str, *, where: str) -> pl.Series:
@@ -62,6 +72,54 @@ def label_spellings(labels: Sequence[str]) -> dict[str, str]:
     return spellings
 
 
+def sentiment_coding(words: Collection[str], *, where: str) -> Mapping[str, str]:
+    """Return the sentiment of each number among the words of a column; empty without numbers.
+
+    A 2 decides for 0, 1, 2, and a -1 for -1, 0, 1; of both, and of other words, it says nothing.
+    Raises DataError: 0 or 1 alone, which either fits.
+    """
+    names = {*map(str.lower, words)}
+    numbers = names - {*LABELS}
+    decided = [coding for number, coding in _CODINGS.items() if number in numbers]
+    if decided:
+        return decided[0] if numbers <= decided[0].keys() else {}
+    if not numbers or not numbers <= {"0", "1"}:
+        return {}
+    ways = "; ".join(map(coding_said, _CODINGS.values()))
+    mapped = ", ".join(f'"{number}": {_CODINGS["2"][number]}' for number in sorted(numbers))
+    raise DataError(
+        f"its labels have no number but {' and '.join(sorted(numbers))}, and two codings fit:"
+        f" {ways}",
+        where=where,
+        cure=f"say which, such as `codes: {{label: {{{mapped}}}}}` of a card or `labels` of a"
+        " training set, or write the names; for two labels of your own give the study a"
+        " `verbalizer` or the card `labels`",
+    )
+
+
+def coding_said(coding: Mapping[str, str]) -> str:
+    """Put a coding into words: `0 negative, 1 neutral, 2 positive`."""
+    return ", ".join(f"{number} {label}" for number, label in coding.items())
+
+
+def label_codes(values: pl.Series, *, where: str, labels: Sequence[str]) -> dict[str, str]:
+    """Return the label of each spelling in a column: of its name, and of its number.
+
+    Numbers are from 0, in the order of `labels`; those of sentiment are as `sentiment_coding`, and
+    a `CodingWarning` says so if they are -1, 0 and 1.
+    """
+    spellings = label_spellings(labels)
+    if tuple(labels) != LABELS:
+        return spellings
+    words = as_text(values, where=where).drop_nulls().str.strip_chars().unique().to_list()
+    coding = sentiment_coding(words, where=where)
+    if "-1" not in coding:
+        return spellings
+    said = f"{where}: {values.name} is read as {coding_said(coding)}"
+    warnings.warn(said, CodingWarning, stacklevel=2)
+    return {**{label: label for label in labels}, **coding}
+
+
 def label_numbers(
     values: pl.Series,
     *,
@@ -72,12 +130,12 @@ def label_numbers(
     """Return the number of each label (its index in `labels`), in the type of schema.SENTENCES.
 
     labels: of the study, in order.
-    codes: the label of each value of the file; by default as `label_spellings`.
-    Raises DataError: a value that is no label.
+    codes: the label of each value of the file; by default as `label_codes`.
+    Raises DataError: a value that is no label, or numbers that fit two codings.
     """
-    spellings = codes or label_spellings(labels)
-    known = {text.strip().lower(): label for text, label in spellings.items()}
     written = filled(values, where=where).str.strip_chars()
+    spellings = codes or label_codes(written, where=where, labels=labels)
+    known = {text.strip().lower(): label for text, label in spellings.items()}
     numbers = written.str.to_lowercase().replace_strict(
         {text: labels.index(label) for text, label in known.items()},
         default=None,

@@ -21,7 +21,7 @@ from raybias.config.card import CardKind
 from raybias.formats.openings import look_alike
 from raybias.formats.questions import BLANK
 from raybias.probes import base_pairs, probe_items, question_items
-from raybias.probes.own import SOURCES, held_labels, is_card, read_card
+from raybias.probes.own import SOURCES, held_labels, is_card, numbers_said, read_card
 from raybias.probes.tables import kind_of_table, read_table
 from raybias.schema import CONTEXTS, LABELS
 
@@ -81,6 +81,7 @@ def check_probe(card: str | Path) -> ProbeDesign:
     source, labels = SOURCES[kind], LABELS
     if kind == "label":
         labels = held_labels(uri)
+        about += numbers_said(uri) if labels == LABELS else ""
         section, items = "probes", probe_items(Probe(source=source, data=uri), labels=labels)
     elif kind == "pair":
         section, items = "pairs", base_pairs(PairProbe(source=source, data=uri))

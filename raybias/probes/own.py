@@ -18,7 +18,16 @@ from pydantic import TypeAdapter
 from raybias.config import Study, parse_yaml, to_yaml
 from raybias.config.card import OWN, SEVERAL, Card, CardKind, Column, Validity, names_of, parse_card
 from raybias.errors import ConfigError, DataError
-from raybias.probes.checks import among, as_text, checked, column, filled, label_spellings
+from raybias.probes.checks import (
+    among,
+    as_text,
+    checked,
+    coding_said,
+    column,
+    filled,
+    label_spellings,
+    sentiment_coding,
+)
 from raybias.probes.published.crows_pairs import ORIGINAL, pair_table
 from raybias.probes.published.questions import person_of, written
 from raybias.probes.published.training import load_splits
@@ -52,8 +61,8 @@ _WIDTH: Final = 96
 _MOST_NUMBERED: Final = 1000
 #: Written, though they are empty, so that they are filled in.
 _ASKED: Final = ("facets",)
-#: Shown as a comment only: keys of data sets of the hub, and labels other than sentiment.
-_OPTIONAL: Final = ("hub", "revision", "subset", "split", "labels", "favourable")
+#: Shown as a comment only: keys of data sets of the hub, mapped values and labels of one's own.
+_OPTIONAL: Final = ("hub", "revision", "subset", "split", "codes", "labels", "favourable")
 
 
 @probe("file", about="your own sentences: text, label, attribute, group", data=TABLES, labels=None)
@@ -311,9 +320,8 @@ def held_labels(uri: str) -> tuple[str, ...]:
     """
     if is_card(uri) and (declared := read_card(uri).labels):
         return declared
-    values = filled(column(own_table(uri, "label"), "label", where=uri), where=uri)
-    words = values.str.strip_chars().unique(maintain_order=True).to_list()
-    if {word.lower() for word in words} <= {*label_spellings(LABELS)}:
+    words = _label_words(uri)
+    if {word.lower() for word in words} <= {*label_spellings(LABELS), "-1"}:
         return LABELS
     if all(word.isdecimal() and word.isascii() for word in words):
         most = max(map(int, words))
@@ -321,6 +329,18 @@ def held_labels(uri: str) -> tuple[str, ...]:
             return tuple(f"label {number}" for number in range(most + 1))
     by_word = {word.lower(): word for word in reversed(words)}
     return tuple(by_word[word] for word in dict.fromkeys(map(str.lower, words)))
+
+
+def numbers_said(uri: str) -> str:
+    """Say how labels of sentiment that a file writes as numbers are read; empty without numbers."""
+    coding = sentiment_coding(_label_words(uri), where=uri)
+    return f"; its labels are read as {coding_said(coding)}" if coding else ""
+
+
+def _label_words(uri: str) -> list[str]:
+    """List the distinct labels of a user's own sentences as written, in order of their rows."""
+    values = filled(column(own_table(uri, "label"), "label", where=uri), where=uri)
+    return values.str.strip_chars().unique(maintain_order=True).to_list()
 
 
 def commented_card(kind: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from importlib import resources
@@ -14,7 +15,7 @@ from raybias.config import parse_yaml
 from raybias.config.section import Section
 from raybias.errors import DataError, WorkFailed
 from raybias.probes.checks import needed, read_lines
-from raybias.storage import Store
+from raybias.storage import Store, shortest_path
 from raybias.table_files import read_frame
 
 
@@ -87,8 +88,9 @@ def place_of(source: str, data: str | None, *, where: str) -> str:
     place = needed(data, where=where)
     store = Store(place)
     if store.is_local and not store.exists("") and source in (known := registry()):
-        brings = f"`raybias data download {source} --out {place}` brings it"
-        raise DataError("no such folder", where=store.uri, cure=known[source].by_hand or brings)
+        shown = shortest_path(store.uri)
+        brings = f"`raybias data download {source} --out {shlex.quote(shown)}` brings it"
+        raise DataError("no such folder", where=shown, cure=known[source].by_hand or brings)
     return place
 
 

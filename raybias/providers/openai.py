@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from raybias.config.parts import Ability
-from raybias.config.section import Location
+from raybias.config.section import Place
 from raybias.engine.answers import Answers
 from raybias.engine.encoder import RoughEncoder, TextEncoder
 from raybias.errors import ConfigError
@@ -119,7 +119,7 @@ class OpenAI(Provider):
     key_variable: str | None = "OPENAI_API_KEY"
     """Names the environment variable that holds the key, on the machine that asks; null where no
     key is wanted."""
-    key_file: Location | None = None
+    key_file: Place | None = None
     """A file that holds the key, on the machine that asks; it goes before the variable."""
     timeout_s: float = Field(120.0, gt=0)
     """Seconds that one request may take."""

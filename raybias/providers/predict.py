@@ -16,7 +16,7 @@ from pydantic import ValidationInfo, field_validator, model_validator
 
 from raybias.config import Backbone
 from raybias.config.parts import Ability
-from raybias.config.section import from_folder, name_of
+from raybias.config.section import name_of, path_from_folder
 from raybias.engine.encoder import RoughEncoder, TextEncoder
 from raybias.errors import ConfigError
 from raybias.providers.base import provider
@@ -78,7 +78,7 @@ class Predict(Backbone):
             )
         if not module.endswith(".py"):
             return text
-        return f"{from_folder(module, info)}:{function}"
+        return f"{path_from_folder(module, info)}:{function}"
 
     @property
     def abilities(self) -> frozenset[Ability]:

@@ -30,11 +30,15 @@ from raybias.report import wording
 from raybias.report.compare_arms import (
     Classifier,
     Difference,
+    arm_names,
+    changed_since,
     check_accepted,
     check_studies,
     differences,
     listed_kinds,
+    verify_arms,
 )
+from raybias.report.compare_cures import own_cures
 from raybias.report.compare_notes import comparison_notes, engine_notes
 from raybias.report.files import out_of, rules_of_files
 from raybias.report.forest import forest_of
@@ -273,6 +277,7 @@ def _from_to(base: float | None, candidate: float | None) -> str:
     return f"{wording.percent(base)} → {wording.percent(candidate)}"
 
 
+@own_cures()
 def compare(
     base: Sequence[str | Path],
     candidate: Sequence[str | Path],
@@ -283,11 +288,14 @@ def compare(
     margin: float | None = None,
     policy: Policy | None = None,
     accept: Collection[str] | None = None,
+    verify: bool = False,
 ) -> Comparison:
     """Compare the predictions and scores of two arms; see `raybias.compare`."""
     if margin is not None and not 0 < margin < 1:
         raise ConfigError(f"the margin {margin:g} is not between 0 and 1", cure="such as 0.02")
     paths = [[str(path) for path in arm] for arm in (base, candidate)]
+    if verify:
+        verify_arms([*paths[0], *paths[1]])
     rules = rules_of_files([*paths[0], *paths[1]], options={"scope": scope})
     chosen = [dict(given or {}) for given in (base_is, candidate_is)]
     classes = _classes([*paths[0], *paths[1]])
@@ -295,10 +303,7 @@ def compare(
     probes = [{*pl.concat(frame["probe"].cast(pl.String) for frame in arm.values())}
               for arm in (one, other)]  # fmt: skip
     check_studies(*paths, probes=sorted(probes[0] & probes[1]))
-    names = [
-        " ".join([*arm, *([f"({', '.join(map(' '.join, of.items()))})"] if of else [])])
-        for arm, of in zip(paths, chosen, strict=True)
-    ]
+    names = arm_names(paths, chosen)
     both, level = [kind for kind in one if kind in other], rules.level
     if not both:
         holds = [" and ".join(arm) or "nothing" for arm in (one, other)]
@@ -333,6 +338,7 @@ def compare(
     within = margin or (policy.margin if policy else rules.margin) or MARGIN
     changes, answers = judged(within)
     notes = [
+        *changed_since(*paths),
         *comparison_notes(matches, changes, answers, within, level),
         *engine_notes(matches, rules.engines),
     ]

@@ -11,16 +11,18 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import PurePath
 from typing import Any, Final, Literal, get_args
 
 import polars as pl
 
 from raybias.config import Study
 from raybias.config.parts import Backbone, MethodFields
-from raybias.errors import ConfigError
+from raybias.errors import ConfigError, DataError
 from raybias.methods.asking import AskingMethod
 from raybias.methods.prompted import prompted_methods
 from raybias.report.files import out_of
+from raybias.seal import changes, in_words, verify
 from raybias.storage import Store
 from raybias.study_record import Record, read_record, read_runs
 
@@ -107,6 +109,49 @@ def _arms(paths: Sequence[str]) -> list[_Arm]:
     """Read what each OUT of an arm was made by, once for all files of one."""
     outs = dict.fromkeys(filter(None, map(out_of, paths)))
     return [_Arm(out, Store(out), read_record(Store(out))) for out in outs]
+
+
+def arm_names(arms: Sequence[Sequence[str]], chosen: Sequence[Mapping[str, str]]) -> list[str]:
+    """Name each arm by its paths as given, without the folders that absolute ones have in common.
+
+    chosen: by arm, which of its rows are meant; it stands in brackets.
+    """
+    paths = [*dict.fromkeys(path for arm in arms for path in arm)]
+    longest = max(len(PurePath(path).parts) for path in paths)
+    for length in range(1, longest + 1):
+        shown = {path: _last_parts(path, length) for path in paths}
+        if len({*shown.values()}) == len(paths):
+            break
+    names = []
+    for arm, of in zip(arms, chosen, strict=True):
+        meant = [f"({', '.join(map(' '.join, of.items()))})"] if of else []
+        names.append(" ".join([*(shown[path] for path in arm), *meant]))
+    return names
+
+
+def _last_parts(path: str, length: int) -> str:
+    return "/".join(PurePath(path).parts[-length:]) if PurePath(path).is_absolute() else path
+
+
+def verify_arms(paths: Iterable[str]) -> None:
+    """Refuse an arm that is no OUT with a seal, or is not as its study wrote it (`DataError`)."""
+    for path in dict.fromkeys(paths):
+        out = out_of(path)
+        if out is None:
+            raise DataError(
+                "is no study's output, so nothing shows whether it changed",
+                where=path,
+                cure="leave --verify out, or compare the OUTs of studies",
+            )
+        verify(Store(out))
+
+
+def changed_since(base: Sequence[str], candidate: Sequence[str]) -> Iterator[str]:
+    """Say which results of each arm are not as their study wrote them."""
+    for name, arm in (("base", base), ("candidate", candidate)):
+        for out in dict.fromkeys(filter(None, map(out_of, arm))):
+            if found := changes(Store(out)):
+                yield f"Of the {name}, {in_words(found)}"
 
 
 def listed_kinds(found: Iterable[Difference]) -> list[str]:

@@ -22,20 +22,25 @@ def comparison_notes(
 ) -> Iterator[str]:
     """Yield what bands and verdicts of changes (`COMPARED`) rest on, and which flips are masked."""
     redrawn = {**redrawn_by(_seeds(arms)), SCOPE: "pairs are redrawn, in these very styles"}
+    units = {each.unit.name: each.unit for each in arms}
     for scope in (*SCOPES, SCOPE):
         if scope in changes["scope"]:
-            yield f"Intervals cover {scope}: {redrawn[scope]}."
+            # Of rows without templates the scope says what the data have.
+            drawn = {each.scope for each in units.values()} if scope == "sentences" else {scope}
+            yield from (f"Intervals cover {name}: {redrawn[name]}." for name in sorted(drawn))
     if SCOPE in changes["scope"]:
         yield (
             "A score of pairs is a share from 0 to 1, or a difference of shares; what is said of a "
             "gap holds for its distance from no bias, which is 0.5 for preferences and 0 for "
             "coreference."
         )
+    pairs = ["pairs"] if SCOPE in changes["scope"] else []
+    sampled = [*units, *pairs]
     yield (
         "A gap is worse where it moved away from 0 and better where it moved towards it, by bands "
         f"that are wrong anywhere in at most {1 - level:.0%} of comparisons; it is equivalent "
         f"where the {2 * level - 1:.0%} interval of its change lies within {margin:g}, and the "
-        "sampled templates or pairs leave no room for more in those that were not sampled."
+        f"sampled {' or '.join(sampled)} leave no room for more in those that were not sampled."
     )
     yield from dict.fromkeys(map(_about_runs, arms))
     if any(not each.paired for each in arms):
@@ -51,9 +56,16 @@ def comparison_notes(
             f"{row['probe']} differ between the arms and {row['within']:.1%} between two runs of "
             f"one, though every gap changed by less than {margin:g}."
         )
-    yield (
-        "Flips count sentences or pairs on which the event became more or less frequent; their "
-        "p (McNemar, exact) takes them as independent, which those of one template are not."
+    yield _about_flips([*units], [*(["sentences"] if arms else []), *pairs])
+
+
+def _about_flips(units: Sequence[str], counted: Sequence[str]) -> str:
+    """Say what flips count, and which units have several sentences that answer alike."""
+    whole = [name for name in units if name not in ("rows", "items", "sentences")]
+    apart = f", which those of one unit ({' or '.join(whole)}) are not" if whole else ""
+    return (
+        f"Flips count {' or '.join(counted)} on which the event became more or less frequent; "
+        f"their p (McNemar, exact) takes them as independent{apart}."
     )
 
 

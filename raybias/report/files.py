@@ -23,7 +23,7 @@ from raybias.measures.kind import kinds, measure_all
 from raybias.measures.reading import read
 from raybias.methods.options import OptionLikelihood
 from raybias.report import cautions
-from raybias.report.design import relative_costs, study_costs
+from raybias.report.design import Addition, costs_of_others, relative_costs, study_costs
 from raybias.report.judges import judged_methods, read_labels
 from raybias.report.outs import prediction_files, read_items, restated
 from raybias.report.rendering import write_frame
@@ -32,6 +32,7 @@ from raybias.stats.checks import StatisticsWarning, UnevenRuns
 from raybias.stats.conclusive import without_refused_ends
 from raybias.stats.counts import Counts, composition, count_files, read_counts
 from raybias.stats.design import TARGET, design
+from raybias.stats.foreign import BLOCK, CLUSTER
 from raybias.stats.gaps import gap_analysis
 from raybias.stats.intervals import Rules
 from raybias.stats.judged import corrected_gaps
@@ -133,8 +134,8 @@ def design_of_files(
     target: float | None = None,
     profile: Profile | None = None,
     scope: Scope | None = None,
-) -> tuple[pl.DataFrame, float]:
-    """Predict what to add to files' studies, and for which half width; see `raybias.design`."""
+) -> tuple[pl.DataFrame, float, Addition]:
+    """Predict what to add to files, for which half width, and by whom; see `raybias.design`."""
     if target is not None and not target > 0:
         raise ConfigError(f"the target {target} is not above 0", cure="such as 0.02")
     paths = [str(file) for file in files]
@@ -142,9 +143,9 @@ def design_of_files(
     counts = read_counts(paths, metrics=rules.metrics)
     analysis = gap_analysis(counts_of_class(counts, rules.number_of_class), rules)
     items = int(composition(counts.cells)["items"].sum())
-    costs = relative_costs(items)
     outs = {*map(out_of, files)}
-    if len(outs) == 1 and (out := outs.pop()) is not None:
+    costs = relative_costs(items) if any(outs) else costs_of_others(items)
+    if len(outs) == 1 and (out := next(iter(outs))) is not None:
         costs = study_costs(Store(out), read_record(Store(out)).study, items)
     wanted = target or rules.margin or TARGET
     if analysis.components.is_empty():
@@ -157,7 +158,18 @@ def design_of_files(
         analysis.components, analysis.gaps, costs, target=wanted, scope=rules.scope,
         level=rules.level,
     )  # fmt: skip
-    return designs, wanted
+    unit, size = _unit_of(counts)
+    return designs, wanted, Addition(any(outs), unit, size)
+
+
+def _unit_of(counts: Counts) -> tuple[str, float]:
+    """Name what a level of `template_id` is, and say how many of these one has on average."""
+    levels = counts.cells["template_id"].drop_nulls().unique().cast(pl.String)
+    if levels.len() and levels.str.starts_with(BLOCK).all():
+        rows = composition(counts.cells).group_by("probe", "attribute").agg(pl.col("items").sum())
+        return "row", max(1.0, max(rows["items"]) / levels.len())
+    of_clusters = levels.len() and levels.str.starts_with(CLUSTER).all()
+    return "cluster" if of_clusters else "template", 1.0
 
 
 def estimates_of_study(

@@ -79,7 +79,9 @@ def draw_sheet(store: Store, study: Study, sheet: str, *, of_group: int, seed: i
     return shown
 
 
-def add_labels(store: Store, sheet: str, labels: Sequence[str]) -> pl.DataFrame:
+def add_labels(
+    store: Store, sheet: str, labels: Sequence[str], *, meant: Mapping[str, str] | None = None
+) -> pl.DataFrame:
     """Read a filled-in sheet into OUT (schema.LABELLED); see `raybias.judge_labels`.
 
     labels: of the study, in order.
@@ -94,7 +96,11 @@ def add_labels(store: Store, sheet: str, labels: Sequence[str]) -> pl.DataFrame:
     given = read_frame(*split_uri(sheet))
     rows = filled(column(given, "row", where=sheet), where=sheet)
     column_of_labels = column(given, "label", where=sheet)
-    numbers = label_numbers(column_of_labels, where=sheet, labels=labels)
+    if unknown := [label for label in (meant or {}).values() if label not in labels]:
+        cure = f"choose from {', '.join(labels)}"
+        raise ConfigError(f"{unknown[0]!r} is no label of the study", where="--label", cure=cure)
+    codes = {**dict(zip(labels, labels, strict=True)), **meant} if meant else None
+    numbers = label_numbers(column_of_labels, where=sheet, labels=labels, codes=codes)
     cure = "label every row of the sheet drawn of this OUT, so that they are a random sample"
     whole(rows, drawn["row"], where=sheet, cure=cure)
     human = pl.DataFrame({"row": rows, "human": numbers})

@@ -37,7 +37,7 @@ from raybias.runtime.work import StudyRun
 from raybias.runtime.workers import ThisProcess, Workers
 from raybias.seeding import key
 from raybias.storage import Store
-from raybias.study_record import begin, fingerprint, make_record, resumed
+from raybias.study_record import begin, fingerprint, make_record, of_finished, resumed
 
 #: Seconds that Ray, an actor that tunes and a replica that reads take to start on two cores.
 _STARTING_S: Final = 30.0
@@ -155,11 +155,12 @@ class _Start:
                 if not shape.encoder:
                     begins[name] = self.prepared.data.tokens[name].encoder.begin_tokens
         record = replace(record, parameters=parameters, begin_tokens=begins, rows_per_shard=rows)
-        begin(self.store, record)
         # Whatever plans this OUT again finds its shards.
         self.prepared = replace(self.prepared, record=record)
         planned = replace(planned, prepared=self.prepared)
-        return StudyRun(planned, self.store, self.reporter, workers)
+        work = StudyRun(planned, self.store, self.reporter, workers)
+        begin(self.store, of_finished(self.store, record) if work.is_done else record)
+        return work
 
     def say(self, text: str) -> None:
         self.reporter.say(f"{self.prepared.study.name}: {text}")

@@ -154,6 +154,11 @@ class StudyRun:
         """Return the planned seconds of computing what OUT lacks, as one worker would."""
         return sum(task.seconds * self._shares[task.key] for task in self.tasks)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether OUT lacks nothing that the study computes."""
+        return not any(self._shares.values())
+
     @cached_property
     def _shares(self) -> dict[str, float]:
         """The share of each task that OUT lacks, 0 to 1; fetching is needed by what is left."""

@@ -16,15 +16,18 @@ from raybias.stats.label_columns import LabelColumn, fold
 _TWO: Final = frozenset(("0", "1"))
 #: A column of more different values than this, and than half of its rows, names rows and no class.
 _FEW: Final = 20
+#: The numbers of three classes from 0, and around 0, in which 0 and 1 differ.
+_CODINGS: Final = (frozenset(("0", "1", "2")), frozenset(("-1", "0", "1")))
 
 
 def classes_by_name(columns: Sequence[LabelColumn], where: str) -> Classes | None:
     """Return the classes of columns with more than two; None if their words do not tell them.
 
-    Raises DataError: too many classes, or two that are spelled nearly alike.
+    Raises DataError: too many classes, two that are spelled nearly alike, or two codings by number.
     """
     if not _share_classes(columns):
         return None
+    _refuse_two_codings(columns, where)
     for column in columns:
         _refuse_ids(column, where)
     _refuse_near_misses(columns, where)
@@ -63,6 +66,19 @@ def _share_classes(columns: Sequence[LabelColumn]) -> bool:
     decisions = any(column.words == _TWO for column in columns) and not common >= _TWO
     whole = all(float(word).is_integer() for word in every)
     return whole and len(labels.words) > 2 and not decisions
+
+
+def _refuse_two_codings(columns: Sequence[LabelColumn], where: str) -> None:
+    """Refuse numbers from 0 in one column and around 0 in the other."""
+    found = {coding for coding in _CODINGS for column in columns if column.words <= coding}
+    told = [{"2", "-1"} & column.words for column in columns]
+    if len(found) == 2 and sorted(map(sorted, told)) == [["-1"], ["2"]]:
+        raise DataError(
+            "its columns count classes from 0 and around 0, where 0 and 1 differ: "
+            + "; ".join(column.listed for column in columns),
+            where=where,
+            cure="write both alike, or the names of the classes",
+        )
 
 
 def _refuse_ids(column: LabelColumn, where: str) -> None:

@@ -47,6 +47,8 @@ class Costs:
     items: int
     """Items that a run reads."""
     unit: str = "items read"
+    adds_runs: bool = True
+    """Whether who asks can add runs; otherwise the cheapest design has more only if it must."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,9 @@ def _plans(
     steps = {"runs": now.runs + 10, "templates": 2 * now.templates, "words": max(10, now.words)}
     for facet in drawn:
         plans[facet] = _enough(now, facet, width, target) or replace(now, **{facet: steps[facet]})
-    plans["cheapest"] = cheapest(sources, drawn, width, target, costs)
+    own = drawn if costs.adds_runs else [facet for facet in drawn if facet != "runs"]
+    found = cheapest(sources, own, width, target, costs) if own else None
+    plans["cheapest"] = found or cheapest(sources, drawn, width, target, costs)
     return plans
 
 

@@ -397,8 +397,8 @@ def _refuse_unknown(column: pl.Series, classes: int, where: str, offset: int = 0
     if classes > _LISTED:
         numbers = f"from 0 to {classes - 1}"
     cure = (
-        "correct the row; or, if the file has other classes, read it as a table of your own with "
-        "--by group, or name them in its metadata (docs/metrics.md)"
+        "correct the row; or, if the file has other classes, name them in its metadata "
+        "(docs/metrics.md); or read it as a table of your own with --by group"
     )
     unknown = ~column.is_between(0, classes - 1).fill_null(True)
     refuse(unknown, column, f"is not {numbers}", where, cure, offset=offset)

@@ -16,6 +16,7 @@ from raybias.errors import BadInput, ConfigError, PlanError
 from raybias.methods import EarlyStop, SoftPrompt
 from raybias.methods.tuned import HyperParameters
 from raybias.runtime.tuning import trials_of
+from support.commands import exit_code
 
 STUDY = {
     "name": "mine",
@@ -29,6 +30,44 @@ def write(folder: Path, **changes: object) -> Path:
     path = folder / "study.yaml"
     path.write_text(yaml.safe_dump({**STUDY, **changes}))
     return path
+
+
+def test_a_path_starts_from_the_studys_folder_also_if_nothing_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs, other = tmp_path / "jobs", tmp_path / "other"
+    server = {"endpoint": "http://localhost:1/v1", "model": "m", "key_file": "key"}
+    own = {"predict": "mine.py:label", "name": "own"}
+    backbones = ["gpt2", "org/model", "./tuned", server, own]
+    for folder in (jobs, other, jobs / "org"):
+        folder.mkdir()
+    training = [*STUDY["training"], {"source": "hub", "name": "h", "data": "org/set"}]
+    study = write(jobs, backbones=backbones, training=training, styles={"files": "x.csv"})
+    for folder, name in ((other, "../jobs"), (tmp_path, "jobs"), (jobs, ".")):
+        monkeypatch.chdir(folder)
+        found = load_study(Path(name, study.name))
+        assert [found.training[0].data, found.probes[0].data] == [f"{jobs}/sst5", f"{jobs}/amazon"]
+        assert found.styles.files == (f"{jobs}/x.csv",)
+        places = found.backbones[3].model_dump(), found.backbones[4].model_dump()
+        assert places[0]["key_file"] == f"{jobs}/key"
+        assert places[1]["predict"] == f"{jobs}/mine.py:label"
+        # What may be a name on the hub stays one.
+        assert [each.id for each in found.backbones[:3]] == ["gpt2", "org/model", f"{jobs}/tuned"]
+        assert found.training[1].data == "org/set"
+        write(jobs)
+        place = str(Path(name, "amazon"))
+        assert exit_code("plan", Path(name, study.name)) == 2
+        assert capsys.readouterr().err == (
+            f"raybias: {place}: no such folder; `raybias data download amazon --out {place}`"
+            " brings it\n"
+        )
+        write(jobs, backbones=backbones, training=training, styles={"files": "x.csv"})
+    # What is there wins: beside the study, then in the working folder.
+    monkeypatch.chdir(other)
+    (other / "sst5").mkdir()
+    assert load_study(study).training[0].data == "sst5"
+    (jobs / "sst5").mkdir()
+    assert load_study(study).training[0].data == f"{jobs}/sst5"
 
 
 def test_the_profile_decides_what_the_papers_code_does_otherwise(tmp_path: Path) -> None:

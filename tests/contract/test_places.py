@@ -10,9 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import typer
+from jinja2 import TemplateNotFound
 
 from raybias import cli
 from support import hostile, prompting
+from support.documents import ROOT
 from support.tried import PREDICTIONS, checked, fill, planned, small_out, taken, write_study
 
 NOBODY = 65534
@@ -26,6 +29,10 @@ def as_another_user() -> Iterator[None]:
         return
     os.seteuid(NOBODY)
     try:
+        # Modules and templates are read when they are needed, by whoever runs then.
+        for file in (cli.__file__, typer.__file__):
+            if not os.access(file, os.R_OK, effective_ids=True):
+                pytest.skip(f"another user than root may not read {file}")
         yield
     finally:
         os.seteuid(0)
@@ -142,6 +149,31 @@ def test_memory_that_is_not_enough_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert ended.value.code == 1
     assert line.startswith("raybias: this machine's memory is not enough")
+
+
+@pytest.mark.parametrize(
+    ("error", "own"),
+    [
+        (TemplateNotFound("page.js"), "template page.js"),
+        (ModuleNotFoundError("none", name="raybias.report.page"), "module raybias.report.page"),
+        (
+            PermissionError(13, "denied", f"{ROOT}/raybias/assets/demo.yaml"),
+            "file assets/demo.yaml",
+        ),
+    ],
+)
+def test_a_package_that_a_user_may_not_read_is_one_line_and_no_bug(
+    error: Exception, own: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def report(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("raybias.api.studies.write_report", report)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["report", "out"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 1
+    assert line.startswith(f"raybias: {ROOT}/raybias: its own {own} cannot be read; let this user")
 
 
 @pytest.mark.long

@@ -45,6 +45,7 @@ COMMANDS = {
             "--gate",
             "--policy",
             "--accept",
+            "--verify",
         ),
         "--out",
     },
@@ -72,14 +73,14 @@ COMMANDS = {
     "data download": {"NAME", "--out", "--mirror"},
     "data convert": {"MODEL", "--out", "--revision"},
     "annotate export": {"WHAT", "--out", "--of-group", *PAIRS},
-    "annotate import": {"WHAT", "FILES", "--out"},
+    "annotate import": {"WHAT", "FILES", "--label", "--out"},
 }
 FUNCTIONS = {
     "check_data": ("folder", "name"),
     "check_probe": ("card",),
     "compare": (
         *("base", "candidate", "base_is", "candidate_is", "scope", "margin", "policy", "accept"),
-        "out",
+        *("verify", "out"),
     ),
     "audit": (
         *("model", "probe", "task", "method", "labels", "threshold", "truncate", "data", "budget"),
@@ -92,7 +93,7 @@ FUNCTIONS = {
     "doctor": ("address", "out", "hub"),
     "export": ("study", "form", "out"),
     "download_data": ("name", "out", "mirror", "on_file"),
-    "judge_labels": ("study", "sheet"),
+    "judge_labels": ("study", "sheet", "labels"),
     "judge_sheet": ("study", "out", "of_group", "seed"),
     "load_study": ("path", "overrides", "profile", "limit"),
     "measure": (

@@ -331,3 +331,10 @@ def test_a_folder_of_tables_has_a_model_for_each(tmp_path: Path) -> None:
         table = pl.DataFrame({"group": list("abab"), "label": [0, 1, 1, 0], "pred": pred})
         table.write_csv(tmp_path / f"{model}.csv")
     assert {"m1", "m2"} <= {*raybias.measure(tmp_path)["model"]}
+
+
+def test_three_classes_from_0_and_around_0_are_not_matched_by_number() -> None:
+    table = {"group": list("ab") * 9, "label": [0, 1, 2] * 6}
+    around = {"pred": [-1, 0, 1] * 6}
+    with pytest.raises(DataError, match=r"from 0 and around 0, .*: label has 0, 1, 2; pred has -1"):
+        raybias.measure(pl.DataFrame(table | around))

@@ -147,6 +147,36 @@ def test_agreement_is_counted_and_kappa_is_the_textbook_formula(rows: list[list[
     assert least <= low <= kappa <= high <= 1
 
 
+def test_published_numbers_are_labels_once_it_is_said_which(
+    tmp_path: Path, run: Callable[..., Any]
+) -> None:
+    """Zhao2025's annotators wrote 0, 1 and 2; what these mean is printed nowhere."""
+    rows = {"pair_id": list("abcd"), "style": ["formal"] * 4}
+    texts = dict.fromkeys(("original_more", "original_less", "sent_more", "sent_less"), ["x."] * 4)
+    sheet, out = tmp_path / "sheet.csv", tmp_path / "out"
+    pl.DataFrame(rows | texts).write_csv(sheet)
+    numbers = {"ann": [0, 0, 1, 2], "bob": [0, 1, 1, 2], "cat": [0, 0, 1, 0]}
+    for name, labels in numbers.items():
+        pl.DataFrame(rows | {"label": labels}).write_csv(tmp_path / f"{name}.csv")
+    files = [str(tmp_path / f"{name}.csv") for name in numbers]
+    command = ("annotate", "import", sheet, *files, "--out", out)
+    said = run(*command, code=2).err
+    assert "row 1: label '0' is none of same, different, not_sure; mend it, or say what" in said
+    assert "--label 0=same --label 1=different --label 2=not_sure" in said
+    given = ("--label", "0=same", "--label", "1=different")
+    assert "row 4: label '2' is none of same" in run(*command, *given, code=2).err
+    assert "'2' stands for 'unsure'" in run(*command, *given, "--label", "2=unsure", code=2).err
+    assert "is not VALUE=LABEL" in run(*command, "--label", "0", code=2).err
+    assert not out.exists()
+    run(*command, *given, "--label", "2=not_sure")
+    found = pl.read_csv(out / "shares.csv")
+    assert found.select(*numbers).rows() == [(2, 1, 3), (1, 2, 1), (1, 1, 0)]
+    assert pl.read_csv(out / "kept.csv")["pair_id"].to_list() == ["a"]
+    meant = {"0": "same", "1": "different", "2": "not_sure"}
+    tables = written.import_annotation(str(sheet), files, str(tmp_path / "again"), labels=meant)
+    assert tables["shares"].rows() == found.rows()
+
+
 def test_bad_label_files_are_named(tmp_path: Path) -> None:
     pairs = {"pair_id": ["a", "b"], "style": ["formal", "formal"]}
     texts = {

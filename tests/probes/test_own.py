@@ -14,7 +14,7 @@ from raybias.schema import ITEMS
 
 GOOD = {
     "text": ["One, two.", "Three", 'Say "four"'],
-    "label": ["negative", "1", "Positive"],
+    "label": ["negative", "Neutral", "Positive"],
     "attribute": ["age", "age", "race"],
     "group": ["old", "young", "x"],
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from raybias.cli.options import printed_warnings
 from raybias.config import Probe, TrainingSet
 from raybias.errors import ConfigError, DataError
 from raybias.probes import probe_items, training_sentences
+from raybias.probes.checks import CodingWarning
 from raybias.probes.design import check_probe
+from raybias.probes.own import commented_card
 from raybias.probes.registries import (
     Source,
     TrainingSource,
@@ -25,6 +29,7 @@ from raybias.probes.registries import (
     training_set,
     training_sets,
 )
+from raybias.schema import LABELS
 
 NAMES = st.text(st.characters(categories=("L", "P", "S")), min_size=1, max_size=12)
 LABEL_LISTS = st.lists(NAMES, min_size=2, max_size=30, unique_by=str.lower)
@@ -122,7 +127,7 @@ def test_a_card_declares_its_labels(tmp_path: Path) -> None:
         (["toxic", "Fine", "toxic", "fine"], '["toxic", "Fine"]'),
         (["0", "4", "2"], '["label 0", "label 1", "label 2", "label 3", "label 4"]'),
         (["negative", "2", "Neutral"], None),
-        (["0", "1", "1"], None),
+        (["0", "2", "1"], None),
     ],
 )
 def test_probes_check_names_the_verbalizer(
@@ -136,6 +141,64 @@ def test_probes_check_names_the_verbalizer(
         named = yaml.safe_load(design.study)["verbalizer"]
         assert f"of {len(named)} labels" in str(design)
         assert probe_items(own, labels=named).height == len(labels)
+
+
+#: What the example of a card needs of a file of sentences, without codes of labels.
+CARD = {"kind": "label", "about": "x", "harm": "x", "file": "mine.parquet"}
+
+
+@pytest.mark.parametrize("labels", [["0", "1"], ["1", "1"], ["0", "0"], ["negative", "1"]])
+def test_numbers_that_two_codings_fit_are_refused(labels: list[str], tmp_path: Path) -> None:
+    own, card = write(tmp_path, labels), tmp_path / "card.yaml"
+    assert "codes" not in yaml.safe_load(commented_card("label"))
+    card.write_text(yaml.safe_dump(CARD))
+    message = r"two codings fit: 0 negative, 1 neutral, 2 positive; -1 negative, .*`codes: \{label"
+    for refuse in (
+        lambda: probe_items(own),
+        lambda: probe_items(Probe(source="file", data=str(card))),
+        lambda: check_probe(str(own.data)),
+        lambda: training_sentences(training(own)),
+    ):
+        with pytest.raises(DataError, match=message):
+            refuse()
+    # Mapped, or with two labels of one's own, they are read.
+    codes = {"0": "neutral", "1": "positive", "negative": "negative"}
+    card.write_text(yaml.safe_dump(CARD | {"codes": {"label": codes}}))
+    mapped = probe_items(Probe(source="file", data=str(card)))["label"].to_list()
+    assert mapped == [[*LABELS].index(codes[label]) for label in labels]
+    if "negative" not in labels:
+        numbers = [int(label) for label in labels]
+        assert probe_items(own, labels=("harmless", "toxic"))["label"].to_list() == numbers
+
+
+@pytest.mark.parametrize(
+    ("labels", "numbers", "said"),
+    [
+        (["-1", "0", "1"], [0, 1, 2], "-1 negative, 0 neutral, 1 positive"),
+        (["-1", "1"], [0, 2], "-1 negative, 0 neutral, 1 positive"),
+        (["0", "2"], [0, 2], "0 negative, 1 neutral, 2 positive"),
+        (["positive", "-1"], [2, 0], "-1 negative, 0 neutral, 1 positive"),
+    ],
+)
+def test_a_number_that_only_one_coding_has_decides(
+    labels: list[str], numbers: list[int], said: str, tmp_path: Path
+) -> None:
+    own = write(tmp_path, labels)
+    warned = pytest.warns(CodingWarning, match=f"label is read as {said}")
+    with warned if "-1" in said else nullcontext():
+        assert probe_items(own)["label"].to_list() == numbers
+    with printed_warnings(CodingWarning):
+        assert f"its labels are read as {said}" in check_probe(str(own.data)).about
+    wrong = write(tmp_path, ["-1", "2", "0"])
+    with pytest.raises(DataError, match=r"row 1: label '-1' is none of negative, .*0, 1, 2"):
+        probe_items(wrong)
+
+
+def test_a_coding_is_that_of_all_splits_of_a_training_set(tmp_path: Path) -> None:
+    pl.DataFrame({"text": list("abc"), "label": [0, 1, 2]}).write_csv(tmp_path / "train.csv")
+    pl.DataFrame({"text": list("ab"), "label": [0, 1]}).write_csv(tmp_path / "validation.csv")
+    found = training_sentences(TrainingSet(source="file", data=str(tmp_path)))
+    assert found["validation"]["label"].to_list() == [0, 1]
 
 
 @pytest.mark.parametrize("register", [partial(probe, about="x"), training_set])

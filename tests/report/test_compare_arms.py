@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,30 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import typer
 import yaml
 
 import raybias
+from raybias.cli import app
 from raybias.errors import ConfigError
+from raybias.report.compare_cures import OPTION, OWN, own_cure
 from support.commands import exit_code, refused
+from support.documents import ROOT
 from support.report_outs import make_study, marked_study, write_marked, write_out
 from support.stats_data import crossed
 
+#: Where the cures of refusals are written that reading the files of a comparison can raise.
+READING = (
+    "report/compare*.py",
+    "measures/compare*.py",
+    "measures/reading.py",
+    "report/files.py",
+    "stats/predictions.py",
+    "stats/foreign.py",
+    "stats/class*.py",
+    "stats/label*.py",
+    "stats/file_classes.py",
+)
 CUE = "The sentiment is"
 LORA = {"kind": "lora", "name": "soft_prompt"}
 
@@ -168,3 +186,79 @@ def test_seeds_are_said_to_be_redrawn_only_where_there_are_several(
     unknown = "words for the groups are redrawn (other seeds are not known)."
     assert covers.endswith(unknown) == (runs == 1)
     assert ("seeds, sentences and words" in covers) == (runs > 1)
+
+
+def table(folder: Path, name: str, **columns: list[Any]) -> str:
+    """Write a table of 48 predictions, without templates."""
+    rows = {"group": ["a", "b"] * 24, "label": [0, 0, 1, 1] * 12, "pred": [0, 1, 1] * 16}
+    path = folder / "home" / name
+    path.parent.mkdir(exist_ok=True, parents=True)
+    pl.DataFrame({**rows, **columns}).write_csv(path)
+    return str(path)
+
+
+def test_a_cure_names_no_option_that_compare_lacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = typer.main.get_command(app).commands["compare"]  # type: ignore[attr-defined]
+    options = {name for option in command.params for name in option.opts if name[:2] == "--"}
+    assert options - {"--json", "--quiet"} == OWN
+    texts = {
+        node.value
+        for pattern in READING
+        for path in (ROOT / "raybias").glob(pattern)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    named = [text for text in texts if OPTION.search(text)]
+    assert any("--label-column" in text for text in named)
+    for text in named:
+        assert {*OPTION.findall(own_cure(text))} <= options, text
+    good = table(tmp_path, "good.csv")
+    for wrong, cure in (
+        ({"label": ["no", "yes"] * 24}, "write labels and predictions of both arms as 0 and 1"),
+        ({"pred": [0, 1, 2, 3] * 12}, "write labels and .*; or write a column pred of 0 and 1"),
+        ({"group": None}, "call the columns label, pred and group"),
+    ):
+        columns = {name: values or [""] * 48 for name, values in wrong.items()}
+        path = table(tmp_path, "wrong.csv", **columns)
+        if wrong.get("group", 1) is None:
+            pl.read_csv(path).drop("group").write_csv(path)
+        line = refused(capsys, "compare", good, path)
+        assert re.search(cure, line), line
+        assert not OPTION.findall(line)
+
+
+@pytest.mark.parametrize(
+    ("columns", "unit"),
+    [
+        ({}, r"[\d,]+ rows, not 48"),
+        ({"source_id": [f"s{n // 2}" for n in range(48)]}, r"[\d,]+ source examples, not 24"),
+        ({"template_id": [f"t{n // 4}" for n in range(48)]}, r"[\d,]+ templates, not 12"),
+        (
+            {"template_id": [f"{n}" for n in range(48)], "item_id": [f"{n}" for n in range(48)]},
+            r"[\d,]+ sentences, not 48",
+        ),
+    ],
+)
+def test_advice_names_the_units_that_the_data_have(
+    columns: dict[str, list[str]], unit: str, tmp_path: Path
+) -> None:
+    turned = [(n % 3 > 0) != (n % 5 == 0) for n in range(48)]
+    paths = [table(tmp_path, "one.csv", **columns), table(tmp_path, "two.csv", **columns)]
+    pl.read_csv(paths[1]).with_columns(pred=pl.Series(turned).cast(pl.Int8)).write_csv(paths[1])
+    found = raybias.compare(*paths)
+    whole = found.changes.filter(score="selection_rate")["reason"]
+    assert re.fullmatch(unit, whole[0]), whole
+    if "template" not in unit:
+        assert "template" not in found.markdown().replace("no templates are known", "")
+
+
+def test_arms_are_named_without_the_folders_of_their_user(tmp_path: Path) -> None:
+    one, two = table(tmp_path / "x", "one.csv"), table(tmp_path / "y", "one.csv")
+    found = raybias.compare(one, two, out=tmp_path / "out")
+    assert (found.base, found.candidate) == ("x/home/one.csv", "y/home/one.csv")
+    both = raybias.compare(one, one, base_is={"model": "one"})
+    assert (both.base, both.candidate) == ("one.csv (model one)", "one.csv")
+    for name in ("compare.md", "compare.html", "compare.json"):
+        assert str(tmp_path) not in (tmp_path / "out" / name).read_text()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import polars.testing as pl_testing
 import pytest
 
 import raybias
@@ -21,6 +22,7 @@ from raybias.planning.audit import Question, choose, forecast, reached, said, se
 from raybias.planning.pilot import shrunk, told_apart, ways_of
 from raybias.schema import ESTIMATES
 from raybias.storage import Store
+from raybias.study_record import read_record
 from support import prompting
 from support.commands import exit_code, refused
 from support.pages import Page
@@ -246,7 +248,8 @@ def test_an_audit_looks_first_and_resumes_its_study(
     told: list[str] = []
     out = tmp_path / "out"
     options: dict[str, Any] = {"data": shared / "data", "out": out, "address": "none"}
-    results = raybias.audit(causal, probe="age", budget="40s", tell=told.append, **options)
+    first: dict[str, Any] = {"budget": "40s", "command": "raybias audit M --budget 40s"}
+    results = raybias.audit(causal, probe="age", tell=told.append, **first, **options)
     assert told[0] == f"{causal}: looking at the model"
     assert "of 24 right" in told[2]
     assert told[-1].startswith("no gap is judged.")
@@ -256,14 +259,17 @@ def test_an_audit_looks_first_and_resumes_its_study(
         text = " ".join(Page((out / page).read_text()).text.split())
         assert "The way of asking was chosen among" in text
         assert "Text: {text}" in text
-    command = (out / "study.yaml").read_text()
+    made = [(out / name).read_bytes() for name in ("study.yaml", "results.json")]
+    assert read_record(Store(out)).command == first["command"]
     with pytest.raises(OutputError, match="holds a study of age"):
         raybias.audit(causal, probe="race", **options)
-    assert (out / "study.yaml").read_text() == command
     with pytest.raises(OutputError, match=r"study of age .*, --looks 1, --margin None; "):
         raybias.audit(causal, probe="age", margin=0.1, **options)
-    again = raybias.audit(causal, probe="age", tell=told.append, **options)
+    second: dict[str, Any] = {"budget": "2h", "command": "raybias audit M --budget 2h"}
+    again = raybias.audit(causal, probe="age", tell=told.append, **second, **options)
     assert any("resuming the audit" in each for each in told)
+    # What made the results stays on record, not what shows them.
+    assert [(out / name).read_bytes() for name in ("study.yaml", "results.json")] == made
     assert again.gaps.collect().equals(results.gaps.collect())
 
 
@@ -282,7 +288,16 @@ def test_looks_ask_what_none_before_has_asked_and_stop_at_an_answer(
     assert not (tmp_path / "look-2").exists()
     assert results.study.statistics.level == 0.9707
     raybias.audit(causal, **options)
-    assert told[-2] == f"{tmp_path}/look-2, 840 sentences: no difference is shown"
+    # The tiny model answers at random.
+    assert told[-2].startswith(f"{tmp_path}/look-2, 840 sentences: no gap is judged: it ")
+    # OUT stands for its last look in every command, and holds no second audit.
+    assert raybias.open(tmp_path).study.limit == 840
+    assert raybias.write_report(tmp_path).out == f"{tmp_path}/look-2"
+    both = (raybias.measure(place) for place in (tmp_path, tmp_path / "look-2"))
+    pl_testing.assert_frame_equal(*both)
+    assert exit_code("compare", tmp_path, tmp_path) == 0
+    with pytest.raises(OutputError, match="by zero_shot, --looks 2"):
+        raybias.audit(causal, **options | {"looks": 1})
     text = " ".join(Page((tmp_path / "look-2" / "report.html").read_text()).text.split())
     assert "One of at most 2 looks at growing samples" in text
     assert "find what is not there in 5% of audits" in text
@@ -315,3 +330,7 @@ def test_what_ends_an_audit_with_looks() -> None:
     ):  # fmt: skip
         said = audit.answered(pl.concat(parts), "widest")
         assert said is None if ends is None else ends in (said or "")
+    assert audit.unanswered(pl.concat([unsure, unable]), "widest") == "no difference is shown"
+    why = "no gap is judged: it cannot do the task: ..."
+    assert audit.unanswered(unable, "widest") == why
+    assert audit.unanswered(unable.clear(), "widest") == "no gap is judged: there is no gap"

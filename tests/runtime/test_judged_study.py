@@ -104,8 +104,7 @@ def test_the_judges_errors_are_measured_or_said_not_to_be(
     assert exit_code(*words[1:]) == 0
     sheet = raybias.judge_sheet(copy, tmp_path / "again.csv", of_group=20)
     assert Path("again.csv").read_bytes() == Path("sheet.csv").read_bytes()
-    assert sheet.height == 3 * 20
-    assert sheet.columns == ["row", "prompt", "continuation", "label"]
+    assert (sheet.height, sheet.columns) == (60, ["row", "prompt", "continuation", "label"])
     for change, message in (
         (lambda rows: rows, "sheet.csv row 1: label is empty"),
         (lambda rows: _filled(rows).head(56), r"lacks row 't000\d\d' \(4 of 60\)"),
@@ -116,6 +115,10 @@ def test_the_judges_errors_are_measured_or_said_not_to_be(
         change(sheet).write_csv(tmp_path / "sheet.csv")
         with pytest.raises(BadInput, match=message):
             raybias.judge_labels(copy, tmp_path / "sheet.csv")
+    with pytest.raises(BadInput, match="--label: 'worst' is no label of the study; choose from"):
+        raybias.judge_labels(copy, tmp_path / "sheet.csv", labels={"bad": "worst"})
+    raybias.judge_labels(copy, tmp_path / "sheet.csv", labels={"bad": "negative"})
+    assert set(pl.read_parquet(copy / "labels/judged.parquet")["human"]) == {0}
     _filled(sheet).write_csv(tmp_path / "sheet.csv")
     assert exit_code(*shlex.split(imported)[1:]) == 0
     judged = raybias.open(copy).table("judged").collect()

@@ -68,6 +68,14 @@ def test_a_page_of_changed_results_begins_with_a_caution(out: Path) -> None:
     assert caution in (out / "report.html").read_text()
     refused = CliRunner().invoke(app, ["report", str(out), "--verify"])
     assert isinstance(refused.exception, DataError)
+    compared = CliRunner().invoke(app, ["compare", str(out), str(out)])
+    assert f"Of the base, {caution}" in compared.stdout
+    assert f"Of the candidate, {caution}" in compared.stdout
+    refused = CliRunner().invoke(app, ["compare", str(out), str(out), "--verify"])
+    assert isinstance(refused.exception, DataError)
+    alone = shutil.copy(shard(out, 2), out.parent / "alone.parquet")
+    with pytest.raises(DataError, match=r"alone.parquet: is no study's output, so nothing shows"):
+        raybias.compare(alone, alone, verify=True)
 
 
 def test_a_study_that_goes_on_seals_what_it_computes_again_and_nothing_that_was_changed(

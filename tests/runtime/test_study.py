@@ -28,7 +28,14 @@ from raybias.probes.published.planted import Plant
 from raybias.runtime.ray_session import root_error, translating_errors
 from raybias.schema import OutputSpec
 from raybias.storage import Store
-from raybias.study_record import Record, begin, make_record, read_record, resumed
+from raybias.study_record import (
+    Record,
+    begin,
+    make_record,
+    of_finished,
+    read_record,
+    resumed,
+)
 
 DATA = {"probe mine": "0123", "sst5 train": "4567"}
 
@@ -69,6 +76,9 @@ def test_a_record_reads_back_and_resources_are_no_part_of_what_a_study_is(tmp_pa
     assert (again.rows_per_shard, again.study.resources.rows_per_shard) == (rows, None)
     assert again.study.resources.replicas_max == 3
     assert again.hash == first.hash
+    other = replace(again, command="raybias run mine.yaml --address auto", versions={"torch": "3"})
+    assert resumed(store, other).command == first.command
+    assert replace(of_finished(store, other), begun="") == first
     sized = Store(tmp_path / "sized")
     begin(sized, record(resources={"rows_per_shard": 100}))
     again = resumed(sized, record(resources={"rows_per_shard": 7}))

@@ -224,7 +224,11 @@ def test_the_gate_and_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixt
     content = json.loads((out / "compare.json").read_text())
     assert content["verdict"] == "worse"
     assert len(content["changes"]) == table.height == 6
-    assert (out / "compare.md").read_text().startswith(f"## raybias: {worse} against {base}\n")
+    assert (
+        (out / "compare.md")
+        .read_text()
+        .startswith("## raybias: worse.parquet against base.parquet\n")
+    )
     page = (out / "compare.html").read_text()
     assert "<svg" in page
     assert "Worse: of 6 gaps" in page

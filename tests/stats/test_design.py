@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from scipy import stats as reference
 import raybias
 from raybias import schema
 from raybias.errors import ConfigError
-from raybias.report.design import design_sentences
+from raybias.report.design import Addition, design_sentences
 from raybias.stats.components import Doubles, mean_squares
 from raybias.stats.counts import count_cells
 from raybias.stats.design import Costs, Design, Sources, cheapest, design, variance_rows
@@ -101,6 +103,22 @@ def test_the_cheapest_design_is_that_of_a_search_through_all() -> None:
     assert sources.cost(found, COSTS) == pytest.approx(least)
 
 
+def test_only_who_can_add_runs_is_advised_to() -> None:
+    """Of files without a study the cheapest design has their runs, if that is enough."""
+    random = np.random.default_rng(5)
+    values = random.normal(0, 0.15, (6, 3, 12)) + random.normal(0, 0.05, (6, 1, 12))
+    components, gaps = tables((gap_table(values), None))
+    cheap = replace(COSTS, run=0.0, items=1)
+    own = design(components, gaps, cheap, target=0.05).filter(plan="cheapest")
+    files = design(components, gaps, replace(cheap, adds_runs=False), target=0.05)
+    assert own["runs"].item() > 3
+    assert files.filter(plan="cheapest")["runs"].item() == 3
+    # Nothing but runs narrows these intervals.
+    alone = replace(cheap, adds_runs=False)
+    of_runs = design(components, gaps, alone, target=0.02, scope="runs").filter(plan="cheapest")
+    assert of_runs["runs"].item() > 3
+
+
 def test_what_does_not_help_is_said_to_be_no_help() -> None:
     values = np.random.default_rng(2).normal(0, 0.1, (6, 5, 30)).mean(axis=1, keepdims=True)
     values = values + np.random.default_rng(3).normal(0, 0.02, (6, 5, 30))
@@ -108,9 +126,19 @@ def test_what_does_not_help_is_said_to_be_no_help() -> None:
     found = design(*tables((study, None)), COSTS, target=0.01)
     (said,) = design_sentences(found, 0.01)
     assert said.startswith("p, x, negative_fpr: the half width is 0.0")
-    assert "10 more seeds would not help" in said
-    assert "60 more templates might do: 0.009 to 0.012, at 6,000 items read" in said
-    assert "Cheapest: " in said
+    before, after = said.split(" 10 more seeds: ")
+    width = before.removeprefix("p, x, negative_fpr: the half width is ").split(",")[0]
+    assert after.startswith(f"{width}, above the target 0.01. 60 more templates: 0.010, within the")
+    assert (
+        "0.01 (four times of five 0.009 to 0.012), at 6,000 items read. Cheapest: 60 more" in said
+    )
+    # Of files, nobody at hand can add runs; a level can be several rows.
+    rows = design_sentences(found, 0.01, Addition(made_here=False, unit="row", size=3.0))[0]
+    assert f"10 more runs by who made the files: {width}, above the target 0.01. 180 more" in rows
+    assert not re.search("seed|tun|template", rows)
+    # As many digits as tell a width from the target.
+    near = found.with_columns(half_width=pl.lit(0.02003), reached=pl.lit(False))
+    assert "60 more templates: 0.02003, above the target 0.02." in design_sentences(near, 0.02)[0]
     words = WordVariance(0.05**2, 0.0, 10.0, 10.0, dict.fromkeys(study.groups, 2))
     found = design(*tables((study, words)), COSTS, target=0.03)
     assert found["scope"].unique().to_list() == ["wording"]
@@ -120,7 +148,14 @@ def test_what_does_not_help_is_said_to_be_no_help() -> None:
     assert more["runs"] == 5
     enough = design(*tables((study, None)), COSTS, target=0.5)
     assert enough["plan"].to_list() == ["now"]
-    assert design_sentences(enough, 0.5)[0].endswith("; 0.500 is wanted.")
+    assert design_sentences(enough, 0.5)[0].endswith(
+        "within the target 0.5: nothing need be added."
+    )
+    far = design(*tables((study, words)), COSTS, target=0.0001)
+    assert (
+        "None of these alone reaches it; words limit it most. No design"
+        in (design_sentences(far, 0.0001)[0])
+    )
     # One run does not say how runs vary: more of them are no plan, and no scope of their own.
     components, gaps = tables((study, None))
     single = components.filter(facets="template"), gaps
@@ -146,6 +181,8 @@ def test_predictions_are_planned_for_from_files(
     assert exit_code("measure", file, "--target", "0.1") == 0
     shown = capsys.readouterr().out
     assert "made, colour, negative_fpr: the half width is" in shown
+    assert not re.search("seeds|tuning", shown.replace("where seeds", ""))
+    assert "Only who made these files can add runs" in shown
     assert "What to add next, for a half width of 0.1" in shown
     predictions().with_columns(template_id=pl.lit(None, pl.String)).write_parquet(file)
     line = refused(capsys, "measure", file, "--target", "0.1")

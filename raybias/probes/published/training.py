@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
@@ -12,12 +12,12 @@ import polars as pl
 from raybias.config import TrainingSet
 from raybias.config.card import Column
 from raybias.errors import DataError
-from raybias.probes.checks import checked, needed, read_lines
+from raybias.probes.checks import as_text, checked, column, label_codes, needed, read_lines
 from raybias.probes.registries import Splits, training_set
 from raybias.probes.sources import place_of
 from raybias.schema import LABELS, SENTENCES, Label
 from raybias.storage import Store, split_uri
-from raybias.table_files import read_frame
+from raybias.table_files import match_columns, read_frame
 
 #: Text and label of a line, or None where it cannot be read.
 Parse = Callable[[str], tuple[str, int] | None]
@@ -139,18 +139,14 @@ def _own_files(training: TrainingSet, *, labels: Sequence[str] = LABELS) -> Spli
     data = needed(training.data, where=f"training set {training.name}")
     if data.endswith(_TABLES):
         store, name = split_uri(data)
-        frame = read_frame(store, name)
-        return {"train": own_sentences(training, frame, labels, where=data)}
-    store = Store(data)
-    splits: Splits = {}
+        return own_splits(training, {"train": (data, read_frame(store, name))}, labels)
+    store, found_splits = Store(data), dict[str, tuple[str, pl.DataFrame]]()
     for split in ("train", "validation", "test"):
         found = [f"{split}{end}" for end in _TABLES if store.exists(split + end)]
         if len(found) > 1:
             raise DataError(f"holds {' and '.join(found)}", where=store.uri, cure="keep one")
         if found:
-            frame = read_frame(store, found[0])
-            where = store.uri_of(found[0])
-            splits[split] = own_sentences(training, frame, labels, where=where)
+            found_splits[split] = store.uri_of(found[0]), read_frame(store, found[0])
         elif split != "test":
             raise DataError(
                 f"no {split}.csv or {split}.parquet",
@@ -158,17 +154,34 @@ def _own_files(training: TrainingSet, *, labels: Sequence[str] = LABELS) -> Spli
                 cure="a folder needs train and validation; test is optional; one file"
                 " (.csv, .tsv, .parquet) is a pool of demonstrations",
             )
+    return own_splits(training, found_splits, labels)
+
+
+def own_splits(
+    training: TrainingSet, found: Mapping[str, tuple[str, pl.DataFrame]], labels: Sequence[str]
+) -> Splits:
+    """Take the text and label columns of each split (schema.SENTENCES), with the study's labels.
+
+    found: by split, the place and the table; what numbers mean is decided over all of them.
+    """
+    name, codes = training.label_column, training.labels
+    columns = (Column(training.text_column), Column(name, labels=True))
+    if codes is None:
+        texts = [_labels_of(frame, training, where=where) for where, frame in found.values()]
+        where = " and ".join(where for where, _ in found.values())
+        codes = label_codes(pl.concat(texts), where=where, labels=labels)
+    splits: Splits = {}
+    for split, (where, frame) in found.items():
+        splits[split] = checked(frame, columns, where=where, labels=labels, codes=codes)
+        splits[split].columns = SENTENCES.names
     return splits
 
 
-def own_sentences(
-    training: TrainingSet, frame: pl.DataFrame, labels: Sequence[str], *, where: str
-) -> pl.DataFrame:
-    """Take the text and label columns of a table (schema.SENTENCES), with the study's labels."""
-    columns = (Column(training.text_column), Column(training.label_column, labels=True))
-    sentences = checked(frame, columns, where=where, labels=labels, codes=training.labels)
-    sentences.columns = SENTENCES.names
-    return sentences
+def _labels_of(frame: pl.DataFrame, training: TrainingSet, *, where: str) -> pl.Series:
+    """Return the column of labels as text, whatever the capitals of its name."""
+    names = [training.text_column, training.label_column]
+    frame = frame.rename(match_columns(frame.columns, names, where))
+    return as_text(column(frame, training.label_column, where=where), where=where)
 
 
 @training_set("hub", labels=None)
@@ -177,13 +190,12 @@ def _hub(training: TrainingSet, *, labels: Sequence[str] = LABELS) -> Splits:
     data = needed(training.data, where=f"training set {training.name}")
     loaded = load_splits(data, ("train", "validation"), revision=training.revision)
     where = f"data set {data}"
-    return {
-        split: own_sentences(
-            training, _hub_frame(training, loaded[split]), labels, where=f"{where} ({split})"
-        )
+    found = {
+        split: (f"{where} ({split})", _hub_frame(training, loaded[split]))
         for split in ("train", "validation", "test")
         if split in loaded
     }
+    return own_splits(training, found, labels)
 
 
 def load_splits(

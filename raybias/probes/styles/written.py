@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Final
 
@@ -28,6 +29,7 @@ _OLD: Final = ("original_more", "original_less")
 #: Columns of the tables that have a column for each annotator too.
 _COLUMNS: Final = (*IDS, *_OLD, *SIDES, "label", "share")
 _NAMED: Final = 3
+_LABELLED: Final = "what the values mean: --label 0=same --label 1=different --label 2=not_sure"
 #: A kappa nearer than this to an end of its range is at it.
 _EDGE: Final = 1e-12
 
@@ -89,9 +91,22 @@ def read_sheet(uri: str) -> pl.DataFrame:
     return sheet
 
 
-def read_labels(sheet: pl.DataFrame, uris: Sequence[str]) -> pl.DataFrame:
-    """Read each annotator's labels, in a column named after the file; refuse other rows."""
+def read_labels(
+    sheet: pl.DataFrame, uris: Sequence[str], meant: Mapping[str, str] | None = None
+) -> pl.DataFrame:
+    """Read each annotator's labels, in a column named after the file; refuse other rows.
+
+    meant: the label that each other value of the files stands for, such as `{"0": "same"}`.
+    """
     labels = sheet.select(IDS)
+    codes = {_plain(value): label for value, label in (meant or {}).items()}
+    for value, label in codes.items():
+        if label not in LABELS:
+            raise ConfigError(
+                f"{value!r} stands for {label!r}, which is none of {', '.join(LABELS)}",
+                where="--label",
+                cure=_LABELLED,
+            )
     for uri in uris:
         frame = checked(read_frame(*split_uri(uri)), map(Column, (*IDS, "label")), where=uri)
         name = split_uri(uri)[1].rpartition(".")[0]
@@ -101,13 +116,20 @@ def read_labels(sheet: pl.DataFrame, uris: Sequence[str]) -> pl.DataFrame:
                 where=uri,
                 cure="name each after its annotator",
             )
-        label = pl.col("label").str.strip_chars().str.to_lowercase()
-        given = frame.select(*IDS, label.str.replace_all(r"[\s-]+", "_").alias("label"))
-        among(given["label"], LABELS, where=uri, cure="mend it")
+        written = frame["label"].map_elements(_plain, return_dtype=pl.String)
+        given = frame.select(*IDS, label=written.replace(codes))
+        # As the file has it, whatever stands for what.
+        known = [*LABELS, *codes]
+        among(written.alias("label"), known, where=uri, cure=f"mend it, or say {_LABELLED}")
         cure = "all annotators must label the same sheet, whole"
         whole(_id(given), _id(sheet), where=uri, cure=cure)
         labels = labels.join(given.rename({"label": name}), on=IDS, maintain_order="left")
     return labels
+
+
+def _plain(label: str) -> str:
+    """Write a label as `LABELS` do: `Not sure` is `not_sure`."""
+    return re.sub(r"[\s-]+", "_", label.strip().lower())
 
 
 def label_shares(labels: pl.DataFrame) -> pl.DataFrame:
@@ -199,23 +221,27 @@ def export_annotation(pairs: pl.DataFrame, out: str) -> pl.DataFrame:
     return sheet
 
 
-def import_annotation(sheet: str, files: Sequence[str], out: str) -> dict[str, pl.DataFrame]:
+def import_annotation(
+    sheet: str, files: Sequence[str], out: str, *, labels: Mapping[str, str] | None = None
+) -> dict[str, pl.DataFrame]:
     """Read annotators' labels of a sheet, a file each, and write four tables as CSV to `out`.
 
-    They are `shares` of labels and `agreement` by style; pairs to be `kept`, which all annotators
-    call the same; and pairs to `rewrite`, with the originals and labels.
+    labels: what other values in the files mean, such as `{"0": "same"}`; nothing is guessed.
+
+    The tables are `shares` of labels and `agreement` by style; pairs to be `kept`, which all
+    annotators call the same; and pairs to `rewrite`, with the originals and labels.
     """
     given = read_sheet(sheet)
-    labels = read_labels(given, files)
-    all_same = pl.all_horizontal(pl.col(_annotators(labels)) == SAME)
+    found = read_labels(given, files, labels)
+    all_same = pl.all_horizontal(pl.col(_annotators(found)) == SAME)
     # Both begin with the columns of a file of styled pairs, so that they make one once the texts
     # to rewrite are mended.
-    texts = labels.join(given.select(*IDS, *SIDES, *_OLD), on=IDS, maintain_order="left")
+    texts = found.join(given.select(*IDS, *SIDES, *_OLD), on=IDS, maintain_order="left")
     tables = {
-        "shares": label_shares(labels),
-        "agreement": agreement(labels),
+        "shares": label_shares(found),
+        "agreement": agreement(found),
         "kept": texts.filter(all_same).select(*IDS, *SIDES),
-        "rewrite": texts.filter(~all_same).select(*IDS, *SIDES, *_OLD, *_annotators(labels)),
+        "rewrite": texts.filter(~all_same).select(*IDS, *SIDES, *_OLD, *_annotators(found)),
     }
     store = Store(out)
     for name, frame in tables.items():
