@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from raybias.redaction import redact
+from raybias.terminal import shortened, visible
 
 #: Characters of a message; what a user's file holds can be of any length.
 _LONGEST: Final = 2000
@@ -36,7 +37,7 @@ class RaybiasError(Exception):
     def __str__(self) -> str:
         text = f"{self.where}: {self.problem}" if self.where else self.problem
         text = f"{text}; {self.cure}" if self.cure else text
-        text = redact(" ".join(text.split()))
+        text = shortened(visible(redact(" ".join(text.split()))))
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} .. ({len(text):,} characters)"
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -12,10 +12,11 @@ import inspect
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn, TextIO
 
 import typer
 
@@ -23,6 +24,7 @@ from raybias.cli import data, judge, start
 from raybias.errors import RaybiasError, WorkFailed, of_library
 from raybias.redaction import redact
 from raybias.runtime.ending import ending_on_signals
+from raybias.terminal import say, warn
 
 _PACKAGE: Final = Path(__file__).parents[1]
 #: What `raybias --help` lists under each title: commands, or groups of them with their help.
@@ -80,7 +82,7 @@ for _title, _commands in _COMMANDS.items():
 
 def _version(asked: bool) -> None:
     if asked:
-        print(f"raybias {version('raybias')}")
+        say(f"raybias {version('raybias')}")
         raise typer.Exit
 
 
@@ -102,6 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     # Looking for cycles among all that torch made takes an ending process two seconds.
     atexit.register(gc.freeze)
+    warnings.showwarning = _show_warning
     try:
         with ending_on_signals():
             app(arguments)
@@ -125,6 +128,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
 
 
+def _show_warning(  # noqa: PLR0917 - as Python calls it
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning of ours as one line, and a library's as Python has it."""
+    if category.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        warn(f"raybias: warning: {redact(' '.join(str(message).split()))}")
+    else:
+        warn(redact(warnings.formatwarning(message, category, filename, lineno)).rstrip())
+
+
 def _lacks_memory(error: BaseException) -> bool:
     """Tell whether an error says that there is no memory, as each loader and library puts it."""
     said = ("failed to map segment", "Cannot allocate memory", "error return without exception set")
@@ -145,6 +163,6 @@ def _own_file(error: BaseException) -> str:
 
 def _end(error: RaybiasError) -> NoReturn:
     if os.environ.get("RAYBIAS_DEBUG", "0") not in ("", "0"):
-        print(redact(traceback.format_exc()), file=sys.stderr)
-    print(f"raybias: {error}", file=sys.stderr)
+        warn(redact(traceback.format_exc()))
+    warn(f"raybias: {error}")
     sys.exit(error.exit_code)

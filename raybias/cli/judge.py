@@ -31,6 +31,7 @@ from raybias.seal import ChangedWarning
 from raybias.storage import Store
 from raybias.study_record import study_place
 from raybias.table_files import standard_input
+from raybias.terminal import warn
 
 if TYPE_CHECKING:
     from raybias.measures.predictions_read import MeasuredPredictions
@@ -328,7 +329,7 @@ def _parts(results: Results, found: pl.DataFrame) -> Iterator[str]:
     yield from text(found.filter(pl.col("kind") != KIND), level=study.statistics.level)
     if study.probes:
         for note in results.table("notes").collect()["note"]:
-            print(f"raybias: warning: {note}", file=sys.stderr)
+            warn(f"raybias: warning: {note}")
         scope = study.statistics.scope
         judged = Judged.of(found, scope, has_seeds=have_seeds(results.runs.collect()))
         with describing(study):

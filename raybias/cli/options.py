@@ -23,6 +23,7 @@ from typer.models import ParameterInfo
 
 from raybias.config import Profile, parse_yaml
 from raybias.errors import ConfigError
+from raybias.terminal import say, say_json, warn
 
 ProfileOption = Annotated[
     Profile | None,
@@ -42,14 +43,17 @@ class Output:
 
     def print(self, *, as_json: bool, quiet: bool) -> None:
         """Print the text, or the rows as JSON; `quiet`: compute the text, and print nothing."""
-        lines = self.text
         if as_json and isinstance(self.rows, pl.DataFrame):
-            lines = self.rows.write_ndjson().splitlines()
+            for line in self.rows.write_ndjson().split("\n"):
+                if line:
+                    say_json(line)
         elif as_json:
-            lines = (json.dumps(row, ensure_ascii=False, default=str) for row in self.rows)
-        for line in lines:
-            if as_json or not quiet:
-                print(line, flush=True)
+            for row in self.rows:
+                say_json(json.dumps(row, ensure_ascii=False, default=str))
+        else:
+            for part in self.text:
+                if not quiet:
+                    say(str(part))
 
 
 def apart(parts: Iterable[str], *more: str) -> Iterator[str]:
@@ -139,7 +143,7 @@ def printed_warnings(category: type[Warning]) -> Iterator[None]:
         warnings.simplefilter("always", category)
         yield
     for message in dict.fromkeys(str(warning.message) for warning in caught):
-        print(f"raybias: warning: {message}", file=sys.stderr)
+        warn(f"raybias: warning: {message}")
 
 
 def parted(option: str, texts: Iterable[str], form: str, cure: str) -> dict[str, str]:

@@ -30,6 +30,7 @@ from raybias.config import Backbone, load_study, study_schema, to_yaml
 from raybias.errors import ConfigError, OutputError, WorkFailed
 from raybias.probes.checks import choose
 from raybias.probes.registries import probes
+from raybias.terminal import warn
 
 if TYPE_CHECKING:
     from raybias.probes.published.planted import Plant
@@ -387,13 +388,10 @@ def doctor(
         for finding in studies.doctor(address, out=out, hub=hub):
             broken = broken or finding.state == "fail"
             if finding.state != "ok" and "RAYBIAS_QUIET" in os.environ:
-                print(finding, file=sys.stderr)
+                warn(str(finding))
             yield finding
         if broken:
-            print(
-                "raybias: something that is needed is broken; see the lines marked fail",
-                file=sys.stderr,
-            )
+            warn("raybias: something that is needed is broken; see the lines marked fail")
             raise typer.Exit(2)
 
     findings = examined()

@@ -272,7 +272,7 @@ def write_model_card(
     card = [
         f"## Bias, Risks, and Limitations: {study.name}\n",
         f"Measured on {models} with raybias, profile {study.profile}.\n",
-        *(f"{text}\n" for text in answer),
+        *(f"{markdown_text(text)}\n" for text in answer),
     ]
     for each in tables:
         card += [f"### {markdown_text(each.title)}\n", each.markdown()]

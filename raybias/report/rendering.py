@@ -29,6 +29,7 @@ from tabulate import tabulate
 
 from raybias.storage import Store
 from raybias.table_files import csv_text
+from raybias.terminal import visible_line
 
 #: Stands in a template where the list of its sections is to be.
 _CONTENTS: Final = "<!--contents-->"
@@ -125,7 +126,7 @@ _TAG: Final = re.compile(r"<(?=[A-Za-z/!?])")
 
 def markdown_text(text: str) -> str:
     """Escape a text, so that no viewer of Markdown finds HTML or a cell's end in it."""
-    whole = text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    whole = visible_line(text.replace("\n", " ")).replace("\\", "\\\\").replace("|", "\\|")
     return _TAG.sub("&lt;", whole)
 
 
@@ -164,21 +165,23 @@ class TextTable:
 
     def within(self, width: int | None) -> str:
         """Lay the table out in lines of at most `width`; a wider one says once what rows share."""
-        plain = tabulate(self.rows, self.headers, colalign=self._sides, disable_numparse=True)
+        headers = [visible_line(header) for header in self.headers]
+        rows = [[visible_line(cell) for cell in row] for row in self.rows]
+        plain = tabulate(rows, headers, colalign=self._sides, disable_numparse=True)
         if width is None or max(map(len, plain.splitlines()), default=0) <= width:
             return plain
-        columns = range(len(self.headers))
-        shared = [len(self.rows) > 1 and len({row[i] for row in self.rows}) == 1 for i in columns]
+        columns = range(len(headers))
+        shared = [len(rows) > 1 and len({row[i] for row in rows}) == 1 for i in columns]
         own = [i for i in columns if not shared[i]] or [*columns]
         laid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for i in own:
-            laid.add_column(Text(self.headers[i]), justify=self._sides[i], overflow="fold")
-        for row in self.rows:
+            laid.add_column(Text(headers[i]), justify=self._sides[i], overflow="fold")
+        for row in rows:
             laid.add_row(*(Text(row[i]) for i in own))
         written = StringIO()
         console = Console(file=written, width=width, color_system=None)
-        said = [f"{self.headers[i]} {self.rows[0][i]}" for i in columns
-                if i not in own and self.rows[0][i]]  # fmt: skip
+        said = [f"{headers[i]} {rows[0][i]}" for i in columns
+                if i not in own and rows[0][i]]  # fmt: skip
         if said:
             console.print(Text("; ".join(said)), end="\n\n")
         console.print(laid)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 import uuid
@@ -28,6 +27,7 @@ from raybias.errors import MissingFile, OutputError, RaybiasError
 from raybias.runtime.ending import is_alive, undoing
 from raybias.storage import Store
 from raybias.study_record import before_work
+from raybias.terminal import warn
 
 NAME: Final = "lease.json"
 #: Seconds after its holder's last heartbeat until a lease is taken over.
@@ -156,7 +156,7 @@ def _beat(store: Store, mine: Lease, ended: threading.Event) -> None:
         with suppress(RaybiasError, OSError), _locked(store):
             text, found = _read(store)
             if text is not None and (found is None or found.holder != mine.holder):
-                print(f"raybias: {store.uri}: taken over by {found}", file=sys.stderr)
+                warn(f"raybias: {store.uri}: taken over by {found}")
                 os.kill(os.getpid(), signal.SIGINT)
                 return
             renewed = mine.model_copy(update={"heartbeat": time.time()})

@@ -25,6 +25,7 @@ from rich.table import Column
 
 from raybias.planning.inventory import duration
 from raybias.redaction import redact
+from raybias.terminal import visible
 
 if TYPE_CHECKING:
     from raybias.engine.adapters.tuning import Evaluation
@@ -132,7 +133,7 @@ class Reporter:
 
     def say(self, text: str) -> None:
         """Print one line, with passwords in URLs redacted."""
-        self.console.print(redact(text), markup=False)
+        self.console.print(visible(redact(text)), markup=False)
 
     @contextmanager
     def stage(self, title: str, total: int, *, starting: str = "") -> Iterator[Advance]:
