@@ -323,6 +323,7 @@ def serve(
     host: str = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
     token_file: Annotated[str | None, typer.Option(show_default="RAYBIAS_SERVE_TOKEN")] = None,
+    allowed_hosts: Annotated[list[str] | None, typer.Option("--allowed-host")] = None,
     models: Annotated[list[str] | None, typer.Option("--model")] = None,
     replicas: Annotated[int, typer.Option(min=1)] = 1,
     max_queued: Annotated[int, typer.Option(min=1)] = 32,
@@ -341,7 +342,9 @@ def serve(
     out: folder or URI of a finished study.
     host: address to listen on; others need a token.
     port: port to listen on.
-    token_file: file with the bearer token.
+    token_file: file with the bearer token. Without one, requests must be for a loopback name, be
+        declared as JSON, and not come from a web page of another site.
+    allowed_hosts: another name that requests without a token may be for; may be repeated.
     models: only this backbone; may be repeated.
     replicas: replicas of each model; with two, none is missed where one is lost.
     max_queued: requests that wait for a model; more get a 503.
@@ -356,7 +359,7 @@ def serve(
     def serving() -> Iterator[dict[str, Any]]:
         with studies.serve(
             out, host=host, port=port, token_file=token_file, models=models or (),
-            replicas=replicas, limits=limits, address=address,
+            replicas=replicas, limits=limits, address=address, allowed_hosts=allowed_hosts or (),
         ) as url:  # fmt: skip
             yield {
                 "out": out,

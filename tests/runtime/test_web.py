@@ -122,6 +122,47 @@ def test_too_much_or_malformed(client: TestClient) -> None:
         assert "\n" not in answer.json()["error"]
 
 
+OPEN = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "localhost:8000"}, 200),
+        ({"Host": "127.0.0.1:8000"}, 200),
+        ({"Host": "[::1]:8000"}, 200),
+        ({"Host": "Bias.Example"}, 200),
+        ({"Host": "localhost:8000", "Origin": "http://localhost:8000"}, 200),
+        ({"Host": "localhost:8000", "Content-Type": "application/json; charset=utf-8"}, 200),
+        # A page's own name that leads here, and names that look like this machine's.
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "localhost.evil"}, 403),
+        ({"Host": "127.0.0.1.evil.example"}, 403),
+        ({"Host": "[::1"}, 403),
+        ({"Host": ""}, 403),
+        # A page's script, and its form, which needs no answer to do harm.
+        ({"Host": "localhost:8000", "Origin": "https://evil.example"}, 403),
+        ({"Host": "localhost:8000", "Origin": "http://localhost:3000"}, 403),
+        ({"Host": "localhost:8000", "Origin": "null"}, 403),
+        ({"Host": "localhost:8000", "Content-Type": "text/plain"}, 415),
+        ({"Host": "localhost:8000", "Content-Type": "application/x-www-form-urlencoded"}, 415),
+    ],
+)
+def test_without_a_token_no_other_site_is_answered(headers: dict[str, str], status: int) -> None:
+    client = TestClient(web(Fake(), LIMITS, None, ["bias.example"]))
+    body = b'{"run": "a", "texts": ["one"]}'
+    answer = client.post("/label", content=body, headers=OPEN | headers)
+    assert answer.status_code == status, answer.text
+    asked = client.get("/runs", headers={n: v for n, v in headers.items() if n != "Content-Type"})
+    assert asked.status_code == (200 if status == 415 else status)
+    if status == 403:
+        assert asked.json().keys() == {"error"}
+    # Nobody but who knows the token can send it.
+    known = TestClient(web(Fake(), LIMITS, token_digest("secret")))
+    answer = known.post("/label", content=body, headers=OPEN | headers | TOKEN)
+    assert answer.status_code == 200
+
+
 def refused(*options: str) -> str:
     """What `raybias serve` says before it starts anything."""
     with pytest.raises(ConfigError) as raised:

@@ -90,6 +90,8 @@ class Serving(BaseModel):
     """File with the bearer token; the variable RAYBIAS_SERVE_TOKEN holds it by default."""
     anyone: bool = False
     """Whether to answer without a token, for a proxy that listens on loopback alone."""
+    allowed_hosts: tuple[str, ...] = ()
+    """What the Host of a request may be without a token, besides loopback names."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,8 @@ class Ingress:
         self.seen: dict[str, int] = {}
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return web(self, self.offer.args.limits, self.offer.digest)
+        args = self.offer.args
+        return web(self, args.limits, self.offer.digest, args.allowed_hosts)
 
     def runs(self) -> list[dict[str, Any]]:
         """List the runs; see `http.Labeller.runs`."""
@@ -318,7 +321,7 @@ def serve_out(
 
     host: to listen on; others than loopback need a token.
     address: of a Ray cluster; None takes RAY_ADDRESS, or starts Ray on this machine.
-    token_file, options: `models`, `replicas` and `limits`, as in `Serving`.
+    token_file, options: `models`, `replicas`, `limits` and `allowed_hosts`, as in `Serving`.
 
     ConfigError, OutputError: as `offered`; or no token where one is needed, or a place that is
         taken.

@@ -8,9 +8,10 @@ JSON line, `{"error": ...}`, under its HTTP status.
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Final, Protocol
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
@@ -19,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from raybias.errors import BadInput
+from raybias.network import is_loopback
 
 #: Seconds after which a refused client may try again.
 RETRY_AFTER_S: Final = 1
@@ -82,9 +84,48 @@ def token_digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8")).digest()
 
 
-def web(labeller: Labeller, limits: Limits, digest: bytes | None) -> FastAPI:
-    """Build the application; `digest` is `token_digest` of the bearer token, None asks for none."""
+def refuse_other_sites(request: Request, names: Collection[str]) -> None:
+    """Refuse what a web page of another site can have a browser send to a server without a token.
+
+    The page's own name can lead to this machine (DNS rebinding), so `Host` must be a loopback name
+    or one of `names`. A browser tells the page's site in `Origin`, which must be this one; a form
+    of a page cannot send JSON.
+
+    Raises HTTPException: 403 another Host or Origin, 415 a body that is not declared to be JSON.
+    """
+    host = request.headers.get("host", "")
+    name = _name_in(host)
+    if not is_loopback(name.rstrip(".")) and name not in {each.lower() for each in names}:
+        raise HTTPException(403, "another Host than is served; --allowed-host NAME adds one")
+    origin = request.headers.get("origin")
+    if origin is not None and origin.partition("://")[2].lower() != host.lower():
+        raise HTTPException(403, "requests from the pages of another site need a token")
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.method == "POST" and kind != "application/json":
+        raise HTTPException(415, "send it with Content-Type: application/json")
+
+
+def _name_in(host: str) -> str:
+    """Return the name in a `Host`, without its port; empty if it has none."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def web(
+    labeller: Labeller, limits: Limits, digest: bytes | None, names: Collection[str] = ()
+) -> FastAPI:
+    """Build the application.
+
+    digest: `token_digest` of the bearer token; None asks for none.
+    names: what `Host` may be without a token, besides loopback names.
+    """
     bearer = HTTPBearer(auto_error=False)
+
+    async def own_site(request: Request) -> None:
+        if digest is None:
+            refuse_other_sites(request, names)
 
     async def authorised(request: Request) -> None:
         given = await bearer(request)
@@ -96,7 +137,7 @@ def web(labeller: Labeller, limits: Limits, digest: bytes | None) -> FastAPI:
     async def asked(request: Request) -> Asked:
         body = await _body(request, limits)
         try:
-            # As JSON whatever its Content-Type is: `curl -d` calls all that it sends a form.
+            # With a token it is JSON whatever its Content-Type is: `curl -d` calls it a form.
             content = Asked.model_validate_json(body)
         except ValidationError as error:
             # The first thing wrong, without sending back what was sent.
@@ -107,7 +148,13 @@ def web(labeller: Labeller, limits: Limits, digest: bytes | None) -> FastAPI:
         _check(content, labeller, limits)
         return content
 
-    api = FastAPI(title="raybias", docs_url=None, redoc_url=None, openapi_url=None)
+    api = FastAPI(
+        title="raybias",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(own_site)],
+    )
     for kind in (AnyHTTPException, Exception):
         api.add_exception_handler(kind, _refused)
 
