@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, NoReturn, TextIO
 
 import typer
 
-from raybias.cli import data, judge, start
+from raybias.cli import data, judge, operate, start
 from raybias.errors import RaybiasError, WorkFailed, of_library
 from raybias.redaction import redact
 from raybias.runtime.ending import ending_on_signals
@@ -31,7 +31,7 @@ _PACKAGE: Final = Path(__file__).parents[1]
 _COMMANDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "Start": {"demo": start.demo, "audit": start.audit, "run": start.run, "plan": start.plan},
     "Judge": {"measure": judge.measure, "compare": judge.compare, "report": judge.report},
-    "Operate": {"serve": start.serve, "doctor": start.doctor},
+    "Operate": {"serve": operate.serve, "doctor": operate.doctor},
     "Data": {
         "probes": (
             "List probes, write one to a file, make and check your own.",

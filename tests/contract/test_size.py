@@ -32,10 +32,10 @@ class Size:
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
     "benchmarks": Size(3_136, 29, 2, 2),
-    "raybias": Size(31_856, 263, 22, 12),
+    "raybias": Size(31_866, 264, 22, 11),
     "raybias/*.py": Size(1_117, 15, 0, 0),
     "raybias/api": Size(389, 5, 3, 0),
-    "raybias/cli": Size(679, 5, 3, 1),
+    "raybias/cli": Size(689, 6, 3, 0),
     "raybias/config": Size(1_163, 8, 0, 2),
     "raybias/engine": Size(4_552, 34, 2, 2),
     "raybias/formats": Size(433, 6, 0, 0),

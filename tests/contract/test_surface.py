@@ -61,8 +61,8 @@ COMMANDS = {
     },
     "report": {"OUT", "--profile", "--figures", "--verify", "--to", "--out"},
     "serve": {
-        *("OUT", "--host", "--port", "--token-file", "--model", "--replicas", "--max-queued"),
-        *("--max-texts", "--timeout", *RAY),
+        *("OUT", "--host", "--port", "--token-file", "--allowed-host", "--model", "--replicas"),
+        *("--max-queued", "--max-texts", "--timeout", *RAY),
     },
     "probes list": set(),
     "probes new": {"KIND", "--out"},
