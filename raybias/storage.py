@@ -21,6 +21,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from raybias.errors import BadInput, DataError, MissingFile, OutputError, StorageError, of_library
+from raybias.opening import check_file
 from raybias.redaction import holds_secret
 
 #: Attempts of an S3 request where AWS_MAX_ATTEMPTS is not set. The pauses double up to 20 s, so
@@ -152,13 +153,23 @@ class Store:
             and not info.base_name.startswith(".")
         )
 
+    def open_file(self, name: str) -> pa.NativeFile:
+        """Open one file for reading at any place; see `opening` for what is refused."""
+        self._check_file(name)
+        return self.fs.open_input_file(self.path(name))
+
     def read_bytes(self, name: str) -> bytes:
         """Read one file."""
+        self._check_file(name)
         with (
             self.translating_errors("read", name),
             self.fs.open_input_stream(self.path(name), compression=None) as stream,
         ):
             return bytes(stream.read())
+
+    def _check_file(self, name: str) -> None:
+        if self.is_local:
+            check_file(self.path(name))
 
     def read_text(self, name: str) -> str:
         """Read one UTF-8 file, without its byte order mark."""
@@ -200,8 +211,8 @@ class Store:
     def read_table(self, name: str, *, schema: pa.Schema | None = None) -> pa.Table:
         """Read one Parquet file without its metadata, all columns or those of a schema."""
         with self.reading(name, "as a Parquet table"):
-            file = pq.ParquetFile(self.path(name), filesystem=self.fs)
-            with file:
+            with self.open_file(name) as stream:
+                file = pq.ParquetFile(stream)
                 for column in schema.names if schema else ():
                     if column not in file.schema_arrow.names:
                         raise DataError(f"lacks the column {column}", where=self.uri_of(name))

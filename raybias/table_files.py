@@ -110,7 +110,7 @@ def read_frame(store: Store, name: str, columns: Collection[str] | None = None) 
 def _parquet_columns(store: Store, name: str, columns: Collection[str] | None) -> pa.Table:
     if columns is None:
         return store.read_table(name)
-    with store.reading(name, "as a table"), store.fs.open_input_file(store.path(name)) as stream:
+    with store.reading(name, "as a table"), store.open_file(name) as stream:
         file = pq.ParquetFile(stream)
         table = unpacked(file, store.uri_of(name), columns=[*columns])
         table.validate(full=True)
@@ -216,7 +216,7 @@ def standard_input(stream: BinaryIO) -> pl.DataFrame:
 def columns_of(store: Store, name: str) -> list[str]:
     """List the columns of a table, each once; `DataError` as `read_frame`."""
     if name.endswith(".parquet"):
-        with store.reading(name, "as a table"), store.fs.open_input_file(store.path(name)) as file:
+        with store.reading(name, "as a table"), store.open_file(name) as file:
             return list(dict.fromkeys(pq.read_schema(file).names))
     if name.endswith(_LINES):
         return read_frame(store, name).columns

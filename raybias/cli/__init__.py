@@ -104,28 +104,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     # Looking for cycles among all that torch made takes an ending process two seconds.
     atexit.register(gc.freeze)
-    warnings.showwarning = _show_warning
+    shown, warnings.showwarning = warnings.showwarning, _show_warning
     try:
         with ending_on_signals():
             app(arguments)
-    except RaybiasError as error:
-        _end(error)
     except BaseException as error:
-        if _lacks_memory(error):
-            cure = "free some, or ask for less; `ulimit -v` shows a limit of the process's own"
-            _end(WorkFailed("this machine's memory is not enough", cure=cure))
-        if own := _own_file(error):
-            cure = "let this user read that folder, or install raybias where this user may read"
-            _end(WorkFailed(f"its own {own} cannot be read", where=str(_PACKAGE), cure=cure))
-        if not of_library(error):
+        line = as_one_line(error)
+        if line is None:
             raise
-        _end(
-            WorkFailed(
-                f"{type(error).__name__}: {error}",
-                cure="this is a bug of raybias: please report it with the traceback that"
-                " RAYBIAS_DEBUG=1 shows",
-            )
+        _end(line)
+    finally:
+        warnings.showwarning = shown
+
+
+def as_one_line(error: BaseException) -> RaybiasError | None:
+    """Return what a command says of an error; None for an end that is no error of a library."""
+    if isinstance(error, RaybiasError):
+        return error
+    if _lacks_memory(error):
+        cure = "free some, or ask for less; `ulimit -v` shows a limit of the process's own"
+        return WorkFailed("this machine's memory is not enough", cure=cure)
+    if own := _own_file(error):
+        cure = "let this user read that folder, or install raybias where this user may read"
+        return WorkFailed(f"its own {own} cannot be read", where=str(_PACKAGE), cure=cure)
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return WorkFailed(
+            f"cannot be used ({error.strerror})",
+            where=os.fsdecode(error.filename),
+            cure="check the path, its rights, and the space of its disk",
         )
+    if not of_library(error):
+        return None
+    return WorkFailed(
+        f"{type(error).__name__}: {error}",
+        cure="this is a bug of raybias: please report it with the traceback that RAYBIAS_DEBUG=1"
+        " shows",
+    )
 
 
 def _show_warning(  # noqa: PLR0917 - as Python calls it

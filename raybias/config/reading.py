@@ -15,6 +15,7 @@ from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEv
 
 from raybias.config.section import Section
 from raybias.errors import ConfigError
+from raybias.opening import read_written
 
 _TAG: Final = "tag:yaml.org,2002:"
 #: Dates and `=` are text, as in JSON.
@@ -156,7 +157,7 @@ def yaml_mapping(text: str, *, where: str, cure: str) -> dict[str, Any]:
 def read_mapping(path: str | Path, *, cure: str) -> dict[str, Any]:
     """Read a YAML file that holds keys with values; `ConfigError` where it does not."""
     try:
-        text = Path(path).read_text("utf-8")
+        text = read_written(path)
     except OSError as error:
         raise ConfigError(f"cannot read ({error.strerror})", where=str(path)) from error
     except ValueError as error:

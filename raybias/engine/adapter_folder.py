@@ -15,6 +15,7 @@ from typing import Any, Final
 from safetensors import SafetensorError, safe_open
 
 from raybias.errors import ModelError
+from raybias.opening import check_file
 
 #: PEFT's file names.
 ADAPTER_CONFIG: Final = "adapter_config.json"
@@ -138,6 +139,7 @@ def adapter_in(folder: Path) -> PeftAdapter | None:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object of a model's folder; ModelError: unreadable, or no object."""
     try:
+        check_file(path)
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(

@@ -23,6 +23,7 @@ from raybias.config.section import Place
 from raybias.engine.answers import Answers
 from raybias.engine.encoder import RoughEncoder, TextEncoder
 from raybias.errors import ConfigError
+from raybias.opening import read_written
 from raybias.providers.base import Prices, Provider, provider
 from raybias.redaction import secret
 from raybias.storage import Store
@@ -177,7 +178,7 @@ class OpenAI(Provider):
             problem = f"the environment variable {self.key_variable} is not set on this machine"
         else:
             with suppress(OSError, ValueError):
-                if found := Path(self.key_file).expanduser().read_text("utf-8").strip():
+                if found := read_written(Path(self.key_file).expanduser()).strip():
                     return secret(found)
             problem = f"the key file {self.key_file} cannot be read on this machine, or is empty"
         raise ConfigError(

@@ -128,10 +128,9 @@ class Source:
     @cached_property
     def footer(self) -> pq.FileMetaData:
         """The footer of one Parquet file, read once: its columns, rows and metadata."""
-        path = self.store.path(self.name)
         with (
             self.store.reading(self.name, "as predictions"),
-            self.store.fs.open_input_file(path) as stream,
+            self.store.open_file(self.name) as stream,
         ):
             return pq.read_metadata(stream)
 
@@ -309,32 +308,33 @@ def _frames(source: Source, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         yield _selected(source.read_foreign(), columns)
         return
     row = 0
-    with source.store.reading(source.name, "as predictions"):
-        path = source.store.path(source.name)
-        with source.store.fs.open_input_file(path) as stream:
-            metadata, names = source.footer, source.labels
-            layout = _layout(metadata, source.uri)
-            # As dictionaries, texts that repeat are read several times as fast.
-            kinds = {field.name: field.type for field in layout if field.name in _REPEATED}
-            texts = [name for name, kind in kinds.items()
-                     if pa.types.is_string(kind) or pa.types.is_large_string(kind)]  # fmt: skip
-            file = pq.ParquetFile(stream, metadata=metadata, read_dictionary=texts)
-            # Reading the scores of tuned classifiers, which have no answers, for nothing is slow.
-            answers = file.read(["answer"] if "answer" in layout.names else [], use_threads=False)
-            answered = any(each.null_count < len(each) for each in answers.columns)
-            wanted = list(dict.fromkeys((*columns, *(ANSWERED if answered else ()))))
-            there = [name for name in wanted if name in layout.names]
-            for batch in file.iter_batches(_PIECE_ROWS, columns=there, use_threads=False):
-                table = pa.table(batch.replace_schema_metadata(None))
-                table.validate(full=True)
-                frame = _selected(pl.DataFrame(table), wanted)
-                _check(frame, source.uri, row, len(names or sentiment.NAMES))
-                frame = rename_reserved(frame, POOLED, source.uri, warn)
-                frame = frame.cast({name: _TYPES[name] for name in _NUMBERS})
-                yield as_one_class(frame, source.columns.positive, names)
-                row += frame.height
-            if row != metadata.num_rows:
-                raise pa.ArrowInvalid(f"{row} rows, not {metadata.num_rows}")
+    with (
+        source.store.reading(source.name, "as predictions"),
+        source.store.open_file(source.name) as stream,
+    ):
+        metadata, names = source.footer, source.labels
+        layout = _layout(metadata, source.uri)
+        # As dictionaries, texts that repeat are read several times as fast.
+        kinds = {field.name: field.type for field in layout if field.name in _REPEATED}
+        texts = [name for name, kind in kinds.items()
+                 if pa.types.is_string(kind) or pa.types.is_large_string(kind)]  # fmt: skip
+        file = pq.ParquetFile(stream, metadata=metadata, read_dictionary=texts)
+        # Reading the scores of tuned classifiers, which have no answers, for nothing is slow.
+        answers = file.read(["answer"] if "answer" in layout.names else [], use_threads=False)
+        answered = any(each.null_count < len(each) for each in answers.columns)
+        wanted = list(dict.fromkeys((*columns, *(ANSWERED if answered else ()))))
+        there = [name for name in wanted if name in layout.names]
+        for batch in file.iter_batches(_PIECE_ROWS, columns=there, use_threads=False):
+            table = pa.table(batch.replace_schema_metadata(None))
+            table.validate(full=True)
+            frame = _selected(pl.DataFrame(table), wanted)
+            _check(frame, source.uri, row, len(names or sentiment.NAMES))
+            frame = rename_reserved(frame, POOLED, source.uri, warn)
+            frame = frame.cast({name: _TYPES[name] for name in _NUMBERS})
+            yield as_one_class(frame, source.columns.positive, names)
+            row += frame.height
+        if row != metadata.num_rows:
+            raise pa.ArrowInvalid(f"{row} rows, not {metadata.num_rows}")
 
 
 def _layout(metadata: pq.FileMetaData, where: str) -> pa.Schema:

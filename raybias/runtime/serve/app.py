@@ -25,7 +25,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -44,6 +43,7 @@ from raybias.config import Backbone, Study
 from raybias.errors import ConfigError, OutputError, PlanError, WorkFailed
 from raybias.methods.base import Method, check_models, methods_of
 from raybias.network import is_loopback
+from raybias.opening import read_written
 from raybias.planning.inventory import with_autoscaled_nodes
 from raybias.planning.plan import serving_plan
 from raybias.planning.stage_plans import Stage
@@ -292,7 +292,7 @@ def _scorer(offer: Offer, name: str, backbone: Backbone, method: Method) -> serv
 def read_token(file: str | None) -> str:
     """Read the bearer token from a file or the environment; refuse one that can be guessed."""
     try:
-        text = Path(file).read_text("utf-8") if file else os.environ.get(TOKEN_VARIABLE, "")
+        text = read_written(file) if file else os.environ.get(TOKEN_VARIABLE, "")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the token ({error})", where=str(file)) from error
     token = text.strip()

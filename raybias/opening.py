@@ -1,0 +1,73 @@
+"""Open the local files that a user names: what is no file is refused before it is read.
+
+A named pipe that nobody writes is waited on for ever, and a device such as /dev/zero never ends.
+The end of a pipe that a shell made (`<(command)`, /dev/stdin) is read, up to a limit.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from raybias.errors import DataError
+
+#: Bytes of a text that a person writes: a study, a policy, a token.
+MOST_WRITTEN: Final = 16 * 2**20
+#: Where the ends of pipes are that this process was given.
+_GIVEN: Final = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+#: Files of the kernel: some wait, and none holds a user's data.
+_OF_KERNEL: Final = ("/proc/", "/sys/")
+
+
+def is_given_pipe(path: str | Path) -> bool:
+    """Return whether a path is the end of a pipe that this process was started with."""
+    if not str(path).startswith(_GIVEN):
+        return False
+    try:
+        return stat.S_ISFIFO(Path(path).stat().st_mode)
+    except OSError:
+        return False
+
+
+def check_file(path: str | Path) -> None:
+    """Refuse a pipe, device, socket or file of the kernel; folders and missing files pass.
+
+    Raises DataError: a path that is there and holds no data of a user's.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+        place = os.path.realpath(path)
+    # Nothing is there, or it must not be looked at: whoever opens it says so.
+    except (OSError, ValueError):
+        return
+    if stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and not place.startswith(_OF_KERNEL)):
+        return
+    kind = "a pipe" if stat.S_ISFIFO(mode) else "a device, socket or file of the kernel"
+    raise DataError(
+        f"is {kind}, which need not end",
+        where=str(path),
+        cure="write what it holds to a file first",
+    )
+
+
+def read_written(path: str | Path) -> str:
+    """Read a UTF-8 text that a person wrote, without its byte order mark.
+
+    Raises
+    ------
+    DataError: as `check_file`, or more than `MOST_WRITTEN` bytes.
+    OSError, UnicodeDecodeError: as `open`.
+    """
+    if not is_given_pipe(path):
+        check_file(path)
+    with Path(path).open("rb") as file:
+        data = file.read(MOST_WRITTEN + 1)
+    if len(data) > MOST_WRITTEN:
+        raise DataError(
+            f"has more than {MOST_WRITTEN >> 20} MiB",
+            where=str(path),
+            cure="check that it is the file that you meant",
+        )
+    return data.decode("utf-8-sig")
