@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from raybias.engine.adapters.base import SoftPromptTrainer
+from raybias.engine.adapters.vectors import SoftPromptTrainer
 from raybias.engine.backbone import LoadedBackbone
 from raybias.methods import SoftPrompt
 

@@ -26,7 +26,7 @@ from ray.util import ActorPool
 
 from raybias.engine import adapter_folder
 from raybias.engine.adapters import base
-from raybias.engine.adapters.base import SoftPromptTrainer
+from raybias.engine.adapters.vectors import SoftPromptTrainer
 from raybias.engine.encoder import verbalizer_ids
 from raybias.methods import SoftPrompt
 from raybias.methods.base import PARTS, Shard

@@ -22,7 +22,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from workload import CONTEXT, items, saved
 
-from raybias.engine.adapters.base import SoftPromptTrainer
+from raybias.engine.adapters.vectors import SoftPromptTrainer
 from raybias.schema import LABELS
 
 Sides = dict[str, Callable[[int], torch.Tensor]]

@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from workload import rows_of, saved
 
-from raybias.engine.adapters.base import SoftPromptTrainer
 from raybias.engine.adapters.options import batch_of_step
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
+from raybias.engine.adapters.vectors import SoftPromptTrainer
 from raybias.engine.backbone import LoadedBackbone
 from raybias.engine.encoder import verbalizer_ids
 from raybias.methods import SoftPrompt, Tuned

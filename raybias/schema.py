@@ -166,10 +166,10 @@ LIKELIHOOD: Final = "+likelihood"
 
 #: One row per tuned seed. `stage` is "sweep" or "final"; `stop_reason` is "early_stop", "diverged",
 #: "max_steps" or "cut" (given up by the sweep); `adapter_rank` and `target` are those of LoRA's
-#: factors, `prompt_length` is a soft prompt's; `tuned_parameters` counts the weights of the run's
-#: adapter or model. `rank` is the place by validation accuracy among the finished final runs (1 is
-#: best), `tied` says that the lower seed decided it. `eval_losses` and `eval_accuracies` begin with
-#: step 0, before tuning. What belongs to tuning is null in a prompted run, and `steps` 0.
+#: factors, `prompt_length` is a soft prompt's or prefix's; `tuned_parameters` counts the weights of
+#: the run's adapter or model. `rank` is the place by validation accuracy among the finished final
+#: runs (1 is best), `tied` says that the lower seed decided it. `eval_losses` and `eval_accuracies`
+#: begin with step 0, before tuning. What belongs to tuning is null in a prompted run, `steps` is 0.
 RUNS: Final = _table(
     """
     run_id model method dataset seed:int64 learning_rate:float weight_decay:float

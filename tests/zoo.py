@@ -30,7 +30,14 @@ TIMEOUT_S = 120
 TABLES = {
     "causal": (
         "Causal models",
-        ("likelihoods", "prompted", "soft prompt", "LoRA, label words", "LoRA, classifier"),
+        (
+            "likelihoods",
+            "prompted",
+            "soft prompt",
+            "prefix",
+            "LoRA, label words",
+            "LoRA, classifier",
+        ),
     ),
     "masked": ("Masked models", ("masked scores", "LoRA, classifier")),
     CLASSIFIERS: (

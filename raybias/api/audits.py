@@ -55,8 +55,8 @@ def audit(
     A pilot asks the model for the labels of a few training sentences, raw and in its chat template,
     and decides how the study asks the model, or that it tunes it. A finished classifier is measured
     as it is, without a pilot and training sentences: a checkpoint with a trained classification
-    head, a PEFT adapter with one, an adapter or soft prompt that raybias tuned, or a function. The
-    study stands in OUT/study.yaml, and the same call resumes it.
+    head, a PEFT adapter with one, an adapter, soft prompt or prefix that raybias tuned, or a
+    function. The study stands in OUT/study.yaml, and the same call resumes it.
 
     Parameters
     ----------

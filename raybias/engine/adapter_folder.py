@@ -28,10 +28,10 @@ READS: Final = "reads"
 PROMPT: Final = "prompt_embeddings"
 #: Before the names of weights in PEFT's files.
 PREFIX: Final = "base_model.model."
-#: PEFT's kinds that are vectors before a text.
-_PROMPTS: Final = ("PROMPT_TUNING",)
+#: PEFT's kinds that are vectors before a text, and what they are.
+_PROMPTS: Final = {"PROMPT_TUNING": "a soft prompt", "PREFIX_TUNING": "a prefix"}
 #: Those that need more than vectors before a text or other weights.
-_OTHERS: Final = ("PREFIX_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "CPT", "ADAPTION_PROMPT")
+_OTHERS: Final = ("P_TUNING", "MULTITASK_PROMPT_TUNING", "CPT", "ADAPTION_PROMPT")
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,11 @@ class PeftAdapter:
     def is_prompt(self) -> bool:
         """Whether it is vectors before a text, and leaves the weights of its base as they are."""
         return self.kind in _PROMPTS
+
+    @property
+    def described(self) -> str:
+        """What it is in words, with PEFT's name."""
+        return f"{_PROMPTS.get(self.kind, 'an adapter')} (PEFT's {self.kind})"
 
     @property
     def is_classifier(self) -> bool:
@@ -120,8 +125,8 @@ def adapter_in(folder: Path) -> PeftAdapter | None:
         raise ModelError(
             f"is a PEFT adapter of the kind {kind}, which raybias does not read",
             where=where,
-            cure="give one of weights, such as LORA, or of PROMPT_TUNING; or serve the model, and"
-            " name it as a backbone with an `endpoint`",
+            cure="give one of weights, such as LORA, or of PROMPT_TUNING or PREFIX_TUNING; or serve"
+            " the model, and name it as a backbone with an `endpoint`",
         )
     if not (folder / ADAPTER_WEIGHTS).is_file():
         pickled = (folder / _PICKLED).is_file()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import dropout, scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, Cache, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -49,12 +49,14 @@ def states_at(
     inputs: Mapping[str, Tensor],
     *,
     whole: bool = False,
+    past: Cache | None = None,
 ) -> Tensor:
     """Compute the last hidden states [N, width] of a batch at some positions.
 
     at: sequence [N] of each position, and the position in it [N].
     inputs: `input_ids` [R, T], or `inputs_embeds` [R, P + T, width].
     whole: compute the logits [N, V] of the whole model instead.
+    past: keys and values before each sequence, none of which is a tree; the model changes them.
     """
     (values,) = inputs.values()
     device = values.device
@@ -74,12 +76,19 @@ def states_at(
     else:
         lengths_R = to_device(batch.at_T, device) + 1 + prompt_length
         options["attention_mask"] = (position_T < lengths_R[:, None]).long()
+    options["use_cache"] = past is not None
+    if past is not None:
+        options["past_key_values"] = past
+        mask_RT = options["attention_mask"]
+        options["attention_mask"] = torch.nn.functional.pad(
+            mask_RT, (past.get_seq_length(), 0), value=1
+        )
 
     index = to_device(at[0], device), to_device(at[1], device) + prompt_length
     if whole:
-        logits_RTV: Tensor = model(**options, use_cache=False).logits
+        logits_RTV: Tensor = model(**options).logits
         return logits_RTV[index]
-    hidden_RTH: Tensor = model.base_model(**options, use_cache=False).last_hidden_state
+    hidden_RTH: Tensor = model.base_model(**options).last_hidden_state
     return hidden_RTH[index]
 
 

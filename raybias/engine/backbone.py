@@ -175,11 +175,11 @@ def load_pretrained(
 
 
 def check_merges(spec: Backbone, *, sharded: bool = False) -> None:
-    """Refuse a soft prompt where a model's weights are read, and an adapter of a sharded base."""
+    """Refuse a soft prompt or prefix as a model, and an adapter of a sharded base."""
     adapter = adapter_of(spec)
     if adapter is not None and adapter.is_prompt:
         raise ModelError(
-            "is a soft prompt (PEFT's PROMPT_TUNING), which no other method than classify reads",
+            f"is {adapter.described}, which no other method than classify reads",
             where=spec.id,
             cure="use the method classify on it, or name its base model",
         )

@@ -187,7 +187,7 @@ class Batcher:
 
     `where`: the model's id, for messages; `context`: its longest input, None without a limit;
     `side_by_side`: whether threads may call `work` on several batches at a time; `apart`: whether a
-    batch of `each_adapter` has sequences of one adapter only.
+    batch of `each_adapter` has one adapter only; `prefix_length`: keys and values before its rows.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class Batcher:
     ) -> None:
         self.where, self.context = where, context
         self.device = torch.device(execution.device)
-        self.tokens_per_batch = execution.tokens_per_batch
+        self.tokens_per_batch, self.prefix_length = execution.tokens_per_batch, 0
         self.group = None if execution.sharding is None else execution.sharding.group
         # A GPU's products round by how many rows share them.
         self.apart = execution.deterministic and self.device.type != "cpu"
@@ -249,7 +249,8 @@ class Batcher:
 
         def width(each: Placed) -> int:
             length = prompt_length + len(each.sequence.tokens)
-            return max(length, min(shared_width(length), self.context or sys.maxsize))
+            room = (self.context or sys.maxsize) - self.prefix_length
+            return max(length, min(shared_width(length), room))
 
         in_order = sorted(
             placed, key=lambda each: (each.sequence.is_tree, -width(each), each.adapter)
@@ -261,14 +262,13 @@ class Batcher:
 
             def cut(waiting: Sequence[Placed]) -> tuple[Batch, int]:
                 # Of like width, it ends between two adapters unless one alone fills it.
-                widest = width(waiting[0])
+                widest, is_tree = width(waiting[0]), waiting[0].sequence.is_tree
                 least = widest * (1.0 if self.device.type == "cpu" else _PADDED)
-                is_tree = waiting[0].sequence.is_tree
                 fits = (
                     other.sequence.is_tree == is_tree and width(other) >= least for other in waiting
                 )
                 same = sum(1 for _ in takewhile(bool, fits))
-                count = min(same, max(1, self.tokens_per_batch // widest))
+                count = min(same, max(1, self.tokens_per_batch // (widest + self.prefix_length)))
                 whole = [
                     n for n in range(1, count + 1)
                     if n == same or waiting[n].adapter != waiting[n - 1].adapter

@@ -40,7 +40,7 @@ _WINDOW: Final = re.compile(r"window|attention_chunk|attn_chunk")
 _NO_WINDOW: Final = re.compile(r"layers|pattern|num_|_num|kernel|block|mamba|conv|audio|vision")
 
 #: What a model raises that does not take a way of being called.
-_MISFITS: Final = (
+MISFITS: Final = (
     RuntimeError,
     ValueError,
     TypeError,
@@ -114,7 +114,7 @@ def first_matching(
         expected, rounding = measure_rounding(model, lambda: sample(plain))
         for mode in modes:
             # An architecture may take other inputs, or keep its hidden states elsewhere.
-            with suppress(*_MISFITS):
+            with suppress(*MISFITS):
                 values = sample(mode)
                 if agrees(values, expected, rounding=rounding, dtype=model.dtype):
                     return mode
@@ -130,7 +130,7 @@ def measure_rounding(model: PreTrainedModel, sample: Callable[[], Tensor]) -> tu
         expected = sample()
         with jittered_embeddings(model):
             jittered = sample()
-    except _MISFITS as error:
+    except MISFITS as error:
         if out_of_memory(error):
             raise
         raise ModelError(

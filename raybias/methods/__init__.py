@@ -10,6 +10,7 @@ from raybias.methods.continuation import Continuation
 from raybias.methods.finetuned import Finetuned, Full, LayerAdapter, Lora, SoftPrompt
 from raybias.methods.label_prompts import ChainOfThought, FewShot, ZeroShot
 from raybias.methods.options import Coreference, DecisionLikelihood, OptionAnswer, OptionLikelihood
+from raybias.methods.prefix import Prefix
 from raybias.methods.prompted import Prompted, prompted_methods
 from raybias.methods.sentence_scores import PairScore, SentenceLikelihood, TripleLikelihood
 from raybias.methods.tuned import Tuned, tuned_methods
@@ -32,6 +33,7 @@ __all__ = [
     "OptionAnswer",
     "OptionLikelihood",
     "PairScore",
+    "Prefix",
     "Prompted",
     "SentenceLikelihood",
     "SoftPrompt",

@@ -31,6 +31,7 @@ from raybias.schema import LABELS
 
 if TYPE_CHECKING:
     from raybias.engine.adapters.base import AdapterTrainer, ClassifierTrainer
+    from raybias.engine.adapters.vectors import VectorTrainer
     from raybias.engine.backbone import ModelContext
     from raybias.engine.model_shape import ModelShape
 
@@ -61,16 +62,8 @@ _VECTORLM: Final = {
 }
 
 
-@method
-class SoftPrompt(PromptOptions, Tuned):
-    """Packed soft-prompt tuning of a frozen backbone (Tian2023)."""
-
-    kind: Literal["soft_prompt"] = "soft_prompt"
-    learning_rates: tuple[Rate, ...] = by_profile(paper=(1e-3,), strict=(3e-3,), min_length=1)
-    """More than one is a sweep: the best by mean validation accuracy is kept."""
-
-    small_state: ClassVar[bool] = True
-    way: ClassVar[Way] = "soft_prompt"
+class VectorTuned(PromptOptions, Tuned):
+    """A method that tunes vectors before a text, and reads label words after it."""
 
     @model_validator(mode="after")
     def _swept_once(self) -> Self:
@@ -87,20 +80,48 @@ class SoftPrompt(PromptOptions, Tuned):
         return self.append_eos
 
     def check(self, inputs: Inputs) -> None:
-        from raybias.engine.model_shape import check_soft_prompts
-
         inputs.refuse_encoder(self.name)
-        check_soft_prompts(inputs.backbone)
-        _ = inputs.encoder.prompt_token_id  # raises where there is none
+        self.check_model(inputs)
         verbalizer_ids(inputs.encoder.tokenizer, inputs.words)
         super().check(inputs)
 
+    @abstractmethod
+    def check_model(self, inputs: Inputs) -> None:
+        """Refuse a model that does not take such vectors, by a ModelError."""
+
+    @abstractmethod
+    def trainer_type(self) -> type[VectorTrainer]:
+        """Import the trainer's class."""
+
     def trainer(self, context: ModelContext) -> AdapterTrainer:
-        from raybias.engine.adapters.base import SoftPromptTrainer
         from raybias.engine.backbone import load_backbone
 
         backbone = context.kept(load_backbone)
-        return SoftPromptTrainer(backbone, verbalizer_ids(backbone.tokenizer, context.words), self)
+        ids = verbalizer_ids(backbone.tokenizer, context.words)
+        return self.trainer_type()(backbone, ids, self)
+
+
+@method
+class SoftPrompt(VectorTuned):
+    """Packed soft-prompt tuning of a frozen backbone (Tian2023)."""
+
+    kind: Literal["soft_prompt"] = "soft_prompt"
+    learning_rates: tuple[Rate, ...] = by_profile(paper=(1e-3,), strict=(3e-3,), min_length=1)
+    """More than one is a sweep: the best by mean validation accuracy is kept."""
+
+    small_state: ClassVar[bool] = True
+    way: ClassVar[Way] = "soft_prompt"
+
+    def check_model(self, inputs: Inputs) -> None:
+        from raybias.engine.model_shape import check_soft_prompts
+
+        check_soft_prompts(inputs.backbone)
+        _ = inputs.encoder.prompt_token_id  # raises where there is none
+
+    def trainer_type(self) -> type[VectorTrainer]:
+        from raybias.engine.adapters.vectors import SoftPromptTrainer
+
+        return SoftPromptTrainer
 
     def held(self, shape: ModelShape, *, tokens: int, pack: int) -> tuple[MemoryTerm, ...]:
         length = self.longest_prompt

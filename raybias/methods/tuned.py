@@ -85,6 +85,8 @@ class Tuned(Method):
     factor: ClassVar[int] = 4
     """FLOPs of a step for each parameter and token: 2 forwards, 2 for the gradients of activations,
     and 2 more where every weight has one."""
+    vectors: ClassVar[str] = "prompt"
+    """What its tuned vectors before a text are, if it has any."""
     launches: ClassVar[tuple[float, float]] = (1.0, 0.0)
     """Launches of a block in units of a plain one's: of a pack, and for each of its runs."""
 
@@ -130,8 +132,13 @@ class Tuned(Method):
 
     @property
     def context_vectors(self) -> int:
-        """Positions of the context for tuned vectors beside the text: a soft prompt's."""
+        """Positions of the context for tuned vectors before the text, of a prompt or a prefix."""
         return 0
+
+    @property
+    def computed_vectors(self) -> int:
+        """Tuned vectors that the model computes as it does a text's tokens: a soft prompt's."""
+        return self.context_vectors
 
     @property
     def ends_with_eos(self) -> bool:
@@ -178,7 +185,7 @@ class Tuned(Method):
             self.written(texts),
             names,
             taken=self.context_vectors,
-            by="prompt vectors" if self.context_vectors else "",
+            by=f"{self.vectors} vectors" if self.context_vectors else "",
             append_eos=self.ends_with_eos,
         )
 
@@ -241,7 +248,7 @@ class Tuned(Method):
 
     def _mean_length(self, inputs: Inputs, texts: pl.Series) -> float:
         written = self.written(sample(texts.to_list()))
-        return inputs.tokens.mean(written, append_eos=self.ends_with_eos) + self.context_vectors
+        return inputs.tokens.mean(written, append_eos=self.ends_with_eos) + self.computed_vectors
 
     def _rows(self, inputs: Inputs, texts: pl.Series, count: int) -> Rows:
         if not count:
@@ -251,7 +258,7 @@ class Tuned(Method):
             return Rows(count, length, Widths.packed(length))
         written = self.written(sample(texts.to_list()))
         lengths = inputs.tokens.lengths(written, append_eos=self.ends_with_eos)
-        return Rows(count, length, Widths.of(lengths + self.context_vectors))
+        return Rows(count, length, Widths.of(lengths + self.computed_vectors))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Classifiers that were tuned before, by raybias or as a soft prompt by PEFT, from their folders.
+"""Classifiers that were tuned before, by raybias or as a prompt or prefix by PEFT, in folders.
 
 raybias saves with each run how its classifier reads texts (`saved_reading`): the method with its
-template and sizes, the label words, and the base's precision. A soft prompt that PEFT saved says no
-more than its vectors, and is read as raybias reads its own, by the label words of the study.
+template and sizes, the label words, and the base's precision. A soft prompt or prefix that PEFT
+saved says no more than its vectors, and is read as raybias reads its own, by the label words of the
+study.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from raybias.engine.adapters.base import Weights
     from raybias.engine.backbone import ModelContext
 
-#: Of the method of a soft prompt that PEFT saved.
-_SOFT_PROMPT = "soft_prompt"
+#: Methods of vectors that PEFT saved, by its name of their kind.
+_OF_PEFT: Final = {"PROMPT_TUNING": "soft_prompt", "PREFIX_TUNING": "prefix"}
 
 
 def saved_reading(
@@ -126,7 +127,7 @@ def tuned_classifier(spec: Backbone, profile: Profile = "strict") -> TunedClassi
         return None
     length = adapter.shape_of(PROMPT)[0]
     with defaults_of(profile):
-        method = methods[_SOFT_PROMPT].model_validate({"prompt_length": length})
+        method = methods[_OF_PEFT[adapter.kind]].model_validate({"prompt_length": length})
     return TunedClassifier(folder, base_of(spec), _tuned(method, folder))
 
 

@@ -207,7 +207,7 @@ class Work:
     shape: of the model that a replica loads; None for the backbone's usual kind.
     vocabulary: whether logits of the whole vocabulary are needed.
     held_tokens: tokens whose keys and values are held for each token of a pass: itself, and the
-        share that a row's opening and new tokens are of its shortest prompt.
+        share that a row's opening and new tokens, or its prefix, are of its shortest prompt.
     beside: models that workers load beside the backbone.
     can_shard: whether workers can share the backbone with ZeRO-3.
     item: bytes of one weight; the backbone's by default.
@@ -256,7 +256,8 @@ class Work:
         if self.copies > 1:
             what = "weights of the backbone and of tuned models"
             held = (memory.weights(what, shape.parameters, item, copies=self.copies),)
-        note = ", of openings and new tokens too" if self.held_tokens > 1 else ""
+        beside = "prefixes" if self.tuning else "openings and new tokens"
+        note = f", of {beside} too" if self.held_tokens > 1 else ""
         kept = math.ceil(tokens * self.held_tokens)
         logits = [memory.vocabulary_logits(shape, tokens)] if self.vocabulary else []
         others = [(f"weights of {each.what}", each.shape) for each in self.beside]

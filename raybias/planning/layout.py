@@ -365,7 +365,7 @@ class LayoutPlanner:
         if not can_shard and asked == "zero3":
             shared = f"workers cannot share {self.backbone.name} for {self.method}"
             cure = "set resources.shard to auto, or use lora or soft_prompt"
-            return self._refused(f"{shared}, whose runs are whole models", cure)
+            return self._refused(shared, cure)
         cure = f"use devices of {size(total(self.memory(terms, alone)))} or more"
         layouts = (replace(alone, ranks=count) for count in range(2, _MOST_SHARDS + 1))
         fits = (each for each in layouts if total(self.memory(terms, each)) <= self.device_memory)

@@ -134,7 +134,7 @@ def test_the_public_names() -> None:
         *("DecisionLikelihood", "Full", "Lora", "OptionAnswer", "OptionLikelihood", "PairProbe"),
         *("PairScore", "Probe", "QuestionProbe", "RaybiasError", "Results", "SoftPrompt", "Study"),
         *("FewShot", "SentenceLikelihood", "TrainingSet", "TripleLikelihood", "WorkFailed"),
-        "ZeroShot",
+        *("ZeroShot", "Prefix"),
     }
     assert {*raybias.__all__} == classes | {*FUNCTIONS}
     for name in raybias.__all__:

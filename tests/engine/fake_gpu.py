@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import labelling
 from raybias.config import Backbone
-from raybias.engine.adapters.base import SoftPromptTrainer, TrainingBatch, stack_weights
+from raybias.engine.adapters.base import TrainingBatch, stack_weights
+from raybias.engine.adapters.prefix import PrefixTrainer
+from raybias.engine.adapters.vectors import SoftPromptTrainer
 from raybias.engine.answering import Opening
 from raybias.engine.backbone import ModelContext, layer_split
 from raybias.engine.devices import to_device
@@ -36,7 +39,8 @@ from raybias.engine.keyed_draws import KeyedDraw, Sampling
 from raybias.engine.masked_scores import MaskedScorer, load_masked
 from raybias.engine.packing import Placed, stack
 from raybias.engine.token_scores import TokenScorer
-from raybias.methods import Full, Lora, SoftPrompt
+from raybias.methods import Full, Lora, Prefix, SoftPrompt
+from raybias.methods.finetuned import VectorTuned
 from raybias.schema import LABELS
 from support import backbones, pair_models
 
@@ -157,7 +161,7 @@ def tuning(method: Any, devices: int = 1) -> Callable[[Path], None]:
     def run(folder: Path) -> None:
         spec = backbones.spec_of("llama", folder / "llama")
         trainer = method.trainer(ModelContext(spec, LABELS))
-        prompts = isinstance(method, SoftPrompt)
+        prompts = isinstance(method, VectorTuned)
         loaded = trainer.backbone if prompts else trainer.classifier
         shapes = {name: each.shape for name, each in trainer.init_weights(0).items()}
         with faked() as device:
@@ -165,15 +169,23 @@ def tuning(method: Any, devices: int = 1) -> Callable[[Path], None]:
             loaded.device = trainer.device = trainer.batcher.device = device
             if prompts:
                 move_label_rows(trainer, device)
+            if isinstance(trainer, PrefixTrainer):
+                layers = len(trainer.shape.devices)
+                there = tuple(torch.device(GPU, n * devices // layers) for n in range(layers))
+                trainer.shape = replace(trainer.shape, devices=there)
             training(trainer, shapes, device, devices)
 
     return run
 
 
-def move_label_rows(trainer: SoftPromptTrainer, device: torch.device) -> None:
-    trainer.device, rows = device, trainer.label_logits.rows
+def move_label_rows(trainer: SoftPromptTrainer | PrefixTrainer, device: torch.device) -> None:
+    trainer.device = device
+    if isinstance(trainer, SoftPromptTrainer):
+        rows = trainer.label_logits.rows
+        trainer._start_D = torch.empty(trainer.backbone.width, device=device)
+    else:
+        rows = trainer.label_rows
     assert rows is not None
-    trainer._start_D = torch.empty(trainer.backbone.width, device=device)
     for part in ("weight_LH", "bias_L"):
         if (tensor := getattr(rows, part)) is not None:
             object.__setattr__(rows, part, torch.empty(tensor.shape, device=device))
@@ -243,11 +255,13 @@ def misplaced(folder: Path) -> None:
 
 PASSES: dict[str, Callable[[Path], None]] = {
     "soft prompts": tuning(SoftPrompt()),
+    "prefixes": tuning(Prefix()),
     "lora": tuning(Lora(dropout=0.1)),
     "full": tuning(Full()),
     "scoring": scoring,
     "decoding": decoding,
     "soft prompts on two": tuning(SoftPrompt(), 2),
+    "prefixes on two": tuning(Prefix(), 2),
     "lora on two": tuning(Lora(dropout=0.1), 2),
     "decoding on two": partial(decoding, devices=2),
     "waits": waits,

@@ -99,7 +99,7 @@ def test_every_tensor_of_a_pass_is_made_on_the_device() -> None:
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if ": " in line and not line.startswith("[")]
     *sound, waits, misplaced = lines
-    assert len(sound) == 8
+    assert len(sound) == 10
     assert all(line.endswith(": ok") for line in sound), sound
     assert waits.startswith("waits: Waits")
     assert misplaced.startswith("misplaced: FakeTensorDeviceMismatchError")

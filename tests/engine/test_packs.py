@@ -24,7 +24,16 @@ from raybias.engine.classifier import Classifier, load_classifier
 from raybias.engine.context import Batcher, Execution
 from raybias.engine.packing import Placed, fitting, pack, shared_width, single_rows, stack
 from raybias.errors import ModelError
-from raybias.methods import EarlyStop, Finetuned, Full, LayerAdapter, Lora, SoftPrompt, Tuned
+from raybias.methods import (
+    EarlyStop,
+    Finetuned,
+    Full,
+    LayerAdapter,
+    Lora,
+    Prefix,
+    SoftPrompt,
+    Tuned,
+)
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import backbones
@@ -38,6 +47,8 @@ SHORT: dict[str, Any] = {
 METHODS: dict[str, Tuned] = {
     "soft_prompt": SoftPrompt(prompt_length=5, **SHORT),
     "lengths": SoftPrompt(prompt_lengths=(5, 2, 7), **SHORT),
+    "prefix": Prefix(prompt_length=5, **SHORT),
+    "prefixes": Prefix(prompt_lengths=(5, 2, 7), **SHORT),
     "lora": Lora(rank=4, **SHORT),
     "sizes": Lora(ranks=(1, 4, 3), targets=("all_linear", "peft_default"), **SHORT),
     "label_tokens": Lora(rank=4, head="label_tokens", **SHORT),
@@ -47,6 +58,7 @@ FULL = Full(**SHORT, dropout_after_first_eval=True)
 FEW = [("soft_prompt", "opt"), ("lora", "llama"), ("lora", "bert_pooled"), ("label_tokens", "gpt2")]
 SIZES = [("sizes", kind) for kind in ("llama", "bert", "opt", "gpt2")]
 LENGTHS = [("lengths", kind) for kind in ("opt", "mixtral", "bloom")]
+PREFIXES = [("prefixes", "opt"), ("prefix", "gpt2"), ("prefix", "llama")]
 #: Experts that see other rows, rows that share no sequence, and a package's method.
 MORE = [("soft_prompt", "mixtral"), ("soft_prompt", "bloom"), ("ia3", "llama")]
 
@@ -87,6 +99,7 @@ PLACES = st.lists(st.integers(0, 2), min_size=len(RUNS), max_size=len(RUNS))
         *FEW,
         SIZES[0],
         LENGTHS[0],
+        *PREFIXES,
         *(
             pytest.param(*each, marks=pytest.mark.long)
             for each in (*SIZES[1:], *LENGTHS[1:], *MORE)

@@ -18,8 +18,8 @@ import torch
 from accelerate import dispatch_model
 
 from raybias.config import Backbone
-from raybias.engine.adapters.base import SoftPromptTrainer
 from raybias.engine.adapters.tuning import Trial
+from raybias.engine.adapters.vectors import SoftPromptTrainer
 from raybias.engine.backbone import LoadedBackbone, ModelContext, blocks, layer_split, load_backbone
 from raybias.engine.context import Batcher, Execution
 from raybias.engine.masked_scores import MaskedScorer, load_masked

@@ -13,14 +13,17 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from raybias.config import Backbone
-from raybias.engine.adapters.base import AdapterTrainer, FullTrainer, SoftPromptTrainer
+from raybias.engine.adapters.base import AdapterTrainer, FullTrainer
 from raybias.engine.adapters.options import batch_of_step
+from raybias.engine.adapters.prefix import PrefixTrainer
 from raybias.engine.adapters.target_layers import head_modules
 from raybias.engine.adapters.tuning import PackedTuner, TokenSet, Trial
+from raybias.engine.adapters.vectors import SoftPromptTrainer
 from raybias.engine.backbone import ModelContext, load_backbone
 from raybias.engine.context import Execution
 from raybias.engine.keyed_draws import KeyedDropout
-from raybias.methods import EarlyStop, Full, Lora, SoftPrompt, Tuned
+from raybias.methods import EarlyStop, Full, Lora, Prefix, SoftPrompt, Tuned
+from raybias.methods.finetuned import VectorTuned
 from raybias.schema import LABELS
 from raybias.storage import Store
 from support import backbones
@@ -36,6 +39,7 @@ FULL: dict[str, Any] = {**COMMON, "dropout_after_first_eval": True, "eps": 1e-4}
 LAYERS = ("q_proj", "v_proj")
 METHODS: dict[str, Tuned] = {
     "soft_prompt": SoftPrompt(**COMMON, prompt_length=4, init_std=0.3),
+    "prefix": Prefix(**COMMON, prompt_length=4, init_std=0.3),
     "lora": Lora(**COMMON, rank=4, dropout=0),
     "lora on tokens": Lora(**COMMON, rank=4, dropout=0, head="label_tokens", target=LAYERS),
     "ia3": Ia3(**COMMON),
@@ -46,6 +50,7 @@ METHODS: dict[str, Tuned] = {
 }
 CASES = [
     ("soft_prompt", "opt"),
+    *(("prefix", kind) for kind in ("opt", "gpt2", "llama")),
     *(("lora", kind) for kind in ("bert_pooled", "roberta", "opt_projected", "gpt2", "llama")),
     ("lora on tokens", "llama"),
     *(("ia3", kind) for kind in ("roberta", "gpt2")),
@@ -54,6 +59,8 @@ CASES = [
     ("full on tokens", "gpt2"),
     *(pytest.param("soft_prompt", kind, marks=pytest.mark.long)
       for kind in backbones.TUNED if kind != "opt"),
+    *(pytest.param("prefix", kind, marks=pytest.mark.long)
+      for kind in ("opt_projected", "qwen2", "mistral", "bloom", "cohere", "gpt_neox")),
     *(pytest.param(*each, marks=needs_torchao) for each in (
         ("soft_prompt", "llama_int8"), ("lora", "bert_int8"), ("lora", "llama_int4"),
     )),
@@ -100,6 +107,15 @@ def peer(
         delta_PD = torch.nn.Parameter(start["delta"].clone())
         begin = trainer.encoder.prompt_token_id
         return Prompted(base.requires_grad_(False), delta_PD, begin), {"delta": delta_PD}
+    if isinstance(trainer, PrefixTrainer):
+        # PEFT's own sizes of the architecture.
+        config = peft.PrefixTuningConfig(
+            task_type="CAUSAL_LM", num_virtual_tokens=len(start["prefix"])
+        )
+        model = peft.get_peft_model(base, config).eval()
+        encoder = model.prompt_encoder["default"]
+        encoder.load_prompt_embeddings(start["prefix"])
+        return model, {"prefix": encoder.embedding.weight}
     if not isinstance(trainer, FullTrainer):
         own = {"modules_to_save": head_modules(trainer.classifier) or None}
         own["task_type"] = "CAUSAL_LM" if ids else "SEQ_CLS"
@@ -156,9 +172,9 @@ def test_runs_take_the_steps_of_peers_who_open_them(
     else:
         spec = backbones.spec_of(kind, tmp_path / kind)
         rows = [tuple(row) for row in backbones.token_rows(61, seed=5)]
-        if name == "soft_prompt":
+        if isinstance(method, VectorTuned):
             # Qwen2's own tokenizer does not know the label words.
-            trainer = SoftPromptTrainer(load_backbone(spec, budget), (2, 3, 4), method)
+            trainer = method.trainer_type()(load_backbone(spec, budget), (2, 3, 4), method)
         else:
             trainer = method.trainer(ModelContext(spec, LABELS, budget))
     folder = Path(spec.id)

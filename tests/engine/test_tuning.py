@@ -15,14 +15,10 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
 from raybias.engine.adapters import tuning
-from raybias.engine.adapters.base import (
-    AdapterTrainer,
-    SoftPromptTrainer,
-    TrainingBatch,
-    initial_delta,
-)
+from raybias.engine.adapters.base import AdapterTrainer, TrainingBatch
 from raybias.engine.adapters.options import batch_of_step, should_stop
 from raybias.engine.adapters.tuning import PackedTuner, Trial
+from raybias.engine.adapters.vectors import SoftPromptTrainer, initial_vectors
 from raybias.engine.backbone import LoadedBackbone, ModelContext
 from raybias.engine.context import Execution
 from raybias.methods import EarlyStop, Full, Lora, SoftPrompt, Tuned
@@ -76,7 +72,7 @@ def test_step_0_is_evaluated_and_changes_nothing_after_it(
         labels = torch.tensor([packed.validation.labels[n] for n in numbers])
         return float(cross_entropy(logits_NL.double(), labels))
 
-    assert first.loss == loss_of(initial_delta(1, method, model.width), 0)
+    assert first.loss == loss_of(initial_vectors(1, method, model.width), 0)
     assert second.loss == loss_of(state["weights/delta"], 0)
     (third,) = packed.advance()
     assert third.loss == loss_of(packed.state(trial.run_id)["weights/delta"], 1)
@@ -165,10 +161,10 @@ def test_every_epoch_reads_every_row_once(seed: int, rows: int, size: int) -> No
 
 def test_zeros_start_and_normal_start_are_keyed_by_the_seed() -> None:
     zeros = METHOD.model_copy(update={"init": "zeros"})
-    assert not initial_delta(1, zeros, 8).any()
-    assert torch.equal(initial_delta(1, METHOD, 8), initial_delta(1, METHOD, 8))
-    assert not torch.equal(initial_delta(1, METHOD, 8), initial_delta(2, METHOD, 8))
-    wide = initial_delta(1, METHOD.model_copy(update={"init_std": 0.02}), 4096)
+    assert not initial_vectors(1, zeros, 8).any()
+    assert torch.equal(initial_vectors(1, METHOD, 8), initial_vectors(1, METHOD, 8))
+    assert not torch.equal(initial_vectors(1, METHOD, 8), initial_vectors(2, METHOD, 8))
+    wide = initial_vectors(1, METHOD.model_copy(update={"init_std": 0.02}), 4096)
     assert float(wide.std()) == pytest.approx(0.02, rel=0.02)
 
 

@@ -33,6 +33,9 @@ MASKED = ("distilbert", "albert", "deberta-v2", "fnet", "modernbert")
 #: Refused for these reasons, each with a cure; everything else is right.
 REFUSALS = {
     ("gemma4_text", "soft prompt"): "takes no soft prompts",
+    ("gemma4_text", "prefix"): "do not all have keys and values of one size",
+    ("deepseek_v3", "prefix"): "do not all have keys and values of one size",
+    ("falcon_h1", "prefix"): "no keys and values of tokens in every layer",
     ("gemma4_text", "LoRA, classifier"): "set the method's head to label_tokens",
     ("fnet", "bfloat16"): "forward pass fails",
     ("fnet", "LoRA, classifier"): "change with the padding beside the text",

@@ -19,13 +19,16 @@ from raybias.config import Backbone, Study, load_study
 from raybias.engine.backbone import load_pretrained
 from raybias.engine.checkpoint import model_hashes
 from raybias.engine.context import ON_CPU
+from raybias.engine.encoder import load_tokenizer, verbalizer_ids
 from raybias.engine.published import PublishedClassifier, has_trained_head
 from raybias.errors import ConfigError, ModelError, RaybiasError
+from raybias.schema import LABELS
 from support import classifiers, studies
 
 TUNED = studies.TUNED | {"seeds": [1], "learning_rates": [3e-2]}
 METHODS: list[dict[str, Any]] = [
     {"kind": "soft_prompt", "prompt_length": 4, **TUNED},
+    {"kind": "prefix", "prompt_length": 4, **TUNED},
     {"kind": "lora", "name": "lora", **TUNED},
     {"kind": "lora", "name": "words", "head": "label_tokens", "template": "{text} it was", **TUNED},
     {"kind": "full", **TUNED},
@@ -50,13 +53,15 @@ def predictions(out: Path) -> pl.DataFrame:
     return frame.sort("item_id").select("method", "item_id", "pred", "scores")
 
 
-def classify(model: Path, folder: Path, *, bos: str = "tokenizer", **method: Any) -> pl.DataFrame:
+def classify(
+    model: Path, folder: Path, *, bos: str = "tokenizer", weights: str = "auto", **method: Any
+) -> pl.DataFrame:
     """What the method classify says of the study's probe with a finished model."""
     probe = studies.MINE | {"data": str(folder / "probe.csv")}
     study = Study.model_validate(
         {
             "name": "finished",
-            "backbones": [{"id": str(model), "name": "finished", "bos": bos}],
+            "backbones": [{"id": str(model), "name": "finished", "bos": bos, "dtype": weights}],
             "methods": [{"kind": "classify", **method}],
             "probes": [probe],
             "resources": {"rows_per_shard": 16, "deterministic": True},
@@ -68,7 +73,7 @@ def classify(model: Path, folder: Path, *, bos: str = "tokenizer", **method: Any
     return predictions(out)
 
 
-@pytest.mark.parametrize("name", ["soft_prompt", "lora", "words", "full"])
+@pytest.mark.parametrize("name", ["soft_prompt", "prefix", "lora", "words", "full"])
 def test_what_a_study_tuned_says_what_it_said(name: str, tuned: Path) -> None:
     (adapter,) = (tuned / "out/adapters").glob(f"tiny.sentences.{name}.*")
     expected = predictions(tuned / "out").filter(method=name)
@@ -78,16 +83,21 @@ def test_what_a_study_tuned_says_what_it_said(name: str, tuned: Path) -> None:
     assert found["scores"].to_list() == expected["scores"].to_list()
 
 
-def test_a_prompt_that_peft_saved_is_read_by_the_studys_words(tuned: Path, tmp_path: Path) -> None:
-    (adapter,) = (tuned / "out/adapters").glob("tiny.sentences.soft_prompt.*")
+@pytest.mark.parametrize(
+    ("name", "message"), [("soft_prompt", "is a soft prompt"), ("prefix", "is a prefix")]
+)
+def test_a_prompt_that_peft_saved_is_read_by_the_studys_words(
+    name: str, message: str, tuned: Path, tmp_path: Path
+) -> None:
+    (adapter,) = (tuned / "out/adapters").glob(f"tiny.sentences.{name}.*")
     base = transformers.AutoModelForCausalLM.from_pretrained(tuned / "tiny")
     model = peft.PeftModel.from_pretrained(base, adapter)
     model.save_pretrained(tmp_path / "prompt")
     assert not (tmp_path / "prompt/raybias.json").exists()
-    expected = predictions(tuned / "out").filter(method="soft_prompt")
-    found = classify(tmp_path / "prompt", tuned, bos="prepend")
+    expected = predictions(tuned / "out").filter(method=name)
+    found = classify(tmp_path / "prompt", tuned, bos="prepend", weights="float32")
     assert found["pred"].to_list() == expected["pred"].to_list()
-    with pytest.raises(ModelError, match=r"is a soft prompt .* no other method"):
+    with pytest.raises(ModelError, match=rf"{message} .* no other method"):
         load_pretrained(
             transformers.AutoModelForCausalLM, Backbone(id=str(tmp_path / "prompt")), ON_CPU
         )
@@ -162,6 +172,21 @@ def test_an_adapter_of_a_causal_model_is_one(tuned: Path, tmp_path: Path) -> Non
         classify(tmp_path / "chat", tuned)
 
 
+def test_labels_of_a_prefix_are_what_peft_makes_of_every_sentence(tuned: Path) -> None:
+    (adapter,) = (tuned / "out/adapters").glob("tiny.sentences.prefix.*")
+    base = transformers.AutoModelForCausalLM.from_pretrained(tuned / "tiny")
+    model = peft.PeftModel.from_pretrained(base, adapter).eval()
+    encoder = load_tokenizer(Backbone(id=str(tuned / "tiny"), bos="prepend"))
+    ids = list(verbalizer_ids(encoder.tokenizer, LABELS))
+    rows = encoder.encode(pl.read_csv(tuned / "probe.csv")["text"].to_list())
+    with torch.no_grad():
+        expected_NL = torch.stack([model(torch.tensor([row])).logits[0, -1, ids] for row in rows])
+    found = predictions(tuned / "out").filter(method="prefix")
+    found = found.sort(pl.col("item_id").str.extract(r"(\d+)$").cast(pl.Int64))
+    assert found["pred"].to_list() == expected_NL.argmax(-1).tolist()
+    np.testing.assert_allclose(np.array(found["scores"].to_list()), expected_NL, atol=1e-5)
+
+
 def _without_base(folder: Path, content: dict[str, Any]) -> None:
     content["base_model_name_or_path"] = None
 
@@ -170,8 +195,8 @@ def _with_base_elsewhere(folder: Path, content: dict[str, Any]) -> None:
     content["base_model_name_or_path"] = "/nowhere/base"
 
 
-def _with_prefix(folder: Path, content: dict[str, Any]) -> None:
-    content["peft_type"] = "PREFIX_TUNING"
+def _with_encoder(folder: Path, content: dict[str, Any]) -> None:
+    content["peft_type"] = "P_TUNING"
 
 
 def _pickled(folder: Path, content: dict[str, Any]) -> None:
@@ -188,7 +213,7 @@ def _cut_off(folder: Path, content: dict[str, Any]) -> None:
     [
         (_without_base, "does not name the base model; write its hub id or folder"),
         (_with_base_elsewhere, "its base model /nowhere/base is not on this machine; write where"),
-        (_with_prefix, "of the kind PREFIX_TUNING, which raybias does not read"),
+        (_with_encoder, "of the kind P_TUNING, which raybias does not read"),
         (_pickled, r"has? ?.*pickled weights \(adapter_model.bin\); save it"),
         (_cut_off, "is no whole file of safetensors"),
     ],

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, OPTConfig
 
 from raybias.config import Backbone
 from raybias.engine.memory import total
-from raybias.methods import Coreference, Lora, SoftPrompt
+from raybias.methods import Coreference, Lora, Prefix, SoftPrompt
 from raybias.methods.base import Method
 from raybias.schema import LABELS
 from raybias.testing import inputs
@@ -60,6 +60,8 @@ def workshop() -> Iterator[Any]:
     [
         ("opt", SoftPrompt(), True),
         ("llama", SoftPrompt(), True),
+        ("opt", Prefix(), True),
+        ("llama", Prefix(prompt_length=32), True),
         ("llama", Lora(), True),
         ("opt", Ia3(), True),
         ("llama", Coreference(), False),

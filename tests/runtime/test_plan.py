@@ -177,6 +177,22 @@ def test_what_cannot_be_scheduled_is_refused_with_what_would_do(
     assert "\n" not in str(refused.value)
 
 
+def test_a_prefix_counts_in_the_memory_and_is_not_sharded(shapes: Path) -> None:
+    methods = [{"kind": "prefix", "prompt_lengths": [4, 16], "max_steps": 100}]
+    made = planned(study(shapes, methods=methods), LAPTOP)
+    tune, read = (
+        {each.what: each for each in part.memory} for part in (made.tuning[0], made.scoring[0])
+    )
+    pack = made.tuning[0].pack
+    tuned = tune["prefixes, gradients, AdamW, best"]
+    assert tuned.bytes == pack * 16 * 12 * 2 * 768 * 4 * 5
+    of_rows = tune["keys and values of the rows' prefixes"]
+    assert "16 vectors x 12 layers x 2 x 768" in of_rows.arithmetic
+    assert "keys and values, of prefixes too" in read
+    with pytest.raises(PlanError, match="cannot share opt-125m for prefix; set "):
+        planned(study(shapes, methods=methods, resources={"shard": "zero3"}), LAPTOP)
+
+
 def test_workers_go_only_where_they_fit(shapes: Path) -> None:
     mixed = (
         "nodes=1,cpus=32,gpus=4,gpu_memory=80GB,gpu=A100",

@@ -36,9 +36,12 @@ def save(folder: Path) -> Path:
     for name, text, rows in (("short", "a b c", 10), ("long", "a " * 20, 30)):
         (folder / name).mkdir()
         for split, count in (("train", rows), ("validation", rows * 3 // 5)):
-            sentences = {"text": [text] * count, "label": [n % 2 for n in range(count)]}
+            sentences = {"text": [text] * count, "label": [n % 3 for n in range(count)]}
             pl.DataFrame(sentences).write_csv(folder / name / f"{split}.csv")
-    few = {"text": ["a b c d e"] * 8, "label": 0, "attribute": "x", "group": ["y", "z"] * 4}
+    few = {
+        "text": ["a b c d e"] * 8, "label": [0, 1, 2, 0] * 2, "attribute": "x",
+        "group": ["y", "z"] * 4,
+    }  # fmt: skip
     many = {
         "text": [f"sentence {n}" for n in range(1100)],
         "label": [n % 3 for n in range(1100)],

@@ -17,8 +17,9 @@ import transformers
 from benchmarks import labelling
 from raybias.config import Backbone
 from raybias.engine.adapters.packed_layers import LoraTrainer
+from raybias.engine.adapters.prefix import PrefixTrainer, check_prefixes
 from raybias.engine.answering import EngineAnswers
-from raybias.engine.backbone import load_backbone
+from raybias.engine.backbone import check_causal, load_backbone
 from raybias.engine.classifier import check_classifier, load_classifier
 from raybias.engine.encoder import load_tokenizer
 from raybias.engine.keyed_draws import Sampling
@@ -27,7 +28,7 @@ from raybias.engine.model_shape import check_soft_prompts, model_shape
 from raybias.engine.self_check import measure_rounding
 from raybias.engine.token_scores import TokenScorer
 from raybias.errors import ModelError, RaybiasError
-from raybias.methods import Lora
+from raybias.methods import Lora, Prefix
 from raybias.storage import Store
 from support import zoo
 
@@ -87,6 +88,7 @@ def check_architecture(kind: str, folder: Path, *, masked: bool, dtype: str) -> 
         checks["likelihoods"] = lambda: compare_likelihoods(spec)
         checks["prompted"] = lambda: compare_written_text(spec)
         checks["soft prompt"] = lambda: compare_soft_prompt(spec)
+        checks["prefix"] = lambda: compare_prefix(spec)
         checks["LoRA, label words"] = lambda: compare_lora(spec, "label_tokens")
     checks["LoRA, classifier"] = lambda: compare_lora(spec, "classification")
     rounding = measured_rounding(spec, masked=masked)
@@ -159,6 +161,26 @@ def compare_soft_prompt(spec: Backbone) -> float:
         with torch.no_grad():
             expected_L = plain(inputs_embeds=inputs).logits[0, -1, list(LABEL_IDS)].float()
         gaps.append(difference(logits_L, expected_L))
+    return max(gaps)
+
+
+def compare_prefix(spec: Backbone) -> float:
+    """Label logits of rows after a random prefix, which PEFT opens as it was saved."""
+    check_causal(spec)
+    check_prefixes(spec)
+    trainer = PrefixTrainer(load_backbone(spec), LABEL_IDS, Prefix(prompt_length=VECTORS))
+    generator = torch.Generator().manual_seed(1)
+    weights = {"prefix": 0.5 * torch.randn(VECTORS, trainer.vector_width, generator=generator)}
+    (logits_NL,) = trainer.logits([weights], [trainer.prepare(ROWS)])
+    with tempfile.TemporaryDirectory() as out:
+        trainer.save(Store(out), "adapter", weights, {})
+        base = plain_model(spec, transformers.AutoModelForCausalLM)
+        plain = peft.PeftModel.from_pretrained(base, f"{out}/adapter").eval()
+    gaps = []
+    for row, logits_L in zip(ROWS, logits_NL, strict=True):
+        with torch.no_grad():
+            expected_L = plain(input_ids=torch.tensor([row])).logits[0, -1, list(LABEL_IDS)]
+        gaps.append(difference(logits_L, expected_L.float()))
     return max(gaps)
 
 

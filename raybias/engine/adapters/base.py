@@ -3,7 +3,7 @@
 A trainer keeps no run: the weights of a run are a dictionary of tensors, given to each call.
 Adapters are saved as PEFT and transformers save them, in safetensors; `raybias.json`, the record of
 the run, is written last and marks the folder as whole.
-Shapes: S runs, N rows, L labels, P prompt vectors, D input width.
+Shapes: S runs, N rows, L labels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -26,10 +25,8 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from raybias.engine.adapter_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, PROMPT, RAYBIAS
-from raybias.engine.adapters.options import AdapterSize, ClassifierOptions, PromptOptions
-from raybias.engine.backbone import LoadedBackbone
-from raybias.engine.causal_logits import LabelLogits, make_causal_logits
+from raybias.engine.adapter_folder import RAYBIAS
+from raybias.engine.adapters.options import AdapterSize, ClassifierOptions
 from raybias.engine.checkpoint import dtype_of
 from raybias.engine.classifier import Classifier, initial_head
 from raybias.engine.context import Batcher
@@ -38,7 +35,6 @@ from raybias.engine.encoder import TextEncoder
 from raybias.engine.keyed_draws import KeyedDropout
 from raybias.engine.packing import Batch, PackedSequence, Placed, single_rows, stack
 from raybias.errors import ModelError
-from raybias.seeding import generator
 from raybias.storage import Store
 
 #: File name of transformers' models.
@@ -340,118 +336,6 @@ class FullTrainer(ClassifierTrainer):
             name: part for name, part in zip(leaves, parts, strict=True) if part is not None
         }
         return unscaled(gradient, training.loss_scale), loss.detach()
-
-
-class SoftPromptTrainer(AdapterTrainer):
-    """Tune soft prompts on one frozen backbone (Tian2023 section 3).
-
-    The weights of a run are its `delta` [P, D] to the embedding of BOS; their sum, the prompt
-    before a text, is saved in PEFT's format.
-    """
-
-    def __init__(
-        self, backbone: LoadedBackbone, label_ids: Sequence[int], options: PromptOptions
-    ) -> None:
-        self.backbone, self.options, self.label_ids = backbone, options, tuple(label_ids)
-        self.label_count = len(self.label_ids)
-        self.encoder, self.device = backbone.encoder, backbone.device
-        self.batcher = backbone.batcher()
-        logits = make_causal_logits(backbone, "labels", prompts=True)
-        self.label_logits = LabelLogits.of(logits, label_ids)
-        self.prompt_token_id = self.encoder.prompt_token_id
-        token = torch.tensor([[self.prompt_token_id]], device=self.device)
-        with torch.no_grad():
-            self._start_D = backbone.embed(token)[0, 0].float()
-
-    def init_weights(self, seed: int) -> dict[str, Tensor]:
-        return self.sized_weights(seed, self.options.adapter_sizes[0])
-
-    def sized_weights(self, seed: int, size: AdapterSize) -> dict[str, Tensor]:
-        options = self.options.model_copy(update={"prompt_length": size.prompt_length})
-        return {"delta": initial_delta(seed, options, self.backbone.width).to(self.device)}
-
-    def count_prompt_vectors(self, weights: Weights) -> int:
-        return len(weights["delta"])
-
-    def gradients(self, batches: Sequence[TrainingBatch]) -> tuple[list[dict[str, Tensor]], Tensor]:
-        """Compute as `AdapterTrainer.gradients`; runs with prompts of one length share passes."""
-        gradients: list[dict[str, Tensor]] = [{} for _ in batches]
-        loss_S = torch.zeros(len(batches), device=self.device)
-        for places in self._by_length([each.weights for each in batches]):
-            found, losses = super().gradients([batches[s] for s in places])
-            for s, gradient, loss in zip(places, found, losses, strict=True):
-                gradients[s] = gradient
-                loss_S[s] = loss
-        return gradients, loss_S
-
-    def logits(
-        self, weights: Sequence[Weights], sequences: Sequence[Sequence[PackedSequence]]
-    ) -> list[Tensor]:
-        logits: dict[int, Tensor] = {}
-        for places in self._by_length(weights):
-            found = super().logits([weights[s] for s in places], [sequences[s] for s in places])
-            logits |= dict(zip(places, found, strict=True))
-        return [logits[s] for s in range(len(weights))]
-
-    def _by_length(self, weights: Sequence[Weights]) -> list[list[int]]:
-        """Group the places of runs by the length of their prompts."""
-        places: dict[int, list[int]] = {}
-        for s, each in enumerate(weights):
-            places.setdefault(self.count_prompt_vectors(each), []).append(s)
-        return [*places.values()]
-
-    def prompt(self, weights: Weights) -> Tensor:
-        """Return the prompt before a text: BOS embedding + delta [P, D], float32."""
-        return self._start_D + weights["delta"].detach()
-
-    def prepare(
-        self, rows: Sequence[Sequence[int]], *, dropout: bool = False
-    ) -> list[PackedSequence]:
-        return self.label_logits.logits.pack(rows, prompt_length=self.options.longest_prompt)
-
-    def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
-        return self.label_logits(batch, self._start_D + stacked["delta"])
-
-    def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
-        """Write the prompt for `PeftModel.from_pretrained`."""
-        from peft import PromptTuningConfig
-
-        spec, prompt_PD = self.backbone.spec, self.prompt(weights)
-        config = PromptTuningConfig(
-            task_type="CAUSAL_LM",
-            base_model_name_or_path=spec.id,
-            revision=spec.revision,
-            inference_mode=True,
-            num_virtual_tokens=len(prompt_PD),
-            token_dim=prompt_PD.shape[1],
-            num_transformer_submodules=1,
-        )
-        tensors = {PROMPT: prompt_PD}
-        write_folder(store, folder, tensors, file=ADAPTER_WEIGHTS, parts=[config], record=record)
-
-    def load(self, store: Store, folder: str) -> dict[str, Tensor]:
-        shapes = {PROMPT: (self._length_in(store, folder), self.backbone.width)}
-        prompt_PD = read_tensors(store, folder, shapes, file=ADAPTER_WEIGHTS)[PROMPT]
-        return {"delta": prompt_PD.to(self.device) - self._start_D}
-
-    def _length_in(self, store: Store, folder: str) -> int:
-        """Return the length of the sweep that an adapter names, by default the first."""
-        lengths = [size.prompt_length for size in self.options.adapter_sizes]
-        if store.exists(name := f"{folder}/{ADAPTER_CONFIG}"):
-            with store.reading(name, "as PEFT's configuration of an adapter"):
-                length = json.loads(store.read_text(name))["num_virtual_tokens"]
-            if length in lengths:
-                return int(length)
-        return int(lengths[0] or 0)
-
-
-def initial_delta(seed: int, options: PromptOptions, width: int) -> Tensor:
-    """Draw the initial delta [P, D] of a run, float32, the same on every device."""
-    shape = (options.prompt_length, width)
-    if options.init == "zeros":
-        return torch.zeros(shape)
-    drawn = generator(seed, "delta").normal(0.0, options.init_std, shape)
-    return torch.from_numpy(drawn.astype(np.float32))
 
 
 def unscaled(gradient: Weights, loss_scale: float) -> dict[str, Tensor]:

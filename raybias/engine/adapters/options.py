@@ -27,7 +27,7 @@ class EarlyStop(Section):
     """exceeds_max_of_last: the newest evaluation loss exceeds each of the last `window` before
     it; patience: none of the last `window` losses is below the lowest before them."""
     after_step: Amount = Field(2500, ge=0)
-    """Nothing stops at or before this step (soft prompts 2500, others 0)."""
+    """Nothing stops at or before this step (soft prompts and prefixes 2500, others 0)."""
     window: Count = Field(5, ge=1)
     """How many evaluation losses the rule looks back on (full 7, others 5)."""
     count_early: bool = True
@@ -51,7 +51,7 @@ class AdapterSize(NamedTuple):
 
     adapter_rank: of LoRA's factors.
     target: name of the layers that are adapted, see `target_name`.
-    prompt_length: number of vectors of a soft prompt.
+    prompt_length: number of vectors of a soft prompt or a prefix.
     """
 
     adapter_rank: int | None = None
@@ -84,6 +84,17 @@ class PromptOptions(MethodFields):
     def longest_prompt(self) -> int:
         """Vectors of the longest prompt that a run may have."""
         return max(self.prompt_lengths or (self.prompt_length,))
+
+
+class PrefixOptions(PromptOptions):
+    """A prefix: keys and values before a text in every layer."""
+
+    prompt_length: Count = Field(8, ge=1)
+    """Number P of vectors of the prefix, each with a key and a value in every layer."""
+    init: Literal["normal", "zeros"] = "normal"
+    """Initial keys and values: Normal(0, init_std), keyed by the seed, or zeros."""
+    init_std: float = Field(0.02, gt=0)
+    """Standard deviation of the initial keys and values; PEFT's is 1."""
 
 
 class ClassifierOptions(MethodFields):
