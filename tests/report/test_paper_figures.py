@@ -297,6 +297,40 @@ def test_styles_fill_their_tables_and_figures(tmp_path: Path) -> None:
         assert len(marks(path)) == own.height == 11 * 3 * (2 if family == "opt" else 1)
 
 
+def test_one_pair_is_shown_in_all_styles_with_the_changed_words_in_bold(tmp_path: Path) -> None:
+    store = write_pair_out(tmp_path, pair_study(profile="paper"))
+    sides = {"sent_more": "The old man is slow | he said.", "sent_less": "The young man is slow."}
+    styled = {
+        "question_answer": {side: f"Is this so? {text} Yes." for side, text in sides.items()},
+        "prefix_1": {side: text.replace("slow", "very slow") for side, text in sides.items()},
+        "original": sides,
+    }
+    rows = [
+        {"pair_id": pair, "bias_type": "age", "direction": "stereo", "style": style,
+         "kept": False, "cluster": None, **texts}
+        for pair in ("first#repeat1", "lacking", "first", "second")
+        for style, texts in styled.items() if (pair, style) != ("lacking", "original")
+    ]  # fmt: skip
+    items = pl.DataFrame(rows, pl.Schema(schema.PAIRS)).to_arrow()
+    store.write_table("items/crows_pairs.parquet", items.cast(schema.PAIRS))
+    raybias.write_report(tmp_path, figures="paper")
+    path = tmp_path / "figures/paper/zhao2025-table-4-styles.csv"
+    table = pl.read_csv(path)
+    assert table["style"].to_list() == ["original", "prefix_1", "question_answer"]
+    assert {*table["pair_id"]} == {"first"}
+    for row in table.iter_rows(named=True):
+        assert {side: row[side] for side in sides} == styled[row["style"]]
+    *_, original, prefixed, asked = path.with_suffix(".md").read_text().splitlines()
+    assert "**" not in original
+    assert "The old man is **very** slow \\| he said." in prefixed
+    assert "**Is this so?** The young man is slow. **Yes.**" in asked
+    # With one style there is nothing to show.
+    plain = pl.DataFrame(items).filter(style="original").to_arrow()
+    store.write_table("items/crows_pairs.parquet", plain.cast(schema.PAIRS))
+    raybias.write_report(tmp_path, figures="paper")
+    assert not path.exists()
+
+
 def test_pronouns_fill_their_tables(tmp_path: Path) -> None:
     write_pair_out(tmp_path, pair_study(profile="paper"))
     raybias.write_report(tmp_path, figures="paper")
