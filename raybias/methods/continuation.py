@@ -102,6 +102,14 @@ class Judge(Checkpoint):
             )
         return self.model_copy(update={"revision": found})
 
+    def class_labels(self, labels: Sequence[str]) -> list[int]:
+        """Return the label of each class that the judge tells apart; raises as `check`."""
+        if self.run:
+            return [*range(len(labels))]
+        from raybias.engine.published import exclusive_classes
+
+        return self.label_numbers(exclusive_classes(self.spec()), labels)
+
     def check(self, labels: Sequence[str]) -> None:
         """Refuse what cannot judge by these labels (ModelError, ConfigError, OutputError).
 
@@ -118,9 +126,7 @@ class Judge(Checkpoint):
                 )
             check_models(run.store, run.record, [run.backbone.name])
         else:
-            from raybias.engine.published import exclusive_classes
-
-            self.label_numbers(exclusive_classes(self.spec()), labels)
+            self.class_labels(labels)
 
     def label_numbers(self, classes: Sequence[str], labels: Sequence[str]) -> list[int]:
         """Return the number of each class's label.
@@ -163,9 +169,9 @@ class Judge(Checkpoint):
         """Load the judge of a study with these labels; ModelError: it cannot be loaded."""
         if self.run:
             return _StudyRun(self).loaded(execution)
-        from raybias.engine.published import PublishedClassifier, exclusive_classes
+        from raybias.engine.published import PublishedClassifier
 
-        numbers = self.label_numbers(exclusive_classes(self.spec()), labels)
+        numbers = self.class_labels(labels)
         cure = "give a classifier with one label a text"
         judge = PublishedClassifier(self.spec(), execution, cure=cure)
         tokens = judge.encoder.ids
@@ -313,6 +319,11 @@ class Continuation(Prompted):
     def check(self, inputs: Inputs) -> None:
         super().check(inputs)
         self.judge.check(inputs.labels)
+
+    def runs(self, inputs: Inputs) -> list[Run]:
+        # Statistics of draws need to know what the verdict's probability says of other labels.
+        known = {"judge_labels": self.judge.class_labels(inputs.labels)}
+        return [replace(run, recipe={**run.recipe, **known}) for run in super().runs(inputs)]
 
     def work(self, inputs: Inputs) -> Work:
         beside = Beside("the judge", *sized(self.judge))
