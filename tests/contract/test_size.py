@@ -32,22 +32,22 @@ class Size:
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
     "benchmarks": Size(3_136, 29, 2, 2),
-    "raybias": Size(32_048, 265, 22, 11),
-    "raybias/*.py": Size(1_078, 14, 0, 0),
+    "raybias": Size(32_141, 267, 22, 11),
+    "raybias/*.py": Size(1_080, 14, 0, 0),
     "raybias/api": Size(389, 5, 3, 0),
     "raybias/cli": Size(666, 5, 3, 0),
     "raybias/config": Size(1_163, 8, 0, 2),
     "raybias/engine": Size(4_552, 34, 2, 2),
     "raybias/formats": Size(433, 6, 0, 0),
-    "raybias/measures": Size(2_487, 20, 0, 0),
+    "raybias/measures": Size(2_535, 21, 0, 0),
     "raybias/methods": Size(2_668, 18, 0, 2),
     "raybias/planning": Size(2_192, 14, 3, 1),
     "raybias/probes": Size(2_255, 23, 0, 0),
     "raybias/providers": Size(1_332, 11, 0, 0),
     "raybias/report": Size(4_256, 36, 6, 2),
     "raybias/runtime": Size(3_296, 24, 4, 1),
-    "raybias/stats": Size(5_281, 47, 1, 1),
-    "tests": Size(21_772, 212, 3, 3),
+    "raybias/stats": Size(5_324, 48, 1, 1),
+    "tests": Size(21_878, 213, 3, 3),
 }
 
 
