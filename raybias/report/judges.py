@@ -197,11 +197,15 @@ def _draws_table(draws: pl.DataFrame) -> TextTable:
             **same(*names),
             "value": worded(partial(wording.interval, plus=False), "value", "low", "high"),
             "gap": worded(wording.interval, "gap_value", "gap_low", "gap_high"),
-            "significant": lambda row: str(
-                row["reason"] or row["gap_reason"] or wording.YES_NO[row["gap_survives"]]
-            ),
+            "significant": _of_gap,
         },
     )
+
+
+def _of_gap(row: Row) -> str:
+    """Say whether a gap is significant, or why that is not known; or why there is no value."""
+    lacking = row["reason"] if row["value"] is None else ""
+    return str(lacking or row["gap_reason"] or wording.YES_NO[row["gap_survives"]])
 
 
 def _judged_table(judged: pl.DataFrame) -> TextTable:

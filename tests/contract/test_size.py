@@ -32,8 +32,8 @@ class Size:
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
     "benchmarks": Size(3_136, 29, 2, 2),
-    "raybias": Size(32_141, 267, 22, 11),
-    "raybias/*.py": Size(1_080, 14, 0, 0),
+    "raybias": Size(32_146, 267, 22, 11),
+    "raybias/*.py": Size(1_081, 14, 0, 0),
     "raybias/api": Size(389, 5, 3, 0),
     "raybias/cli": Size(666, 5, 3, 0),
     "raybias/config": Size(1_163, 8, 0, 2),
@@ -44,10 +44,10 @@ BUDGET = {
     "raybias/planning": Size(2_192, 14, 3, 1),
     "raybias/probes": Size(2_255, 23, 0, 0),
     "raybias/providers": Size(1_332, 11, 0, 0),
-    "raybias/report": Size(4_256, 36, 6, 2),
+    "raybias/report": Size(4_260, 36, 6, 2),
     "raybias/runtime": Size(3_296, 24, 4, 1),
     "raybias/stats": Size(5_324, 48, 1, 1),
-    "tests": Size(21_878, 213, 3, 3),
+    "tests": Size(21_880, 213, 3, 3),
 }
 
 

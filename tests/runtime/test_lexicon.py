@@ -62,6 +62,8 @@ def test_verdicts_and_the_share_of_hurtful_completions_are_those_of_a_plain_sear
         draws.filter(score=score)["value"].to_list() for score in ("expected_maximum", "any_draw")
     )
     assert expected == pytest.approx(any_draw)
+    by_group = raybias.open(place / "out").by_group.collect()
+    assert not {*by_group["score"]} & {"expected_maximum", "any_draw"}
     judge = yaml.safe_load((place / "out/study.yaml").read_text())["study"]["methods"][0]["judge"]
     assert judge["revision"] == hashlib.sha256((place / "words.csv").read_bytes()).hexdigest()
     assert judge["reads"] == "continuation"
