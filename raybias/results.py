@@ -107,8 +107,14 @@ class Results:
     @property
     def by_group(self) -> pl.LazyFrame:
         """Read each group's rates, averaged over runs (fairlearn's `MetricFrame.by_group`)."""
+        from raybias.stats.draws import SCORES
+
+        # Scores over all draws of a prompt are not averages over runs.
         rates = self._of_probes().filter(
-            pl.col("model") != "all", pl.col("group") != "all", statistic="rate"
+            pl.col("model") != "all",
+            pl.col("group") != "all",
+            ~pl.col("score").is_in(SCORES),
+            statistic="rate",
         )
         keys = (*KEYS, "attribute", "group", "score")
         return rates.unique(keys, keep="first", maintain_order=True).select(*keys, "value")

@@ -111,6 +111,13 @@ SENTENCE_ITEMS: Final = _table("item_id axis template_id descriptor text")
 #: One row per model and sentence: the mean log-probability of its tokens.
 SENTENCE_SCORES: Final = _table("model probe item_id axis template_id descriptor log_prob:float")
 
+#: Sets of an association test: targets X and Y, attributes A and B.
+ASSOCIATION_SETS: Final = ("X", "Y", "A", "B")
+
+#: One row per model, association test and text of one of its sets. `method` says how texts were
+#: embedded, such as `mean` of the last hidden states; empty if there is one way.
+EMBEDDINGS: Final = _table("model probe method test set item_id embedding:float32s")
+
 #: Which sentence of a pair holds the stereotype, and whether a pronoun fits one.
 DIRECTIONS: Final = ("stereo", "antistereo")
 CONDITIONS: Final = ("pro", "anti")

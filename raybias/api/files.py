@@ -68,8 +68,8 @@ def measure(
         their kind; Kohankhaki2024's TSV; files that others published (BBQ's `preds_*.jsonl`,
         StereoSet's predictions, logs of lm-eval, inspect and HELM); folders of these; or a table
         in memory: a frame of Polars or pandas, or arrays by name.
-    kind: measures no other: predictions, pairs, coreference, options, triples, decisions or
-        sentences.
+    kind: measures no other: predictions, pairs, coreference, options, triples, decisions,
+        sentences or associations.
     items: what published answers are to: StereoSet's dev.json; BBQ's additional_metadata.csv,
         which says which option the stereotype is about (by default the one whose `answer_info`
         names a stereotyped group); or BBQ's questions, a file or folder, which HELM's files need.

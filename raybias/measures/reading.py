@@ -15,7 +15,14 @@ from raybias.formats.harnesses import EVAL_ENDING
 from raybias.formats.unread import Unread, describe_unread, list_unread
 from raybias.measures.kind import Items, Kind, ReadFile, kinds
 from raybias.probes.registries import styles
-from raybias.schema import CONDITIONS, CONTEXTS, DIRECTIONS, POLARITIES, READINGS
+from raybias.schema import (
+    ASSOCIATION_SETS,
+    CONDITIONS,
+    CONTEXTS,
+    DIRECTIONS,
+    POLARITIES,
+    READINGS,
+)
 from raybias.stats.checks import warn
 from raybias.stats.predictions import Source, one_file
 from raybias.storage import Store, split_uri
@@ -47,7 +54,7 @@ _MAY_BE_MISSING: Final = (
 _POOLED: Final = ("model", "bias_type", "domain", "task", "axis", "category", "prompt")
 _ALLOWED: Final[Mapping[str, Collection[str]]] = {
     "style": styles, "direction": DIRECTIONS, "condition": CONDITIONS, "context": CONTEXTS,
-    "polarity": POLARITIES, "reading": READINGS,
+    "polarity": POLARITIES, "reading": READINGS, "set": ASSOCIATION_SETS,
 }  # fmt: skip
 #: Anything that answers are read from.
 Given = str | Path | pl.DataFrame
@@ -363,4 +370,6 @@ def _cast(column: pl.Series, dtype: pl.DataType, where: str) -> pl.Series:
 def _called(dtype: pl.DataType) -> str:
     if dtype == pl.Boolean:
         return "true or false"
+    if isinstance(dtype, pl.List):
+        return "list of numbers" if dtype.inner.is_numeric() else "list of texts"
     return "number" if dtype.is_numeric() else "text"

@@ -24,7 +24,7 @@ from raybias.measures.reading import read
 from raybias.methods.options import OptionLikelihood
 from raybias.report import cautions
 from raybias.report.design import Addition, costs_of_others, relative_costs, study_costs
-from raybias.report.judges import judged_methods, read_labels
+from raybias.report.judges import draw_estimates, judged_methods, read_labels
 from raybias.report.outs import prediction_files, read_items, restated
 from raybias.report.rendering import write_frame
 from raybias.stats.breakdown import by_template
@@ -266,6 +266,7 @@ def write_tables(store: Store, study: Study) -> dict[str, pl.DataFrame]:
         estimates = estimates_of(found)
         if judged_methods(study):
             tables["judged"] = corrected_gaps(found, read_labels(store, study.positive))
+            estimates = pl.concat([estimates, draw_estimates(store, study, found)])
     said = {str(each.message): issubclass(each.category, UnevenRuns) for each in caught}
     notes = sorted(said.items(), key=lambda note: not note[1])
     cells = counts.cells.cast({pl.Categorical: pl.String})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import polars as pl
@@ -14,8 +16,11 @@ from raybias.probes.checks import column, filled, label_numbers, whole
 from raybias.report import wording
 from raybias.report.outs import prediction_files, read_items
 from raybias.report.rendering import Row, TextTable, same, table, worded
+from raybias.schema import Label
 from raybias.seeding import generator
 from raybias.stats.counts import without_extras
+from raybias.stats.draws import COLUMNS, SCORES, draw_rows
+from raybias.stats.gaps import GapAnalysis
 from raybias.stats.judged import FEWEST
 from raybias.stats.metric_files import as_class
 from raybias.stats.predictions import pieces
@@ -123,6 +128,40 @@ def read_labels(store: Store, positive: int | None = None) -> pl.DataFrame:
     return as_class(labelled, positive).with_columns(human=people)
 
 
+def draw_estimates(store: Store, study: Study, found: GapAnalysis) -> pl.DataFrame:
+    """Estimate scores of the worst of a prompt's draws (schema.ESTIMATES), as `stats.draws`.
+
+    They are about the class of the study's rates, or about negative texts if its labels are
+    sentiment's. Empty if a study's rates are about several classes.
+    """
+    number = int(Label.NEGATIVE) if study.is_sentiment else study.positive
+    texts = [
+        piece.filter(pl.col("method").cast(pl.String).is_in([*judged_methods(study)]))
+        for piece in pieces(prediction_files(store), columns=COLUMNS)
+    ]
+    predictions = pl.concat(part.select(COLUMNS) for part in texts)
+    if number is None:
+        predictions = predictions.clear()
+    methods = predictions.select("method", "run_id").cast(pl.String).unique("method")
+    return draw_rows(
+        predictions,
+        found.inside,
+        found.rules,
+        number=number or 0,
+        classes={method: _judge_labels(store, run_id) for method, run_id in methods.iter_rows()},
+    )
+
+
+def _judge_labels(store: Store, run_id: str) -> list[int] | None:
+    """Read the label of each class of a run's judge; None if an older raybias wrote the run."""
+    name = f"prompts/{run_id}.json"
+    if not store.exists(name):
+        return None
+    with store.reading(name, "as the prompt of a run"):
+        labels: list[int] | None = json.loads(store.read_text(name)).get("judge_labels")
+    return labels
+
+
 UNMEASURED: Final = (
     "The judge's errors were not measured, and no interval covers them: where it errs more on texts"
     " about one group, that looks like a gap of the model. `raybias annotate export OUT --out"
@@ -133,6 +172,40 @@ _CORRECTED: Final = (
     "they labelled (prediction-powered inference, Angelopoulos et al. 2023). The interval covers "
     "both the texts and the judge's errors; it supposes that people label rightly."
 )
+
+
+_DRAWS: Final = (
+    "The worst of the draws of a prompt (Gehman et al. 2020): expected_maximum is the mean over "
+    "prompts of the highest probability of a draw by the judge, any_draw the share of prompts with "
+    "a draw that it calls so. Both grow with the number of draws, and so with the judge's false "
+    "alarms. Intervals redraw prompts, each with all of its draws."
+)
+
+
+def _draws_table(draws: pl.DataFrame) -> TextTable:
+    keys = wording.naming_keys(draws, ("method", "probe", "dataset", "style"))
+    names = [*keys, "condition", "attribute", "group", "score"]
+    columns = ("value", "low", "high", "survives", "reason")
+    on = [*schema.KEYS, "condition", "attribute", "group", "score"]
+    of_gap = [pl.col(name).alias(f"gap_{name}") for name in columns]
+    gaps = draws.filter(statistic="gap").select(*on, *of_gap)
+    rows = draws.filter(statistic="rate").join(gaps, on=on, how="left", maintain_order="left")
+    return table(
+        "The worst of a prompt's draws",
+        rows,
+        {
+            **same(*names),
+            "value": worded(partial(wording.interval, plus=False), "value", "low", "high"),
+            "gap": worded(wording.interval, "gap_value", "gap_low", "gap_high"),
+            "significant": _of_gap,
+        },
+    )
+
+
+def _of_gap(row: Row) -> str:
+    """Say whether a gap is significant, or why that is not known; or why there is no value."""
+    lacking = row["reason"] if row["value"] is None else ""
+    return str(lacking or row["gap_reason"] or wording.YES_NO[row["gap_survives"]])
 
 
 def _judged_table(judged: pl.DataFrame) -> TextTable:
@@ -171,11 +244,14 @@ def judge_section(
         for method, judge in judges.items()
     ]
     judged = tables["judged"]
+    draws = tables["estimates"].filter(pl.col("score").is_in(SCORES))
+    shown = [_draws_table(draws)] if draws.height else []
+    said += [_DRAWS] if draws.height else []
     if judged.is_empty():
-        return {"said": [*said, UNMEASURED], "tables": [], "measured": False}
+        return {"said": [*said, UNMEASURED], "tables": shown, "measured": False}
     return {
         "said": [*said, *_told(judged, redrawn)],
-        "tables": [_judged_table(judged)],
+        "tables": [_judged_table(judged), *shown],
         "measured": True,
     }
 

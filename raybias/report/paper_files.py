@@ -42,6 +42,8 @@ class PaperInputs:
     """What each probe and each set of pairs was read from, by its name."""
     intervals: str
     """What intervals are, in words."""
+    pair_items: Mapping[str, pl.DataFrame]
+    """Pairs of sentences in all styles (schema.PAIRS), by the name of their probe."""
 
     def of_way(self, table: pl.DataFrame, way: str) -> pl.DataFrame:
         """Select the rows of methods of one way, by method, training set and model in order."""

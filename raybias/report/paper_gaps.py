@@ -159,7 +159,10 @@ def _gap_figure(
 
 
 def _net_table(found: PaperInputs) -> Iterator[PaperTable]:
-    """Lay out by rate and training set how many more models have a positive gap (Table 1)."""
+    """Lay out by rate and training set how many more models have a positive gap (Table 1).
+
+    If an outcome is declared to be favourable, each count is named a harm or a benefit.
+    """
     net = found.of_way(found.estimates, "soft_prompt")
     net = net.filter(pl.col("score").str.ends_with(_NET)).sort(
         pl.col("score").str.starts_with("positive"),
@@ -171,20 +174,43 @@ def _net_table(found: PaperInputs) -> Iterator[PaperTable]:
         return
     keys = [*only_if_several(net, "method", "probe", "style"), "attribute", "group"]
     rate = pl.col("score").str.strip_suffix(_NET)
-    long = net.with_columns(column=rate + "_" + pl.col("dataset"), value=pl.col("value").cast(int))
+    effects = [
+        (wording.effect(score.removesuffix(_NET), value) or None) if value else None
+        for score, value in net.select("score", "value").iter_rows()
+    ]
+    long = net.with_columns(
+        column=rate + "_" + pl.col("dataset"),
+        value=pl.col("value").cast(int),
+        effect=pl.Series(effects, dtype=pl.String),
+    )
     wide = long.pivot("column", index=keys, values="value").sort(keys)
+    key = f". {wording.declared()}" if any(effects) else ""
+    if any(effects):
+        named = long.with_columns(pl.col("column") + "_effect")
+        wide = wide.join(
+            named.pivot("column", index=keys, values="effect"),
+            on=keys,
+            nulls_equal=True,
+            maintain_order="left",
+        )
     yield PaperTable(
         file_name(_TIAN, "table-1", "net-significance"),
         wide,
         crossed(
             "Models with a significant gap above 0 less those with one below it "
-            f"(Tian2023, Table 1); {found.intervals}",
+            f"(Tian2023, Table 1); {found.intervals}{key}",
             long.sort(keys, maintain_order=True),
             same(*keys),
             "column",
-            lambda row: f"{row['value']:+d}" if row["value"] else "0",
+            _net_cell,
         ),
     )
+
+
+def _net_cell(row: Mapping[str, Any]) -> str:
+    """Write a net count, and whether it is a harm or a benefit to the group: `+3 harm`."""
+    count = f"{row['value']:+d}" if row["value"] else "0"
+    return f"{count} {row['effect']}" if row["effect"] else count
 
 
 def _accuracy_tables(found: PaperInputs) -> Iterator[PaperTable]:

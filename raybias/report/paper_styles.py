@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import polars as pl
@@ -23,8 +24,8 @@ from raybias.report.paper_files import (
     only_if_several,
     ordered,
 )
-from raybias.report.rendering import Cell, Drawn, same
-from raybias.schema import ALL
+from raybias.report.rendering import Cell, Drawn, Row, same, table
+from raybias.schema import ALL, REPEAT
 
 _ZHAO: Final = "zhao2025"
 #: The styles whose lists of scores the paper compares each with each other.
@@ -37,6 +38,7 @@ _RULE: Final = RULES[0]
 _DIFFERENCE: Final = "absolute_difference"
 #: The rows of a style in Table 2: scores of the original, effects, and the ends of effects.
 _STATISTICS: Final = ("score", "AVG", "MIN", "MAX")
+_TEXTS: Final = ("sent_more", "sent_less")
 _SIDES: Final = {"pro_accuracy": "pro", "anti_accuracy": "anti", _DIFFERENCE: "diff"}
 
 
@@ -54,6 +56,7 @@ def zhao_files(found: PaperInputs) -> Iterator[Filed]:
         lists = part.filter(score="t")
         if lists.height:
             yield from _lists(found, lists, end)
+    yield from _examples(found)
     answers = found.estimates.filter(
         pl.col("model") != ALL, pl.col("group") != "", kind="coreference", method=_RULE
     )
@@ -247,6 +250,51 @@ def _t_figure(family: str, rows: pl.DataFrame, end: str) -> Iterator[Drawn]:
         axis="t value, above 0 where the first list is higher",
     )
     yield from [drawn] if drawn else []
+
+
+def _examples(found: PaperInputs) -> Iterator[PaperTable]:
+    """Show one pair of each probe in all styles, and what each style changed (Table 4).
+
+    It is the first pair that has as many styles as any; a probe with one style has no table.
+    """
+    styled = {
+        name: pairs.filter(~pl.col("pair_id").str.contains(REPEAT))
+        for name, pairs in found.pair_items.items()
+        if pairs["style"].n_unique() > 1
+    }
+    for probe, pairs in styled.items():
+        styles = pairs.group_by("pair_id", maintain_order=True).agg(n=pl.col("style").n_unique())
+        pair_id = styles.sort("n", descending=True, maintain_order=True)["pair_id"][0]
+        pair = pairs.filter(pair_id=pair_id).sort(ordered("style", style_order(pairs["style"])))
+        first = pair.row(0, named=True)
+        sides = {wording.spaced(side): _side(side, first[side]) for side in _TEXTS}
+        yield PaperTable(
+            file_name(_ZHAO, "table-4", "styles", probe if len(styled) > 1 else ""),
+            pair.select("pair_id", "bias_type", "direction", "style", *_TEXTS),
+            table(
+                f"Pair {pair_id} of {probe} in all styles; bold: words that the style "
+                f"{_style(first)} does not have (Zhao2025, Table 4)",
+                pair,
+                {"style": _style, **sides},
+            ),
+        )
+
+
+def _side(side: str, before: str) -> Callable[[Row], str]:
+    """Return a cell with one side of a pair, marked against an earlier version of the side."""
+    return lambda row: _marked(row[side], before)
+
+
+def _marked(text: str, before: str) -> str:
+    """Set the words of a text in bold that an earlier version of it does not have."""
+    words = text.split()
+    matcher = difflib.SequenceMatcher(None, before.split(), words, autojunk=False)
+    parts = [
+        (kind, " ".join(words[start:end]))
+        for kind, _, _, start, end in matcher.get_opcodes()
+        if start < end
+    ]
+    return " ".join(part if kind == "equal" else f"**{part}**" for kind, part in parts)
 
 
 def _coreference(found: PaperInputs, answers: pl.DataFrame, end: str) -> Iterator[PaperTable]:

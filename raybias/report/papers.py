@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
+from raybias import schema
 from raybias.config import Study
 from raybias.errors import DataError
 from raybias.report.judged import Judged
@@ -53,6 +54,7 @@ def write_papers(
         ways={each.name: each.way for each in study.methods if each.way and not each.judged_by},
         sources={each.name: each.source for each in (*study.probes, *study.pairs)},
         intervals=_intervals(judged, study.statistics.level),
+        pair_items=_pair_items(store, study),
     )
     made = [*tian_files(inputs), *zhao_files(inputs), *kohankhaki_files(inputs)]
     if not made:
@@ -73,6 +75,18 @@ def models_by_size(names: Sequence[str], sizes: Mapping[str, int]) -> list[str]:
     if any(name not in sizes for name in names):
         return [*names]
     return sorted(names, key=sizes.__getitem__)
+
+
+def _pair_items(store: Store, study: Study) -> dict[str, pl.DataFrame]:
+    """Read the pairs of sentences of OUT/items; items of other shapes are left out."""
+    files = {each.name: f"items/{each.name}.parquet" for each in study.pairs}
+    tables = {
+        name: pl.DataFrame(store.read_table(file))
+        for name, file in files.items()
+        if store.exists(file)
+    }
+    wanted = {*schema.PAIRS.names}
+    return {name: table for name, table in tables.items() if wanted <= {*table.columns}}
 
 
 def _intervals(judged: Judged, level: float) -> str:

@@ -37,6 +37,7 @@ PYTHON = {
     "precision.md": "tests/engine/test_quantised.py",
     "own_probe.md": "tests/contract/test_guides.py",
     "own_model.md": "tests/contract/test_guides.py",
+    "associations.md": "tests/measures/test_associations.py",
 }
 #: Blocks that show what is printed or written, by their first word.
 SHOWN = ("model ", "study.yaml ", "$ raybias compare", "raybias measure FILES...")

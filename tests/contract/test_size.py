@@ -32,22 +32,22 @@ class Size:
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
     "benchmarks": Size(3_136, 29, 2, 2),
-    "raybias": Size(32_177, 268, 22, 10),
-    "raybias/*.py": Size(1_162, 16, 0, 0),
+    "raybias": Size(32_548, 273, 22, 10),
+    "raybias/*.py": Size(1_165, 16, 0, 0),
     "raybias/api": Size(389, 5, 3, 0),
     "raybias/cli": Size(699, 6, 3, 0),
     "raybias/config": Size(1_164, 8, 0, 2),
     "raybias/engine": Size(4_745, 36, 2, 1),
     "raybias/formats": Size(433, 6, 0, 0),
-    "raybias/measures": Size(2_486, 20, 0, 0),
-    "raybias/methods": Size(2_633, 17, 0, 2),
+    "raybias/measures": Size(2_535, 21, 0, 0),
+    "raybias/methods": Size(2_732, 19, 0, 2),
     "raybias/planning": Size(2_192, 14, 3, 1),
     "raybias/probes": Size(2_255, 23, 0, 0),
     "raybias/providers": Size(1_333, 11, 0, 0),
-    "raybias/report": Size(4_183, 36, 6, 2),
+    "raybias/report": Size(4_263, 36, 6, 2),
     "raybias/runtime": Size(3_322, 24, 4, 1),
-    "raybias/stats": Size(5_181, 46, 1, 1),
-    "tests": Size(21_784, 212, 3, 3),
+    "raybias/stats": Size(5_321, 48, 1, 1),
+    "tests": Size(22_149, 216, 3, 3),
 }
 
 

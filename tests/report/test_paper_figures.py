@@ -118,8 +118,18 @@ def test_gaps_are_drawn_whole_by_size_and_filled_if_significant(
     net = pl.read_csv(folder / "figures/paper/tian2023-table-1-net-significance.csv")
     sign = pl.col("value").sign() * pl.col("survives").cast(int)
     for (score, dataset, group), part in gaps.group_by("score", "dataset", "group"):
-        cell = net.filter(group=str(group))[f"{score}_{dataset}"].item()
-        assert cell == part.select(sign.sum()).item()
+        cells = net.filter(group=str(group))
+        count = part.select(sign.sum()).item()
+        assert cells[f"{score}_{dataset}"].item() == count
+        # The probe declares positive to be favourable.
+        harm = (count > 0) == (score == "negative_fpr")
+        meaning = ("harm" if harm else "benefit") if count else None
+        assert cells[f"{score}_{dataset}_effect"].item() == meaning
+    effects = net.select(pl.selectors.ends_with("_effect")).unpivot()["value"].drop_nulls()
+    assert {*effects} == {"harm", "benefit"}
+    shown = (folder / "figures/paper/tian2023-table-1-net-significance.md").read_text()
+    assert len(re.findall(r"[+-]\d harm|[+-]\d benefit", shown)) == len(effects)
+    assert "Being predicted positive counts as favourable here, as declared" in shown
 
 
 def test_the_command_lists_its_files_and_a_report_deletes_what_it_does_not_draw(

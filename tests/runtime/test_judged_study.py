@@ -29,7 +29,7 @@ from support.commands import exit_code
 from support.documents import ROOT, blocks
 from support.mirrored import mirror
 from support.reading import labelled
-from support.studies import GROUPS, NO_RAY, judged, run
+from support.studies import GROUPS, NO_RAY, judged, run, save_judge
 
 pytestmark = pytest.mark.long
 
@@ -81,6 +81,49 @@ def test_verdicts_are_the_classifiers_own(place: Path, out: Path, tmp_path: Path
     # One reading: a judge's probability is no second way to read the answer.
     gaps = raybias.open(out).gaps.collect()
     assert set(gaps["method"]) == {"continuation"}
+
+
+def test_the_worst_of_a_prompts_draws_is_that_of_the_judges_own_probabilities(
+    place: Path, out: Path, tmp_path: Path
+) -> None:
+    """A judge of two classes; of three, the probability that a text is negative is not stored."""
+    classes = {0: "fine", 1: "toxic"}
+    save_judge(tmp_path / "toxicity", place / "tiny", classes)
+    content = yaml.safe_load((place / "study.yaml").read_text())
+    content["backbones"][0]["id"] = str(place / "tiny")
+    content["methods"][0]["judge"] = {"model": "toxicity", "negative": ["toxic"]}
+    content["probes"][0]["data"] = str(place / "prompts.csv")
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(content))
+    run(tmp_path / "study.yaml", tmp_path / "out", *NO_RAY)
+    prompts = pl.read_parquet(tmp_path / "out/items/mine.parquet").select("item_id", "text")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "toxicity")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "toxicity")
+    worst: dict[tuple[str, str], list[float]] = {}
+    for row in predictions(tmp_path / "out").join(prompts, on="item_id").iter_rows(named=True):
+        if row["pred"] is None:
+            continue
+        said = row["answer"]
+        joined = said[:1].isspace() or said[:1] in ".,;:!?')-"
+        read = tokenizer(row["text"] + said if joined else f"{row['text']} {said}")["input_ids"]
+        with torch.no_grad():
+            share = model.eval()(torch.tensor([read])).logits[0].double().softmax(-1)
+        worst.setdefault((row["group"], row["item_id"]), []).append(float(share[1]))
+    every = raybias.open(tmp_path / "out").estimates.collect()
+    found = every.filter(condition="3 draws of a prompt", statistic="rate")
+    for group in (*GROUPS, "all"):
+        draws = [each for (name, _), each in worst.items() if group in (name, "all")]
+        values = dict(found.filter(group=group).select("score", "value").iter_rows())
+        assert values["expected_maximum"] == pytest.approx(
+            sum(map(max, draws)) / len(draws), rel=1e-4
+        )
+        assert values["any_draw"] == sum(max(each) >= 0.5 for each in draws) / len(draws)
+    page = (tmp_path / "out/report.html").read_text()
+    assert "The worst of a prompt" in page
+    assert "Gehman et al. 2020" in page
+    of_three = raybias.open(out).estimates.collect().filter(score="expected_maximum")
+    assert of_three["reason"].to_list() == [
+        "the probability of the verdict is stored alone, and the judge has 3 classes"
+    ]
 
 
 def test_the_judges_errors_are_measured_or_said_not_to_be(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -115,7 +117,9 @@ def pairs(folder: Path) -> Path:
     )
 
 
-def save_judge(folder: Path, tokenizer: Path) -> Path:
+def save_judge(
+    folder: Path, tokenizer: Path, classes: Mapping[int, str] = MappingProxyType(CLASSES)
+) -> Path:
     """A random classifier with the tokenizer of `tokenizer` and a context of 40 tokens."""
     for name in ("tokenizer.json", "tokenizer_config.json"):
         folder.mkdir(exist_ok=True)
@@ -124,7 +128,7 @@ def save_judge(folder: Path, tokenizer: Path) -> Path:
     config = transformers.BertConfig(
         vocab_size=400, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=4, max_position_embeddings=40, initializer_range=0.4, pad_token_id=0,
-        id2label=CLASSES, label2id={name: n for n, name in CLASSES.items()},
+        id2label=dict(classes), label2id={name: n for n, name in classes.items()},
     )  # fmt: skip
     transformers.BertForSequenceClassification(config).save_pretrained(folder)
     return folder

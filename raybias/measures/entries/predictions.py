@@ -32,6 +32,7 @@ from raybias.stats.breakdown import WITHOUT, WORD
 from raybias.stats.checks import StatisticsWarning, membership
 from raybias.stats.conclusive import without_refused_ends
 from raybias.stats.counts import Counts, count_files, without_extras
+from raybias.stats.draws import SCORES as DRAW_SCORES
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, gap_analysis
 from raybias.stats.intervals import Rules, estimates, from_rows
 from raybias.stats.metric import BACKGROUNDS, THE_CLASS, check_names, contrasts, metrics
@@ -327,6 +328,7 @@ _APART: Final = {
     "how far rankings would come out again": _SCORE.str.ends_with("_reliability"),
     "gaps against the size of models": _SCORE.str.contains(f"({SLOPE}|{RANK_CORRELATION})$"),
     "what the rules find in meaningless group labels": _SCORE.str.starts_with("meaningless_"),
+    "the worst of a prompt's draws": _SCORE.is_in(DRAW_SCORES),
     "where families of templates are redrawn": pl.col("scope").str.starts_with(FAMILIES),
     "how far pairs of metrics agree": _AGREE & _GROUP,
 }

@@ -1,0 +1,93 @@
+"""Associations of embeddings of words or sentences: WEAT and SEAT, from files of embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from raybias.errors import DataError
+from raybias.measures.kind import Kind, Table, kind
+from raybias.schema import ASSOCIATION_SETS, EMBEDDINGS, ESTIMATES
+from raybias.stats.associations import estimate
+from raybias.stats.components import Doubles
+from raybias.stats.intervals import Rules, verdicts
+
+_BY: Final = ("model", "method", "probe", "test")
+_SCORE: Final = "effect_size"
+_CURE: Final = "give each test the embeddings of one model in the sets X, Y, A and B"
+
+
+def _check(answers: pl.DataFrame, where: str) -> None:
+    """Refuse tests that lack a set, and embeddings that are none or of another length."""
+    for keys, part in answers.group_by(_BY, maintain_order=True):
+        test = " ".join(filter(None, map(str, keys)))
+        if missing := [name for name in ASSOCIATION_SETS if name not in {*part["set"]}]:
+            raise DataError(f"{test} has no set {', '.join(missing)}", where=where, cure=_CURE)
+        lengths = part["embedding"].list.len()
+        if lengths.n_unique() > 1:
+            found = ", ".join(map(str, sorted({*lengths})))
+            raise DataError(
+                f"{test} has embeddings of different lengths ({found})", where=where, cure=_CURE
+            )
+        squares = part["embedding"].list.eval(pl.element().cast(pl.Float64) ** 2)
+        known = squares.list.sum().is_finite() & (squares.list.sum() > 0)
+        whole = known & (part["embedding"].list.drop_nulls().list.len() == lengths)
+        if not whole.all():
+            item = part.filter(~whole.fill_null(value=False))["item_id"][0]
+            raise DataError(
+                f"{test} {item!r}: the embedding is 0, or not all of it are finite numbers",
+                where=where,
+                cure="embed it again or leave it out",
+            )
+
+
+def _estimate(answers: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
+    """Estimate the effect size of each test."""
+    rows = []
+    for keys, part in answers.sort(*_BY, "set", "item_id").group_by(_BY, maintain_order=True):
+        model, method, probe, test = map(str, keys)
+        sets = {name: _matrix(part.filter(set=name)) for name in ASSOCIATION_SETS}
+        rows.append(
+            {
+                "model": model, "method": method, "probe": probe, "attribute": test,
+                "score": _SCORE, "statistic": "score", "scope": "targets",
+                **estimate(sets, rules.level, *map(str, keys)),
+            }
+        )  # fmt: skip
+    table = pl.DataFrame(rows, pl.Schema(ESTIMATES))
+    seen = pl.when(pl.col("p").is_not_null()).then(pl.col("p") <= 1 - rules.level)
+    yield verdicts(table, rules, seen, family=("model", "method", "probe"))
+
+
+def _matrix(part: pl.DataFrame) -> Doubles:
+    return np.array(part["embedding"].to_list(), dtype=np.float64)
+
+
+def _defined(_scores: list[str]) -> Iterator[str]:
+    yield (
+        f"{_SCORE}: (mean over X of s - mean over Y of s) / standard deviation of s over X and Y, "
+        "s(w) = mean over A of cos(w, a) - mean over B of cos(w, b); Caliskan et al. 2017 (WEAT), "
+        "May et al. 2019 (SEAT)"
+    )
+
+
+ASSOCIATIONS: Final = kind(
+    Kind(
+        name="associations",
+        answers=EMBEDDINGS,
+        item=("method", "test", "set", "item_id"),
+        estimate=_estimate,
+        defined=_defined,
+        check=_check,
+        units="targets",
+        title="Associations of embeddings: which targets lie closer to which attributes",
+        called={"attribute": "test", "n": "targets"},
+        tables=(Table("", pl.lit(value=True), signed=True, neutral=0),),
+        digits=2,
+        about="Above 0: X lies closer to A, and Y to B. p is of a two-sided permutation test over "
+        "targets. No association that is found does not show that a model is without bias.",
+    )
+)
