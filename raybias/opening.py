@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from raybias.errors import DataError
+from raybias.errors import DataError, OutputError
 
 #: Bytes of a text that a person writes: a study, a policy, a token.
 MOST_WRITTEN: Final = 16 * 2**20
@@ -50,6 +50,25 @@ def check_file(path: str | Path) -> None:
         where=str(path),
         cure="write what it holds to a file first",
     )
+
+
+def check_replaceable(path: str | Path) -> None:
+    """Refuse to put a file into the place of a pipe, device, socket or folder.
+
+    Raises OutputError: a path that is there and is no file.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+    # Nothing is there, or it must not be looked at: whoever writes says so.
+    except (OSError, ValueError):
+        return
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, device or socket"
+        raise OutputError(
+            f"is {kind}, and a file is to be written there",
+            where=str(path),
+            cure="name another file",
+        )
 
 
 def read_written(path: str | Path) -> str:

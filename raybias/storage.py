@@ -21,7 +21,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from raybias.errors import BadInput, DataError, MissingFile, OutputError, StorageError, of_library
-from raybias.opening import check_file
+from raybias.opening import check_file, check_replaceable
 from raybias.redaction import holds_secret
 
 #: Attempts of an S3 request where AWS_MAX_ATTEMPTS is not set. The pauses double up to 20 s, so
@@ -104,6 +104,8 @@ class Store:
             raise OutputError(
                 f"cannot open {text!r} ({error})", cure="give a folder or an s3:// or gs:// URI"
             ) from error
+        if "\0" in self.root:
+            raise OutputError(f"{text!r} has a NUL in its path", cure="check the path")
         if self.fs.type_name in _OBJECT_STORES and not self.root.strip("/"):
             raise OutputError(f"{text!r} names no bucket", cure="write it behind ://")
         if isinstance(self.fs, pafs.S3FileSystem):
@@ -177,9 +179,12 @@ class Store:
             return self.read_bytes(name).decode("utf-8-sig")
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """Replace `name` by `data` atomically."""
+        """Replace `name` by `data` atomically; a pipe or device of that name stays."""
+        target = self.path(name)
+        if self.is_local:
+            check_replaceable(target)
         with self.translating_errors("write", name):
-            self._replace(self.path(name), data)
+            self._replace(target, data)
 
     def _replace(self, target: str, data: bytes) -> None:
         if self.fs.type_name in _OBJECT_STORES:

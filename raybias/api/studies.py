@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from raybias.config import Profile, Study, load_study
 from raybias.errors import ConfigError
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from raybias.planning.costs import StudyPlan
     from raybias.runtime.doctor import Finding
 
+#: Most times the nodes that a plan is scaled to.
+_MOST_TIMES: Final = 1000
 #: What a report can draw beside its own figures.
 Figures = Literal["paper"]
 
@@ -143,6 +145,12 @@ def plan(
 
     if address is not None and assume:
         raise ConfigError("--address and --assume exclude each other", cure="give one")
+    if wrong := [times for times in scale if not 1 <= times <= _MOST_TIMES]:
+        raise ConfigError(
+            f"{str(wrong[0])!r} times the nodes",
+            where="--scale",
+            cure=f"choose from 1 to {_MOST_TIMES:,}",
+        )
     prepared = prepare(study, None if out is None else Store(out))
     if assume:
         inventory = assumed(*assume)

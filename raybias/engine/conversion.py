@@ -53,6 +53,12 @@ class Converted:
 
 def convert(model: str, out: str | Path, *, revision: str | None = None) -> Converted:
     """Convert a checkpoint to safetensors, whole or not at all; see `raybias.convert`."""
+    if "://" in str(out):
+        raise OutputError(
+            "is a URI, and a model is converted into a folder of this machine",
+            where=str(out),
+            cure="give a folder, and copy it there afterwards",
+        )
     place = Path(out)
     if place.exists():
         raise OutputError("is there already", where=str(out), cure="name a new folder")

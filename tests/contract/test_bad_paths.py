@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from raybias.cli import app, as_one_line
 from raybias.errors import DataError
 from raybias.opening import MOST_WRITTEN, check_file, read_written
+from support.documents import ROOT
 
 #: What is read by each command, `{}` for the path.
 READING = {
@@ -66,6 +67,39 @@ def test_what_is_no_file_is_refused_in_one_line(
         assert len(line) < 2500
         assert "\n" not in line
     assert sorted(folder.iterdir()) == before
+
+
+#: What is written by each command, `{}` for the path.
+WRITING = {
+    "measure --out": ("measure", "a.csv", "--out", "{}"),
+    "compare --out": ("compare", "a.csv", "a.csv", "--out", "{}"),
+    "run --out": ("run", "demo.yaml", "--out", "{}"),
+    "demo --out": ("demo", "--out", "{}"),
+    "audit --write": ("audit", "planted", "--probe", "gender", "--write", "{}"),
+    "probes write --out": ("probes", "write", "toxicity", "--out", "{}"),
+    "probes new --out": ("probes", "new", "labels", "--out", "{}"),
+    "data convert --out": ("data", "convert", "planted", "--out", "{}"),
+}
+
+
+@pytest.mark.parametrize("name", WRITING)
+@pytest.mark.parametrize("path", ["y" * 300, "a.csv/in/file", "file:///x/%00y", "pipe.csv"])
+def test_what_cannot_be_written_is_refused_in_one_line(
+    name: str, path: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (folder / "demo.yaml").write_bytes((ROOT / "jobs/demo.yaml").read_bytes())
+    before = sorted(folder.rglob("*"))
+    with at_once():
+        done = CliRunner().invoke(app, [word.format(path) for word in WRITING[name]])
+    assert done.exit_code, done.output
+    assert done.exception is not None
+    if not isinstance(done.exception, SystemExit):
+        line = str(as_one_line(done.exception))
+        assert "bug of raybias" not in line
+        assert "\n" not in line
+    assert sorted(folder.rglob("*")) == before
 
 
 @contextmanager

@@ -32,12 +32,12 @@ class Size:
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
     "benchmarks": Size(3_136, 29, 2, 2),
-    "raybias": Size(32_548, 273, 22, 10),
-    "raybias/*.py": Size(1_165, 16, 0, 0),
-    "raybias/api": Size(389, 5, 3, 0),
+    "raybias": Size(32_566, 273, 22, 10),
+    "raybias/*.py": Size(1_178, 16, 0, 0),
+    "raybias/api": Size(392, 5, 3, 0),
     "raybias/cli": Size(699, 6, 3, 0),
     "raybias/config": Size(1_164, 8, 0, 2),
-    "raybias/engine": Size(4_745, 36, 2, 1),
+    "raybias/engine": Size(4_747, 36, 2, 1),
     "raybias/formats": Size(433, 6, 0, 0),
     "raybias/measures": Size(2_535, 21, 0, 0),
     "raybias/methods": Size(2_732, 19, 0, 2),
@@ -47,7 +47,7 @@ BUDGET = {
     "raybias/report": Size(4_263, 36, 6, 2),
     "raybias/runtime": Size(3_322, 24, 4, 1),
     "raybias/stats": Size(5_321, 48, 1, 1),
-    "tests": Size(22_149, 216, 3, 3),
+    "tests": Size(22_165, 216, 3, 3),
 }
 
 
