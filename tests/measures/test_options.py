@@ -192,7 +192,7 @@ def second(**changes: Any) -> bytes:
         ("x.jsonl", bbq_file(bbq_line(), bbq_line()), "'m_pred' answers Age 0 more than once"),
         ("x.txt", bbq_file(), "is neither .jsonl, .jsonl.gz, .json, .json.gz, .eval, .csv"),
         ("x.json", bbq_file(), "holds no answers in a format that is known"),
-        ("x.csv", b"model\nm\n", "lacks the columns decision_id, item_id, person"),
+        ("x.csv", b"model\nm\n", "lacks the columns test, set, item_id, embedding"),
     ],
 )
 def test_a_wrong_file_and_its_line_are_named(

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import raybias
+from raybias.schema import LABELS
 from support import prompting, question_data, studies
 from support.pages import Page
 
@@ -38,7 +39,8 @@ def sentences(random: Random, folder: Path) -> dict[str, Any]:
         rows += [
             {
                 "text": f"the {group} man sang {t} {word}",
-                "label": labels[t % len(labels)],
+                # By name: 0 and 1 alone fit two codings.
+                "label": LABELS[labels[t % len(labels)]],
                 "attribute": "age",
                 "group": group,
                 "template_id": f"t{t}",
