@@ -67,7 +67,12 @@ class Prefix(PrefixOptions, VectorTuned):
         sizes = (length, "{} vectors"), (shape.layers, "{} layers"), 2, shape.keys
         rows = tokens // (_NARROWEST + length), "{:,} rows"
         return (
-            term("keys and values of the rows' prefixes", rows, *sizes, of_bytes(shape.item),
-                 _COPIES_OF_ROWS),
+            term(
+                "keys and values of the rows' prefixes",
+                rows,
+                *sizes,
+                of_bytes(shape.item),
+                _COPIES_OF_ROWS,
+            ),
             term("prefixes, gradients, AdamW, best", pack, *sizes, of_bytes(4), TRAINING_COPIES),
-        )  # fmt: skip
+        )

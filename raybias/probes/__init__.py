@@ -164,8 +164,13 @@ def repeated(pairs: pl.DataFrame, repeats: int) -> pl.DataFrame:
     if repeats == 1:
         return pairs
     ids = pairs["pair_id"]
-    refuse(ids.str.contains(schema.REPEAT), ids, "ends as the ids of repeated pairs do",
-           "pairs, pair_id", "give it another id, or take `repeats` of styles out")  # fmt: skip
+    refuse(
+        ids.str.contains(schema.REPEAT),
+        ids,
+        "ends as the ids of repeated pairs do",
+        "pairs, pair_id",
+        "give it another id, or take `repeats` of styles out",
+    )
     alike = pairs.with_columns(cluster=pl.coalesce("cluster", "pair_id"))
     more = [
         alike.with_columns(pair_id=pl.format(f"{{}}#repeat{number}", "pair_id"))

@@ -47,7 +47,7 @@ BUDGET = {
     "raybias/report": Size(4_263, 36, 6, 2),
     "raybias/runtime": Size(3_322, 24, 4, 1),
     "raybias/stats": Size(5_321, 48, 1, 1),
-    "tests": Size(22_165, 216, 3, 3),
+    "tests": Size(22_166, 216, 3, 3),
 }
 
 

@@ -62,10 +62,12 @@ class PrefixShape:
         count, length, _ = prefixes_RPW.shape
         parts = prefixes_RPW.view(count, length, -1, 2, self.heads, self.width)
         pairs = parts.permute(2, 3, 0, 4, 1, 5)
-        return DynamicCache([
-            (pair[0].to(device), pair[1].to(device))
-            for pair, device in zip(pairs, self.devices, strict=True)
-        ])  # fmt: skip
+        return DynamicCache(
+            [
+                (pair[0].to(device), pair[1].to(device))
+                for pair, device in zip(pairs, self.devices, strict=True)
+            ]
+        )
 
 
 def prefix_shape(model: PreTrainedModel, spec: Backbone) -> PrefixShape:

@@ -52,11 +52,16 @@ def _estimate(answers: pl.DataFrame, rules: Rules) -> Iterator[pl.DataFrame]:
         sets = {name: _matrix(part.filter(set=name)) for name in ASSOCIATION_SETS}
         rows.append(
             {
-                "model": model, "method": method, "probe": probe, "attribute": test,
-                "score": _SCORE, "statistic": "score", "scope": "targets",
+                "model": model,
+                "method": method,
+                "probe": probe,
+                "attribute": test,
+                "score": _SCORE,
+                "statistic": "score",
+                "scope": "targets",
                 **estimate(sets, rules.level, *map(str, keys)),
             }
-        )  # fmt: skip
+        )
     table = pl.DataFrame(rows, pl.Schema(ESTIMATES))
     seen = pl.when(pl.col("p").is_not_null()).then(pl.col("p") <= 1 - rules.level)
     yield verdicts(table, rules, seen, family=("model", "method", "probe"))
