@@ -73,6 +73,7 @@ class Continuation(Prompted):
         self.judge.check(inputs.labels)
 
     def runs(self, inputs: Inputs) -> list[Run]:
+        """List one run for each seed, with its sampling and its judge."""
         # Statistics of draws need to know what the verdict's probability says of other labels.
         known = {"judge_labels": self.judge.class_labels(inputs.labels)}
         return [replace(run, recipe={**run.recipe, **known}) for run in super().runs(inputs)]

@@ -73,13 +73,16 @@ class VectorTuned(PromptOptions, Tuned):
 
     @property
     def context_vectors(self) -> int:
+        """Positions of the context for the longest vectors of a run."""
         return self.longest_prompt
 
     @property
     def ends_with_eos(self) -> bool:
+        """Whether EOS stands after a text, for the label to be read there."""
         return self.append_eos
 
     def check(self, inputs: Inputs) -> None:
+        """Refuse encoders, models without a begin token, and label words that share a token."""
         inputs.refuse_encoder(self.name)
         self.check_model(inputs)
         verbalizer_ids(inputs.encoder.tokenizer, inputs.words)
@@ -94,6 +97,7 @@ class VectorTuned(PromptOptions, Tuned):
         """Import the trainer's class."""
 
     def trainer(self, context: ModelContext) -> AdapterTrainer:
+        """Load the backbone with the trainer of vectors before a text."""
         from raybias.engine.backbone import load_backbone
 
         backbone = context.kept(load_backbone)
@@ -113,12 +117,14 @@ class SoftPrompt(VectorTuned):
     way: ClassVar[Way] = "soft_prompt"
 
     def check_model(self, inputs: Inputs) -> None:
+        """Refuse a backbone that takes no vectors in the place of embeddings."""
         from raybias.engine.model_shape import check_soft_prompts
 
         check_soft_prompts(inputs.backbone)
         _ = inputs.encoder.prompt_token_id  # raises where there is none
 
     def trainer_type(self) -> type[VectorTrainer]:
+        """Import the trainer of soft prompts."""
         from raybias.engine.adapters.vectors import SoftPromptTrainer
 
         return SoftPromptTrainer

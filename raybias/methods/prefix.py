@@ -41,19 +41,23 @@ class Prefix(PrefixOptions, VectorTuned):
 
     @property
     def computed_vectors(self) -> int:
+        """Positions that a pass computes for the prefix: none, its keys and values are given."""
         return 0
 
     def check_model(self, inputs: Inputs) -> None:
+        """Refuse a backbone without keys and values of one size in every layer."""
         from raybias.engine.adapters.prefix import check_prefixes
 
         check_prefixes(inputs.backbone)
 
     def trainer_type(self) -> type[VectorTrainer]:
+        """Import the trainer of prefixes."""
         from raybias.engine.adapters.prefix import PrefixTrainer
 
         return PrefixTrainer
 
     def packs(self, inputs: Inputs) -> bool:
+        """Say that rows share no sequence."""
         return False
 
     def work(self, inputs: Inputs) -> Work:
@@ -63,6 +67,7 @@ class Prefix(PrefixOptions, VectorTuned):
         return replace(super().work(inputs), can_shard=False, held_tokens=held)
 
     def held(self, shape: ModelShape, *, tokens: int, pack: int) -> tuple[MemoryTerm, ...]:
+        """Count the memory of the runs' prefixes, their gradients and moments."""
         length = self.longest_prompt
         sizes = (length, "{} vectors"), (shape.layers, "{} layers"), 2, shape.keys
         rows = tokens // (_NARROWEST + length), "{:,} rows"

@@ -208,6 +208,7 @@ class Prompted(AskingMethod):
 
     @property
     def uses_training_set(self) -> bool:
+        """Whether it takes demonstrations or sentences for its calibration from one."""
         return self.needs_training_set or self.read == "calibrated"
 
     def needs(self, offered: frozenset[Ability]) -> dict[Ability, str]:

@@ -137,6 +137,7 @@ class PrefixTrainer(VectorTrainer):
         _Check(self).compare()
 
     def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
+        """Compute the label logits [N, L] of rows behind the prefixes of their runs."""
         model = self.backbone.model
         run_R = to_device(batch.adapters, self.device)
         past = self.shape.cache(stacked[self.name][run_R].to(model.dtype))
@@ -162,6 +163,7 @@ class PrefixTrainer(VectorTrainer):
         self.write_vectors(store, folder, prefix_PW, self.peft_config(), record)
 
     def load(self, store: Store, folder: str) -> dict[str, Tensor]:
+        """Load a prefix in PEFT's format as keys and values by layer."""
         return {self.name: self.read_vectors(store, folder)}
 
 

@@ -48,9 +48,11 @@ class VectorTrainer(AdapterTrainer):
         self.batcher = backbone.batcher()
 
     def init_weights(self, seed: int) -> dict[str, Tensor]:
+        """Draw the initial vectors of the first size, keyed by the seed."""
         return self.sized_weights(seed, self.options.adapter_sizes[0])
 
     def sized_weights(self, seed: int, size: AdapterSize) -> dict[str, Tensor]:
+        """Draw the initial vectors of a size, keyed by the seed."""
         options = self.options.model_copy(update={"prompt_length": size.prompt_length})
         drawn = initial_vectors(seed, options, self.vector_width, name=self.name)
         return {self.name: drawn.to(self.device)}
@@ -69,6 +71,7 @@ class VectorTrainer(AdapterTrainer):
     def logits(
         self, weights: Sequence[Weights], sequences: Sequence[Sequence[PackedSequence]]
     ) -> list[Tensor]:
+        """Compute the label logits per run; runs with equally many vectors share passes."""
         logits: dict[int, Tensor] = {}
         for places in self._by_length(weights):
             found = super().logits([weights[s] for s in places], [sequences[s] for s in places])
@@ -135,6 +138,7 @@ class SoftPromptTrainer(VectorTrainer):
             self._start_D = backbone.embed(token)[0, 0].float()
 
     def count_prompt_vectors(self, weights: Weights) -> int:
+        """Return the number of vectors of a run's soft prompt."""
         return len(weights["delta"])
 
     def prompt(self, weights: Weights) -> Tensor:
@@ -144,9 +148,11 @@ class SoftPromptTrainer(VectorTrainer):
     def prepare(
         self, rows: Sequence[Sequence[int]], *, dropout: bool = False
     ) -> list[PackedSequence]:
+        """Pack rows into sequences that leave room for the longest prompt."""
         return self.label_logits.logits.pack(rows, prompt_length=self.options.longest_prompt)
 
     def forward(self, batch: Batch, stacked: Weights, training: Training = None) -> Tensor:
+        """Compute the label logits [N, L] of rows behind the soft prompts of their runs."""
         return self.label_logits(batch, self._start_D + stacked["delta"])
 
     def save(self, store: Store, folder: str, weights: Weights, record: dict[str, Any]) -> None:
@@ -157,6 +163,7 @@ class SoftPromptTrainer(VectorTrainer):
         self.write_vectors(store, folder, self.prompt(weights), config, record)
 
     def load(self, store: Store, folder: str) -> dict[str, Tensor]:
+        """Load a soft prompt in PEFT's format, less the embedding of BOS."""
         return {"delta": self.read_vectors(store, folder) - self._start_D}
 
 
