@@ -35,8 +35,8 @@ RANK_CORRELATION: Final = "_gap_rank_correlation"
 
 def sizes_in_names(models: pl.Series) -> dict[str, float]:
     """Return the parameters of models whose names tell them, as in OPT-2.7B or RoBERTa-355M."""
-    known = {str(model): _SIZE.findall(model) for model in models.unique().sort()}
-    ends = {model: sizes[-1] for model, sizes in known.items() if sizes}
+    matches = {str(model): _SIZE.findall(model) for model in models.unique().sort()}
+    ends = {model: sizes[-1] for model, sizes in matches.items() if sizes}
     return {model: float(number) * _UNITS[unit.upper()] for model, (number, unit) in ends.items()}
 
 
@@ -77,9 +77,9 @@ def _orders(n: int) -> npt.NDArray[np.int64]:
     """List the orders [D, R] of n models, the given one first; of many, that and 9,999 drawn."""
     if n <= _EXACT_MODELS:
         return np.array(list(permutations(range(n))))
-    given = np.arange(n)
-    drawn = generator("model_size", n).permuted(np.tile(given, (9_999, 1)), axis=1)
-    return np.concatenate([given[None], drawn])
+    first = np.arange(n)
+    random_orders = generator("model_size", n).permuted(np.tile(first, (9_999, 1)), axis=1)
+    return np.concatenate([first[None], random_orders])
 
 
 def gap_trends(
@@ -98,15 +98,15 @@ def gap_trends(
     rows: list[dict[str, Any]] = []
     for models in together:
         names = [str(table.keys[0]) for table in models.tables]
-        known = {**sizes_in_names(pl.Series(names, dtype=pl.String)), **sizes}
+        size_by_model = {**sizes_in_names(pl.Series(names, dtype=pl.String)), **sizes}
         gaps_GM = models.means_GMT.mean(axis=2)
-        for family, places in _families(names, known):
-            size_R = np.array([known[names[place]] for place in places])
+        for family, indices in _families(names, size_by_model):
+            size_R = np.array([size_by_model[names[index]] for index in indices])
             for group, gaps_M in zip(models.tables[0].groups, gaps_GM, strict=True):
-                found = trend(size_R, gaps_M[places], level)
-                if found is not None:
-                    place = {**models.names, "group": group, "condition": family}
-                    rows += _rows(place, found, models.tables[0].score, len(places))
+                fit = trend(size_R, gaps_M[indices], level)
+                if fit is not None:
+                    columns = {**models.names, "group": group, "condition": family}
+                    rows += _rows(columns, fit, models.tables[0].score, len(indices))
     table = from_rows(rows)
     return table.with_columns(
         q=false_discovery(table["p"]),
@@ -116,24 +116,26 @@ def gap_trends(
     )
 
 
-def _families(names: Sequence[str], known: Mapping[str, float]) -> Iterator[tuple[str, list[int]]]:
-    """Yield the places of all models of known size, and of each family with enough of them."""
-    sized = [place for place, name in enumerate(names) if name in known]
+def _families(
+    names: Sequence[str], size_by_model: Mapping[str, float]
+) -> Iterator[tuple[str, list[int]]]:
+    """Yield the indices of all models of known size, and of each family with enough of them."""
+    sized = [index for index, name in enumerate(names) if name in size_by_model]
     yield "", sized
-    families = {family for place in sized if (family := family_of(names[place]))}
+    families = {family for index in sized if (family := family_of(names[index]))}
     for family in sorted(families):
-        own = [place for place in sized if family_of(names[place]) == family]
-        if FEWEST <= len(own) < len(sized):
-            yield family, own
+        members = [index for index in sized if family_of(names[index]) == family]
+        if FEWEST <= len(members) < len(sized):
+            yield family, members
 
 
 def _rows(
-    place: Mapping[str, Any], found: Mapping[str, float], score: str, models: int
+    columns: Mapping[str, Any], fit: Mapping[str, float], score: str, models: int
 ) -> list[dict[str, Any]]:
     """Return the rows of one gap's trend, of so many models."""
-    common = {**place, "units": models, "n": models}
-    ends = {"value": found["slope"], "low": found["low"], "high": found["high"]}
-    correlation = {"value": found["rank_correlation"], "p": found["p"]}
+    common = {**columns, "units": models, "n": models}
+    ends = {"value": fit["slope"], "low": fit["low"], "high": fit["high"]}
+    correlation = {"value": fit["rank_correlation"], "p": fit["p"]}
     return [
         {**common, "score": f"{score}{SLOPE}", **ends},
         {**common, "score": f"{score}{RANK_CORRELATION}", **correlation},

@@ -54,16 +54,16 @@ class VectorTrainer(AdapterTrainer):
     def sized_weights(self, seed: int, size: AdapterSize) -> dict[str, Tensor]:
         """Draw the initial vectors of a size, keyed by the seed."""
         options = self.options.model_copy(update={"prompt_length": size.prompt_length})
-        drawn = initial_vectors(seed, options, self.vector_width, name=self.name)
-        return {self.name: drawn.to(self.device)}
+        vectors_PD = initial_vectors(seed, options, self.vector_width, name=self.name)
+        return {self.name: vectors_PD.to(self.device)}
 
     def gradients(self, batches: Sequence[TrainingBatch]) -> tuple[list[dict[str, Tensor]], Tensor]:
         """Compute as `AdapterTrainer.gradients`; runs with equally many vectors share passes."""
         gradients: list[dict[str, Tensor]] = [{} for _ in batches]
         loss_S = torch.zeros(len(batches), device=self.device)
-        for places in self._by_length([each.weights for each in batches]):
-            found, losses = super().gradients([batches[s] for s in places])
-            for s, gradient, loss in zip(places, found, losses, strict=True):
+        for runs in self._by_length([each.weights for each in batches]):
+            own_gradients, losses = super().gradients([batches[s] for s in runs])
+            for s, gradient, loss in zip(runs, own_gradients, losses, strict=True):
                 gradients[s] = gradient
                 loss_S[s] = loss
         return gradients, loss_S
@@ -73,17 +73,17 @@ class VectorTrainer(AdapterTrainer):
     ) -> list[Tensor]:
         """Compute the label logits per run; runs with equally many vectors share passes."""
         logits: dict[int, Tensor] = {}
-        for places in self._by_length(weights):
-            found = super().logits([weights[s] for s in places], [sequences[s] for s in places])
-            logits |= dict(zip(places, found, strict=True))
+        for runs in self._by_length(weights):
+            own_logits = super().logits([weights[s] for s in runs], [sequences[s] for s in runs])
+            logits |= dict(zip(runs, own_logits, strict=True))
         return [logits[s] for s in range(len(weights))]
 
     def _by_length(self, weights: Sequence[Weights]) -> list[list[int]]:
-        """Group the places of runs by their number of vectors."""
-        places: dict[int, list[int]] = {}
+        """Group the indices of runs by their number of vectors."""
+        runs: dict[int, list[int]] = {}
         for s, each in enumerate(weights):
-            places.setdefault(len(each[self.name]), []).append(s)
-        return [*places.values()]
+            runs.setdefault(len(each[self.name]), []).append(s)
+        return [*runs.values()]
 
     def write_vectors(
         self, store: Store, folder: str, vectors_PW: Tensor, config: Any, record: dict[str, Any]
@@ -177,5 +177,5 @@ def initial_vectors(
     shape = (options.prompt_length, width)
     if options.init == "zeros":
         return torch.zeros(shape)
-    drawn = generator(seed, name).normal(0.0, options.init_std, shape)
-    return torch.from_numpy(drawn.astype(np.float32))
+    noise = generator(seed, name).normal(0.0, options.init_std, shape)
+    return torch.from_numpy(noise.astype(np.float32))
