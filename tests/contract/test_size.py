@@ -32,15 +32,15 @@ class Size:
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
     "benchmarks": Size(3_136, 29, 2, 2),
-    "raybias": Size(32_566, 273, 22, 10),
+    "raybias": Size(32_588, 273, 22, 10),
     "raybias/*.py": Size(1_178, 16, 0, 0),
     "raybias/api": Size(392, 5, 3, 0),
     "raybias/cli": Size(699, 6, 3, 0),
     "raybias/config": Size(1_164, 8, 0, 2),
-    "raybias/engine": Size(4_747, 36, 2, 1),
+    "raybias/engine": Size(4_756, 36, 2, 1),
     "raybias/formats": Size(433, 6, 0, 0),
     "raybias/measures": Size(2_535, 21, 0, 0),
-    "raybias/methods": Size(2_732, 19, 0, 2),
+    "raybias/methods": Size(2_745, 19, 0, 2),
     "raybias/planning": Size(2_192, 14, 3, 1),
     "raybias/probes": Size(2_255, 23, 0, 0),
     "raybias/providers": Size(1_333, 11, 0, 0),
