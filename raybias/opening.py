@@ -21,14 +21,21 @@ _GIVEN: Final = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 _OF_KERNEL: Final = ("/proc/", "/sys/")
 
 
+def _mode(path: str | Path) -> int | None:
+    """Return the type and rights of what is at a path.
+
+    None if nothing is there, or it must not be looked at: whoever opens or writes it says so.
+    """
+    try:
+        return Path(path).stat().st_mode
+    except (OSError, ValueError):
+        return None
+
+
 def is_given_pipe(path: str | Path) -> bool:
     """Return whether a path is the end of a pipe that this process was started with."""
-    if not str(path).startswith(_GIVEN):
-        return False
-    try:
-        return stat.S_ISFIFO(Path(path).stat().st_mode)
-    except OSError:
-        return False
+    mode = _mode(path)
+    return mode is not None and stat.S_ISFIFO(mode) and str(path).startswith(_GIVEN)
 
 
 def check_file(path: str | Path) -> None:
@@ -36,13 +43,10 @@ def check_file(path: str | Path) -> None:
 
     Raises DataError: a path that is there and holds no data of a user's.
     """
-    try:
-        mode = Path(path).stat().st_mode
-        place = os.path.realpath(path)
-    # Nothing is there, or it must not be looked at: whoever opens it says so.
-    except (OSError, ValueError):
+    mode = _mode(path)
+    if mode is None or stat.S_ISDIR(mode):
         return
-    if stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and not place.startswith(_OF_KERNEL)):
+    if stat.S_ISREG(mode) and not os.path.realpath(path).startswith(_OF_KERNEL):
         return
     kind = "a pipe" if stat.S_ISFIFO(mode) else "a device, socket or file of the kernel"
     raise DataError(
@@ -57,12 +61,8 @@ def check_replaceable(path: str | Path) -> None:
 
     Raises OutputError: a path that is there and is no file.
     """
-    try:
-        mode = Path(path).stat().st_mode
-    # Nothing is there, or it must not be looked at: whoever writes says so.
-    except (OSError, ValueError):
-        return
-    if not stat.S_ISREG(mode):
+    mode = _mode(path)
+    if mode is not None and not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, device or socket"
         raise OutputError(
             f"is {kind}, and a file is to be written there",

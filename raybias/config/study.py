@@ -235,11 +235,7 @@ class Study(Section):
     def _methods_have_what_they_need(self) -> Self:
         known = [backbone.name for backbone in self.backbones]
         for method in self.methods:
-            if unknown := [name for name in method.backbones if name not in known]:
-                raise ValueError(
-                    f"method {method.name!r} names the backbone {unknown[0]!r}; there are"
-                    f" {', '.join(known)}"
-                )
+            _refuse_unknown(method.name, "backbone", method.backbones, known)
             if not getattr(self, method.reads):
                 raise ValueError(
                     f"method {method.name!r} has nothing to read; give `{method.reads}`"
@@ -252,11 +248,7 @@ class Study(Section):
                     " out"
                 )
             sets = [each.name for each in self.training]
-            if unknown := [name for name in method.training if name not in sets]:
-                raise ValueError(
-                    f"method {method.name!r} names the training set {unknown[0]!r}; there are"
-                    f" {', '.join(sets)}"
-                )
+            _refuse_unknown(method.name, "training set", method.training, sets)
         return self
 
     @model_validator(mode="after")
@@ -404,6 +396,14 @@ class Study(Section):
             for each in self.backbones
         )
         return self.model_copy(update={"backbones": backbones})
+
+
+def _refuse_unknown(method: str, what: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse a method that names a part which the study does not have."""
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(
+            f"method {method!r} names the {what} {unknown[0]!r}; there are {', '.join(known)}"
+        )
 
 
 def _refuse_repeated(part: str, sections: Sequence[Any], where: str = "") -> None:

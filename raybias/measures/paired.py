@@ -35,7 +35,7 @@ from raybias.measures.pair_means import (
 from raybias.schema import ALL, ESTIMATES
 from raybias.stats.components import ROUNDING, Doubles, mean_squares
 from raybias.stats.intervals import Rules, false_discovery, from_rows, verdicts
-from raybias.stats.size_trends import sizes_in_names, trend
+from raybias.stats.size_trends import sizes_in_names, trend, trend_rows
 
 #: Points; smaller effects are of no concern.
 _MARGIN: Final = 5.0
@@ -295,12 +295,7 @@ def size_trends(
             if found is None:
                 continue
             place = {**dict(zip(_TREND, names, strict=True)), "group": quantity, "n": len(size)}
-            ends = {"value": found["slope"], "low": found["low"], "high": found["high"]}
-            correlation = {"value": found["rank_correlation"], "p": found["p"]}
-            rows += [
-                {**place, "score": "slope", **ends},
-                {**place, "score": "rank_correlation", **correlation},
-            ]
+            rows += trend_rows(place, found)
     table = from_rows(rows)
     listed = in_order(table.with_columns(q=false_discovery(table["p"])))
     return listed.sort(pl.col("score") != "slope", maintain_order=True).with_columns(

@@ -77,8 +77,10 @@ def read_lexicon(uri: str, digest: str | None = None) -> Lexicon:
     if frame.is_empty():
         raise DataError("has no words", where=uri, cure=_CURE)
     words = filled(column(frame, "word", where=uri), where=uri)
-    written = [" ".join(each) for each in words_of(words)]
-    table = pl.DataFrame({"word": written}).with_columns(category=pl.lit(""))
+    split_entries = words_of(words)
+    table = pl.DataFrame({"word": [" ".join(each) for each in split_entries]}).with_columns(
+        category=pl.lit("")
+    )
     if "category" in frame.columns:
         table = table.with_columns(as_text(frame["category"], where=uri).fill_null(""))
     refuse(
@@ -89,7 +91,7 @@ def read_lexicon(uri: str, digest: str | None = None) -> Lexicon:
         "take out one of the rows",
     )
     entries: defaultdict[str, list[tuple[str, ...]]] = defaultdict(list)
-    for first, *rest in dict.fromkeys(map(tuple, words_of(words))):
+    for first, *rest in dict.fromkeys(map(tuple, split_entries)):
         entries[first].append(tuple(rest))
     return Lexicon(dict(entries), found)
 

@@ -72,6 +72,21 @@ def trend(sizes: Doubles, values: Doubles, level: float) -> dict[str, float] | N
     }
 
 
+def trend_rows(
+    columns: Mapping[str, Any],
+    fit: Mapping[str, float],
+    slope: str = "slope",
+    rank_correlation: str = "rank_correlation",
+) -> list[dict[str, Any]]:
+    """Return the two rows of a `trend`, under these scores; `columns` are those of both."""
+    ends = {"value": fit["slope"], "low": fit["low"], "high": fit["high"]}
+    correlation = {"value": fit["rank_correlation"], "p": fit["p"]}
+    return [
+        {**columns, "score": slope, **ends},
+        {**columns, "score": rank_correlation, **correlation},
+    ]
+
+
 @cache
 def _orders(n: int) -> npt.NDArray[np.int64]:
     """List the orders [D, R] of n models, the given one first; of many, that and 9,999 drawn."""
@@ -105,8 +120,13 @@ def gap_trends(
             for group, gaps_M in zip(models.tables[0].groups, gaps_GM, strict=True):
                 fit = trend(size_R, gaps_M[indices], level)
                 if fit is not None:
-                    columns = {**models.names, "group": group, "condition": family}
-                    rows += _rows(columns, fit, models.tables[0].score, len(indices))
+                    count = len(indices)
+                    columns = {**models.names, "group": group, "condition": family, "n": count}
+                    columns["units"] = count
+                    score = models.tables[0].score
+                    rows += trend_rows(
+                        columns, fit, f"{score}{SLOPE}", f"{score}{RANK_CORRELATION}"
+                    )
     table = from_rows(rows)
     return table.with_columns(
         q=false_discovery(table["p"]),
@@ -127,16 +147,3 @@ def _families(
         members = [index for index in sized if family_of(names[index]) == family]
         if FEWEST <= len(members) < len(sized):
             yield family, members
-
-
-def _rows(
-    columns: Mapping[str, Any], fit: Mapping[str, float], score: str, models: int
-) -> list[dict[str, Any]]:
-    """Return the rows of one gap's trend, of so many models."""
-    common = {**columns, "units": models, "n": models}
-    ends = {"value": fit["slope"], "low": fit["low"], "high": fit["high"]}
-    correlation = {"value": fit["rank_correlation"], "p": fit["p"]}
-    return [
-        {**common, "score": f"{score}{SLOPE}", **ends},
-        {**common, "score": f"{score}{RANK_CORRELATION}", **correlation},
-    ]
