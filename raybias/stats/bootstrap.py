@@ -39,6 +39,12 @@ DrawnScope = Literal["runs", "sentences"]
 Judged = tuple[list[tuple[object, ...]], tuple[object, ...], dict[str, npt.NDArray[np.bool_]]]
 #: Weights held at once by one of the threads; 16 MiB in float32.
 _CHUNK_ENTRIES: Final = 1 << 22
+#: Draws of gaps of one rate that are held at once, 32 MiB: of more groups than 419, fewer draws
+#: than 10,000 are made for spans and extremes, and no fewer than `_LEAST_DRAWS`.
+_MOST_DRAWN: Final = 1 << 22
+_LEAST_DRAWS: Final = 1_000
+#: Doubles that `drawn_gaps` holds for each gap of a draw.
+_HELD: Final = 6
 
 
 @dataclass(frozen=True)
@@ -80,15 +86,15 @@ def resampled(
             where=f"{first['model']}, {first['attribute']}",
             cure="choose the normal or t interval",
         )
-    level, draws = rules.level, rules.bootstrap_draws
+    level = rules.level
 
     def found(place: tuple[str, str], part: pl.DataFrame) -> list[tuple[GapTable, Judged]]:
         of_place = inside.filter(probe=place[0], attribute=place[1]).sort("group")
         member, rows = dict(of_place.select("group", "in_mean").iter_rows()), []
+        draws = _draws(rules, len(member))
         for alike in _alike(count_arrays(part, rules.metrics, groups=tuple(member)), draws):
-            weights = Weights(
-                alike[0].items_KGRT.shape[2:], draws, (rules.bootstrap_seed, *place), scope
-            )
+            levels = alike[0].items_KGRT.shape[2:]
+            weights = Weights(levels, draws, (rules.bootstrap_seed, *place), scope)
             gaps_CKGB = drawn_gaps(alike, np.array(list(member.values())), weights)
             for counts, gaps_KGB in zip(alike, gaps_CKGB, strict=True):
                 for k, gaps_GB in enumerate(gaps_KGB):
@@ -144,6 +150,13 @@ def _judged(table: GapTable, estimate: MeanEstimate, gaps_GB: Doubles, level: fl
     return gaps, (*table.place, *span.tolist()), extremes
 
 
+def _draws(rules: Statistics, groups: int) -> int:
+    """Return how many draws to make: as many as asked for, but for spans fewer of many groups."""
+    if rules.interval == "bootstrap":
+        return rules.bootstrap_draws
+    return min(rules.bootstrap_draws, max(_LEAST_DRAWS, _MOST_DRAWN // max(1, groups)))
+
+
 @dataclass(frozen=True)
 class Weights:
     """How often runs [B, R] and templates [B, T] are drawn; the same for equal keys."""
@@ -155,12 +168,15 @@ class Weights:
     """The seed and the place."""
     scope: DrawnScope
 
-    def chunks(self) -> Iterator[tuple[slice, Floats, Floats]]:
-        """Yield some draws at a time; the size of a chunk does not change them."""
+    def chunks(self, values: int = 1) -> Iterator[tuple[slice, Floats, Floats]]:
+        """Yield some draws at a time; the size of a chunk does not change them.
+
+        values: how many doubles are held for each draw, if these are more than its weights.
+        """
         seed, *place = self.key
         facets = ("runs", "templates") if self.scope == "sentences" else ("runs",)
         random = {name: generator(seed, "bootstrap", *place, name) for name in facets}
-        step = max(1, _CHUNK_ENTRIES // math.prod(self.levels))
+        step = max(1, _CHUNK_ENTRIES // max(values, math.prod(self.levels)))
         for start in range(0, self.draws, step):
             some = slice(start, min(self.draws, start + step))
             drawn = [
@@ -173,14 +189,22 @@ class Weights:
 
 
 def _alike(arrays: Iterator[CountArrays], draws: int) -> Iterator[list[CountArrays]]:
-    """Classifiers that read the same sentences have the same items: drawn together."""
+    """Yield classifiers that read the same sentences, and so have the same items: drawn together.
+
+    They are some classifiers, or one with some of its metrics, whose draws can be held.
+    """
     alike: dict[tuple[object, ...], list[CountArrays]] = defaultdict(list)
     for each in arrays:
         if each.scores:  # Metrics of predictions have no counts to draw.
             alike[each.items_KGRT.shape, each.items_KGRT.tobytes()].append(each)
     for same in alike.values():
-        step = max(1, _CHUNK_ENTRIES // (len(same[0].scores) * len(same[0].groups) * draws))
-        yield from (same[start : start + step] for start in range(0, len(same), step))
+        of_a_score = len(same[0].groups) * draws
+        classifiers = max(1, _CHUNK_ENTRIES // (len(same[0].scores) * of_a_score))
+        scores = max(1, _MOST_DRAWN // of_a_score)
+        for start in range(0, len(same), classifiers):
+            held = same[start : start + classifiers]
+            for first in range(0, len(same[0].scores), scores):
+                yield [each.of_scores(slice(first, first + scores)) for each in held]
 
 
 def drawn_gaps(
@@ -191,10 +215,10 @@ def drawn_gaps(
     items_KGRT = alike[0].items_KGRT
     whole = hits_CKGRT.shape[:3]
     # Runs of equal items have one denominator.
-    _, pattern_R = np.unique(
-        items_KGRT.swapaxes(0, 2).reshape(weights.levels[0], -1), axis=0, return_inverse=True
-    )
-    patterns = [np.flatnonzero(pattern_R == p) for p in range(pattern_R.max() + 1)]
+    runs_by_items: dict[bytes, list[int]] = defaultdict(list)
+    for run in range(weights.levels[0]):
+        runs_by_items[items_KGRT[:, :, run].tobytes()].append(run)
+    patterns = [np.array(runs) for runs in runs_by_items.values()]
     # Products of float32 are exact as long as they are integers below 2**24.
     most = items_KGRT.max(initial=0) * math.prod(weights.levels)
     exact = np.float32 if most < 1 << 24 else np.float64
@@ -203,7 +227,7 @@ def drawn_gaps(
          items_KGRT[..., runs[0], :].astype(exact), runs) for runs in patterns
     ]  # fmt: skip
     gaps_CKGB = np.empty((*whole, weights.draws))
-    for some, runs_BR, templates_BT in weights.chunks():
+    for some, runs_BR, templates_BT in weights.chunks(_HELD * math.prod(whole)):
         total_CKGB = np.zeros((*whole, len(runs_BR)))
         entered_KGB = np.zeros((*whole[1:], len(runs_BR)))
         for hits_XP, items_KGT, runs in left:

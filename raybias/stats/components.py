@@ -210,8 +210,28 @@ def word_shares(each_G: Doubles, in_mean_G: npt.NDArray[np.bool_]) -> Doubles:
 
     each_G: what the mean over each group's words leaves of a word's variance: 1 by their number.
     """
-    members = max(1, int(in_mean_G.sum()))
-    return np.asarray((np.eye(len(each_G)) - in_mean_G / members) ** 2 @ each_G)
+    share_G = in_mean_G / max(1, int(in_mean_G.sum()))
+    return _of_contrasts(each_G, share_G, 2)
+
+
+def less_mean_of_groups(each: MeanEstimate, in_mean_G: npt.NDArray[np.bool_]) -> MeanEstimate:
+    """Estimate independent means [G] less the mean of those that are in it."""
+    share_G = in_mean_G / in_mean_G.sum()
+    variance_G = _of_contrasts(each.variance, share_G, 2)
+    spread_G = _of_contrasts(each.variance**2 / each.freedom, share_G, 4)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        freedom_G = np.where(spread_G > 0, variance_G**2 / spread_G, 1.0)
+    return MeanEstimate(each.mean - share_G @ each.mean, variance_G, freedom_G)
+
+
+def _of_contrasts(each_G: Doubles, share_G: Doubles, power: int) -> Doubles:
+    """Add up `each_G`, for each group weighted by powers of its weights in that group's contrast.
+
+    A group's own weight is 1 less its share in the mean, and that of any other its share. No
+    matrix of groups by groups is held.
+    """
+    others_G = share_G**power * each_G
+    return np.asarray(others_G.sum() - others_G + (1 - share_G) ** power * each_G)
 
 
 def with_words(

@@ -49,6 +49,10 @@ CLUSTER: Final = "clusters "
 #: that draws them.
 UNITS: Final[Mapping[str, str]] = {"items": BLOCK, "clusters": CLUSTER}
 _BLOCKS: Final = 1_000
+#: Counts of groups by block that are held, 8 MiB for each rate: of more than 1,048 groups there
+#: are fewer blocks than a thousand, and no fewer than a hundred.
+_GROUPS_BY_BLOCKS: Final = 1 << 20
+_LEAST_BLOCKS: Final = 100
 _TYPES: Final = pl.Schema({**pl.Schema(schema.PREDICTIONS), **EXTRA})
 _CURE: Final = "correct the row or leave it out"
 
@@ -214,13 +218,15 @@ def unit_of(own: Sequence[str], known: Sequence[str]) -> pl.Expr:
 
 
 def _clusters(column: str, own: Sequence[str]) -> pl.Expr:
-    """Name the block of a row's cluster: a thousand blocks at most, of whole clusters."""
+    """Name the block of a row's cluster: `_BLOCKS` at most, of whole clusters."""
     return pl.lit(CLUSTER) + _block(column, own)
 
 
 def _block(column: str, own: Sequence[str]) -> pl.Expr:
     """Return the number of a row's block, equal for equal values of a column within `own`."""
-    return (pl.col(column).cast(pl.String).rank("dense").over(own) % _BLOCKS).cast(pl.String)
+    of_groups = _GROUPS_BY_BLOCKS // pl.col("group").n_unique().over(own)
+    blocks = of_groups.clip(_LEAST_BLOCKS, _BLOCKS)
+    return (pl.col(column).cast(pl.String).rank("dense").over(own) % blocks).cast(pl.String)
 
 
 #: Kohankhaki2024's output columns, without the three accuracies that some of its files add.

@@ -13,7 +13,7 @@ import difflib
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Final, Literal
 
@@ -363,6 +363,15 @@ class CountArrays:
     """Items that count for a metric."""
     hits_KGRT: Doubles
     """Items in the metric's share."""
+
+    def of_scores(self, some: slice) -> CountArrays:
+        """Keep some of the scores."""
+        return replace(
+            self,
+            scores=self.scores[some],
+            items_KGRT=self.items_KGRT[some],
+            hits_KGRT=self.hits_KGRT[some],
+        )
 
 
 def count_arrays(

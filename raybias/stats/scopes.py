@@ -25,6 +25,7 @@ from raybias.stats.components import (
     Doubles,
     MeanEstimate,
     MeanSquares,
+    less_mean_of_groups,
     mean_squares,
     satterthwaite,
 )
@@ -129,14 +130,7 @@ class GapTable:
     def less_mean(self) -> GapTable:
         """Make gaps of rates: less the mean of the groups in it."""
         mean_RT = self.values_GRT[self.in_mean_G].mean(axis=0)
-        apart = self.apart
-        if apart is not None:
-            weights_GG = np.eye(len(self.groups)) - self.in_mean_G / self.in_mean_G.sum()
-            terms_GG = weights_GG**2 * apart.variance
-            apart = MeanEstimate(
-                weights_GG @ apart.mean,
-                *satterthwaite([*zip(terms_GG.T, apart.freedom, strict=True)]),
-            )
+        apart = self.apart and less_mean_of_groups(self.apart, self.in_mean_G)
         gaps_GRT = self.values_GRT - mean_RT
         gaps_GRT[np.abs(gaps_GRT) < ROUNDING] = 0.0
         return replace(self, values_GRT=gaps_GRT, apart=apart, most_G=self._most_of_gaps())
@@ -151,9 +145,12 @@ class GapTable:
         if self.most_G is None:
             return None
         share_G = self.in_mean_G / self.in_mean_G.sum()
-        others_GG = np.where(np.eye(len(self.groups)), 0.0, share_G * self.most_G)
+        others_G = share_G * self.most_G
+        # The largest of all others is the largest of all, or of the largest group the second.
+        second, largest = np.sort(np.append(others_G, 0.0))[-2:]
+        other_G = np.where(np.arange(len(others_G)) == others_G.argmax(), second, largest)
         own_G = np.ones(len(self.groups)) if self.apart is None else 1 - share_G
-        return np.asarray(np.maximum(own_G * self.most_G, others_GG.max(axis=1)))
+        return np.asarray(np.maximum(own_G * self.most_G, other_G))
 
     def reach_G(self, level: float) -> Doubles:
         """Bound the sizes of the gaps [G] by the templates, as `largest_mean` does."""
