@@ -56,11 +56,15 @@ def check_file(path: str | Path) -> None:
     )
 
 
-def check_replaceable(path: str | Path) -> None:
-    """Refuse to put a file into the place of a pipe, device, socket or folder.
+def check_replaceable(path: str | Path, folder: str | Path) -> None:
+    """Refuse to put a file of a folder into the place of a pipe, device or socket, or elsewhere.
 
-    Raises OutputError: a path that is there and is no file.
+    folder: that is written to; a folder in it can be a link to another folder, which holds files of
+        something else.
+
+    Raises OutputError: a path that exists and is no file, or that a link leads out of the folder.
     """
+    check_inside(path, folder)
     mode = _mode(path)
     if mode is not None and not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, device or socket"
@@ -68,6 +72,17 @@ def check_replaceable(path: str | Path) -> None:
             f"is {kind}, and a file is to be written there",
             where=str(path),
             cure="name another file",
+        )
+
+
+def check_inside(path: str | Path, folder: str | Path) -> None:
+    """Refuse a path that links within a folder lead out of it (`OutputError`)."""
+    root, parent = os.path.realpath(folder), os.path.realpath(Path(path).parent)
+    if parent != root and not parent.startswith(f"{root.rstrip('/')}/"):
+        raise OutputError(
+            f"is in a folder that is a link to {parent}, which is not in {root}",
+            where=str(path),
+            cure="replace the link by a folder, or name its target as the place to write to",
         )
 
 

@@ -29,6 +29,11 @@ _HARMLESS: Final = frozenset(
 )  # fmt: skip
 #: Behind a `?` without a name: what could be a key, and no pattern of files.
 _BARE: Final = re.compile(r"[\w-]{16,}")
+#: The name of an option or setting that is a key: `--api-key`, `backbones.0.token`. A file of one
+#: (`--token-file`) and a count (`--max-tokens`) are none.
+_KEY_NAME: Final = re.compile(
+    r"(?i)(?:^|[-_.])(?:token|password|passwd|secret|credentials?|(?:(?:api|access|account)[-_]?)?key)$"
+)
 _HIDDEN: Final = "***"
 #: Keys that this process has read, and what is too short to be one.
 _SECRETS: Final[set[str]] = set()
@@ -52,6 +57,20 @@ def without_secrets(text: str) -> str:
 def redact(text: str) -> str:
     """Replace keys by `***`: those that were read, and the user, password and options of URLs."""
     return _redact_urls(without_secrets(text))
+
+
+def redact_command(command: str) -> str:
+    """Replace keys in a command line by `***`: as `redact`, and the values of options for keys."""
+    words = redact(command).split(" ")
+    for place, word in enumerate(words):
+        name, equals, _ = word.partition("=")
+        if not _KEY_NAME.search(name):
+            continue
+        if equals:
+            words[place] = f"{name}={_HIDDEN}"
+        elif name.startswith("-") and place + 1 < len(words):
+            words[place + 1] = _HIDDEN
+    return " ".join(words)
 
 
 def _redact_urls(text: str) -> str:

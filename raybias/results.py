@@ -10,10 +10,11 @@ import polars as pl
 
 from raybias.config import Study
 from raybias.errors import OutputError
-from raybias.schema import KEYS, PREDICTIONS
+from raybias.schema import KEYS, PREDICTIONS, TABLES
 from raybias.storage import Store
 from raybias.study_record import read_record, read_runs, study_place
 from raybias.table_files import read_frame
+from raybias.table_rules import read_checked
 
 if TYPE_CHECKING:
     from raybias.report.rendering import Shown
@@ -76,13 +77,20 @@ class Results:
 
     def table(self, name: str) -> pl.LazyFrame:
         """Read a table of OUT/tables."""
+        from raybias.report.outs import read_estimates
+
         if name not in self.tables:
             raise OutputError(
                 f"has no table {name!r}",
                 where=self.out,
                 cure=f"choose among {', '.join(self.tables)}" if self.tables else "run its study",
             )
-        return read_frame(self.store, f"tables/{name}.parquet").lazy()
+        file = f"tables/{name}.parquet"
+        if name == "estimates":
+            return read_estimates(self.store, may_be_empty=True).lazy()
+        if name in TABLES:
+            return read_checked(self.store, file, TABLES[name], may_be_empty=True).lazy()
+        return read_frame(self.store, file).lazy()
 
     @property
     def gaps(self) -> Gaps:

@@ -21,7 +21,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from raybias.errors import BadInput, DataError, MissingFile, OutputError, StorageError, of_library
-from raybias.opening import check_file, check_replaceable
+from raybias.opening import check_file, check_inside, check_replaceable
 from raybias.redaction import holds_secret
 
 #: Attempts of an S3 request where AWS_MAX_ATTEMPTS is not set. The pauses double up to 20 s, so
@@ -180,11 +180,13 @@ class Store:
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Replace `name` by `data` atomically; a pipe or device of that name stays."""
-        target = self.path(name)
-        if self.is_local:
-            check_replaceable(target)
+        self._check_replaceable(name)
         with self.translating_errors("write", name):
-            self._replace(target, data)
+            self._replace(self.path(name), data)
+
+    def _check_replaceable(self, name: str) -> None:
+        if self.is_local:
+            check_replaceable(self.path(name), self.root)
 
     def _replace(self, target: str, data: bytes) -> None:
         if self.fs.type_name in _OBJECT_STORES:
@@ -213,27 +215,29 @@ class Store:
         pq.write_table(table, sink, compression="zstd")
         self.write_bytes(name, sink.getvalue().to_pybytes())
 
-    def read_table(self, name: str, *, schema: pa.Schema | None = None) -> pa.Table:
-        """Read one Parquet file without its metadata, all columns or those of a schema."""
+    def read_table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read all or some columns of a Parquet file, whatever they are, without its metadata.
+
+        A table of raybias is read by `table_rules.read_checked`, which checks it.
+        """
         with self.reading(name, "as a Parquet table"):
             with self.open_file(name) as stream:
-                file = pq.ParquetFile(stream)
-                for column in schema.names if schema else ():
-                    if column not in file.schema_arrow.names:
-                        raise DataError(f"lacks the column {column}", where=self.uri_of(name))
-                table = unpacked(file, self.uri_of(name), columns=schema.names if schema else None)
+                table = unpacked(pq.ParquetFile(stream), self.uri_of(name), columns=columns)
             table.validate(full=True)
-            table = table.replace_schema_metadata(None)
-            return table.select(schema.names).cast(schema) if schema else table
+            return table.replace_schema_metadata(None)
 
     def delete(self, name: str) -> None:
         """Remove one file if it exists."""
         if self.exists(name):
+            if self.is_local:
+                check_inside(self.path(name), self.root)
             with self.translating_errors("delete", name):
                 self.fs.delete_file(self.path(name))
 
     def delete_folder(self, name: str) -> None:
         """Remove an existing folder and its content."""
+        if self.is_local:
+            check_inside(f"{self.path(name)}/", self.root)
         with self.translating_errors("delete", name):
             self.fs.delete_dir(self.path(name))
 
@@ -318,6 +322,8 @@ class Draft(Store):
         self.held: dict[str, bytes] = {}
 
     def write_bytes(self, name: str, data: bytes) -> None:
+        # Refused now, before any of the files is written.
+        self._check_replaceable(name)
         self.held[name] = data
 
     def flush(self) -> None:

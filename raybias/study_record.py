@@ -26,15 +26,14 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from raybias.config import Study, parse_study, parse_yaml
-from raybias.errors import DataError, OutputError, StorageError
-from raybias.redaction import redact
+from raybias.errors import OutputError, StorageError
+from raybias.redaction import redact_command
 from raybias.schema import RUNS
 from raybias.storage import Store
+from raybias.table_rules import read_checked
 
 NAME: Final = "study.yaml"
 _RUNS: Final = "runs.parquet"
-#: Columns of schema.RUNS that are never null.
-_NEEDED: Final = ("run_id", "model", "method", "dataset", "stage", "steps", "selected")
 _PACKAGES: Final = ("raybias", "torch", "transformers", "ray", "peft", "polars", "pyarrow")
 _SHOWN: Final = 3
 #: A commit, or the sha256 of a file.
@@ -106,7 +105,7 @@ def read_record(store: Store) -> Record:
         raise OutputError("has no key `study`", where=where)
     study = parse_study(content["study"], where=where)
     try:
-        return _RECORD.validate_python({**content, "study": study})
+        record = _RECORD.validate_python({**content, "study": study})
     except ValidationError as error:
         first = error.errors()[0]
         raise OutputError(
@@ -114,6 +113,8 @@ def read_record(store: Store) -> Record:
             where=where,
             cure="mend it, or run the study's command again, which writes it anew",
         ) from error
+    # Another version, or another hand, may have written a key down.
+    return replace(record, command=redact_command(record.command))
 
 
 def study_place(place: str | Path) -> str:
@@ -132,6 +133,21 @@ def study_place(place: str | Path) -> str:
 def is_study(place: str | Path) -> bool:
     """Return whether a folder or URI is the OUT of a study, or of an audit with looks."""
     return Store(study_place(place)).exists(NAME)
+
+
+def refuse_study(store: Store) -> None:
+    """Refuse to write other files into the OUT of a study, or a folder in it (`OutputError`)."""
+    place, mark, options = store.uri.partition("?") if "://" in store.uri else (store.uri, "", "")
+    folders = [place]
+    while (above := folders[-1].rpartition("/")[0]) and not above.endswith("/"):
+        folders.append(above)
+    for folder in folders:
+        if Store(f"{folder}{mark}{options}").exists(NAME):
+            raise OutputError(
+                f"holds a study, or is in its folder: {folder}",
+                where=store.uri,
+                cure="give another --out",
+            )
 
 
 def look_name(number: int) -> str:
@@ -215,7 +231,7 @@ def of_finished(store: Store, record: Record) -> Record:
 def begin(store: Store, record: Record) -> None:
     """Write OUT/study.yaml; `OutputError` where OUT cannot be written."""
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    written = replace(record, command=redact(record.command), begun=record.begun or now)
+    written = replace(record, command=redact_command(record.command), begun=record.begun or now)
     # The study by itself, whose methods may have been registered after this module was imported.
     content = {
         "study": record.study.model_dump(mode="json"),
@@ -228,15 +244,7 @@ def read_runs(store: Store) -> pl.DataFrame:
     """Read OUT/runs.parquet (schema.RUNS), if there is one; `DataError` for another table."""
     if not store.exists(_RUNS):
         return pl.DataFrame(RUNS.empty_table())
-    table = store.read_table(_RUNS)
-    with store.reading(_RUNS, "as a table of runs"):
-        runs = pl.DataFrame(table.select(RUNS.names).cast(RUNS))
-    for name in _NEEDED:
-        if runs[name].null_count():
-            raise DataError(
-                f"a run has no {name}", where=store.uri_of(_RUNS), cure="write it again"
-            )
-    return runs
+    return read_checked(store, _RUNS, RUNS)
 
 
 def fingerprint(frame: pl.DataFrame) -> str:

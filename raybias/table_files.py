@@ -21,8 +21,11 @@ import pyarrow.parquet as pq
 from raybias import storage
 from raybias.errors import DataError, OutputError
 from raybias.schema import ALL
-from raybias.storage import Store, split_uri, unpacked
+from raybias.storage import Store, split_uri
 
+#: Units of a time stamp in a day, and the days of the years 1 and 9999 from 1970.
+_DAY: Final = {"ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_DAYS: Final = (-719_162, 2_932_896)
 _LINES: Final = (".jsonl", ".jsonl.gz")
 _SEPARATORS: Final = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
 #: Byte order marks; those of UTF-32 begin with those of UTF-16.
@@ -65,6 +68,9 @@ def unpack_text(data: bytes, name: str, where: str) -> bytes:
     data = _as_utf8(data, where)
     if not data.strip():
         raise DataError("is empty", where=where, cure="leave it out")
+    if b"\0" in data:
+        line = data.count(b"\n", 0, data.index(b"\0")) + 1
+        raise DataError("has a NUL in its text", where=f"{where}, line {line}", cure=_AS_UTF8)
     if b"\r" in data and b"\n" not in data:
         return data.replace(b"\r", b"\n")
     return data
@@ -95,7 +101,7 @@ def read_frame(store: Store, name: str, columns: Collection[str] | None = None) 
     same in every row, and refused otherwise.
     """
     if name.endswith(".parquet"):
-        table = _parquet_columns(store, name, columns)
+        table = store.read_table(name, None if columns is None else [*columns])
         with store.reading(name, "as a table"):
             return pl.DataFrame(table)
     if name.endswith(_LINES):
@@ -105,16 +111,6 @@ def read_frame(store: Store, name: str, columns: Collection[str] | None = None) 
             return frame if columns is None else frame.select(columns)
     with store.reading(name, "as a table of UTF-8 text"):
         return _csv_columns(_csv_data(store, name), name, store.uri_of(name), columns)
-
-
-def _parquet_columns(store: Store, name: str, columns: Collection[str] | None) -> pa.Table:
-    if columns is None:
-        return store.read_table(name)
-    with store.reading(name, "as a table"), store.open_file(name) as stream:
-        file = pq.ParquetFile(stream)
-        table = unpacked(file, store.uri_of(name), columns=[*columns])
-        table.validate(full=True)
-        return table.replace_schema_metadata(None)
 
 
 def _csv_data(store: Store, name: str) -> bytes:
@@ -259,9 +255,28 @@ def refuse(
     if bad.any():
         row = int(bad.arg_max() or 0)
         value = column[row]
-        named = column.name if value is None else f"{column.name} {value!r}"
+        # A list would fill the line.
+        has_text = value is not None and not isinstance(value, pl.Series)
+        named = f"{column.name} {value!r}" if has_text else column.name
         said = f"{named} {problem}" if isinstance(problem, str) else problem(row)
         raise DataError(said, where=f"{where} row {offset + row + 1}", cure=cure)
+
+
+def as_text(values: pl.Series, *, where: str) -> pl.Series:
+    """Cast a column to text; `DataError` if its values are not text, such as lists and structs."""
+    cure = "write it as text"
+    if values.dtype.is_nested():
+        raise DataError(f"{values.name} is {values.dtype}, not text", where=where, cure=cure)
+    if isinstance(values.dtype, pl.Date | pl.Datetime):
+        # Polars ends with a panic, and a page of its own, for a year of more digits than it writes.
+        days = values.to_physical() // _DAY.get(getattr(values.dtype, "time_unit", ""), 1)
+        refuse(~days.is_between(*_DAYS), days, "days after 1970 is past 9999", where, cure)
+    try:
+        return values.cast(pl.String)
+    except pl.exceptions.PolarsError as error:
+        raise DataError(
+            f"{values.name} is {values.dtype}, not text", where=where, cure=cure
+        ) from error
 
 
 def need_columns(needed: Iterable[str], there: Collection[str], where: str, cure: str) -> None:

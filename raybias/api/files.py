@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
+from raybias import seal
 from raybias.api.given import Given, tables_of, warnings_of_caller
 from raybias.api.studies import write_report
 from raybias.config import Profile, QuestionProbe, Scope
@@ -18,9 +19,8 @@ from raybias.config.study import Interval
 from raybias.errors import ConfigError
 from raybias.results import Results
 from raybias.schema import LABELS
-from raybias.seal import changes, in_words
 from raybias.storage import Draft, Store
-from raybias.study_record import read_record, study_place
+from raybias.study_record import read_record, refuse_study, study_place
 
 if TYPE_CHECKING:
     from raybias.measures.predictions_read import MeasuredPredictions
@@ -204,8 +204,8 @@ def _measure_predictions(
 
     paths = [str(each) for each in predicted if not isinstance(each, pl.DataFrame)]
     outs = [*dict.fromkeys(filter(None, map(out_of, paths)))]
-    for changed in filter(None, (changes(Store(study)) for study in outs)):
-        warnings.warn(in_words(changed), StatisticsWarning, stacklevel=2)
+    for changed in filter(None, (seal.changes(Store(study)) for study in outs)):
+        warnings.warn(seal.in_words(changed), StatisticsWarning, stacklevel=2)
     positive = columns.positive
     if rules.favourable is not None and not positive.favourable:
         positive = replace(positive, favourable=(rules.favourable,))
@@ -321,7 +321,7 @@ def _paths(given: Paths) -> list[str | Path]:
     return [given] if isinstance(given, str | Path) else [*given]
 
 
-def export(study: str | Path, form: Form, out: str | Path) -> list[str]:
+def export(study: str | Path, form: Form, out: str | Path, *, verify: bool = False) -> list[str]:
     """Write an OUT's results for others; return the files' names.
 
     Parameters
@@ -331,19 +331,26 @@ def export(study: str | Path, form: Form, out: str | Path) -> list[str]:
         questions with options, and scores of pairs, as lm-evaluation-harness logs samples; latex,
         the tables of the page's answer.
     out: folder or URI for MODEL.json, MODEL/samples_TASK.jsonl, or summary_NUMBER.tex.
+    verify: refuse results that changed by OUT/seal.json, which otherwise a warning names.
 
     Raises
     ------
-    OutputError: no OUT of a study that was run.
-    DataError: for lm-eval, there are neither answers to questions with three options nor scores of
-        pairs.
+    OutputError: no OUT of a study that was run, or `out` is in the folder of a study.
+    DataError: a wrong table; with `verify`, a change or no seal; for lm-eval, there are neither
+        answers to questions with three options nor scores of pairs.
     """
     from raybias.report.every_eval import write_evaluations
     from raybias.report.export import write_latex, write_samples
 
     write = {"eee": write_evaluations, "lm-eval": write_samples, "latex": write_latex}[form]
+    store = Store(study_place(study))
+    if verify:
+        seal.verify(store)
+    elif found := seal.changes(store, tables=True):
+        warnings.warn(seal.in_words(found), seal.ChangedWarning, stacklevel=2)
     with Draft(out) as target:
-        return write(Store(study_place(study)), target)
+        refuse_study(target)
+        return write(store, target)
 
 
 def judge_sheet(

@@ -288,7 +288,7 @@ def report(
         Ever; `lm-eval`, the answers to questions with options, and scores of pairs, as lm-eval's
         samples MODEL/samples_TASK.jsonl, which `raybias measure` reads again; `latex`, the tables
         of the page's answer.
-    target: folder or URI for the files of --to.
+    target: folder or URI for the files of --to, not in the folder of a study.
     """
     from raybias.report.figure_files import written_files
     from raybias.report.paper_files import FOLDER
@@ -298,7 +298,8 @@ def report(
     if form is not None and figures is not None:
         raise typer.BadParameter("give one of them", param_hint="--to and --figures")
     if form is not None and target is not None:
-        written = api.export(out, form, target)
+        with printed_warnings(ChangedWarning):
+            written = api.export(out, form, target, verify=verify)
         return Output(written, ({"file": name} for name in written))
     with printed_warnings(ChangedWarning):
         results = studies.write_report(out, profile=profile, figures=figures, verify=verify)

@@ -14,10 +14,11 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from raybias.columns import CONDITIONS, CONTEXTS, DIRECTIONS, POLARITIES
 from raybias.config.labels import check_labels
 from raybias.config.reading import parse_section, yaml_mapping
 from raybias.config.section import Section
-from raybias.schema import CONDITIONS, CONTEXTS, DIRECTIONS, LABELS, POLARITIES
+from raybias.schema import LABELS
 
 
 @dataclass(frozen=True)

@@ -419,7 +419,7 @@ class Styles(Section):
     """For formal, informal or both: the checkpoint that makes the style, and its judge."""
     seed: int = 0
     """Seeds the random draws of each pair."""
-    repeats: Count = Field(1, ge=1, le=100)
+    repeats: int = Field(1, ge=1, le=100)
     """How often each pair of sentences is put into every style, with draws of its own: scores are
     means over the repeats (Zhao2025 averages three), and intervals take a pair's repeats to be
     alike. Only rewritten and seeded styles differ between repeats."""

@@ -74,7 +74,7 @@ class Statistics(Section):
     several sources vary; bootstrap: runs, or runs and templates, drawn anew (product weights)."""
     level: float = Field(0.95, gt=0.5, le=0.9999)
     """Confidence level of the intervals."""
-    looks: Count = Field(1, ge=1, le=5)
+    looks: int = Field(1, ge=1, le=5)
     """Looks at growing samples that were planned before the first (`raybias audit --looks`), each
     judged at `level`; it is told on the page."""
     adjust: Literal["none", "benjamini_hochberg"] = by_profile(

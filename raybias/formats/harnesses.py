@@ -9,7 +9,7 @@ log-likelihood of each continuation, in the order of its `arguments`; its folder
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Final
 
 from pydantic import AliasPath, BaseModel, Field, TypeAdapter
@@ -18,6 +18,7 @@ from raybias.errors import DataError
 from raybias.formats import has_keys, parsed
 from raybias.formats.archives import Archive
 from raybias.formats.questions import Line, bbq_fields
+from raybias.table_rules import is_log_probability
 
 _HELM: Final = "give scenario_state.json of a run of HELM's bbq, method=multiple_choice_joint"
 
@@ -76,15 +77,19 @@ _HEADERS: Final = ("header.json", "_journal/start.json")
 _SAMPLES: Final = "samples/"
 
 
+#: Times that a question is asked, at most.
+_MOST_EPOCHS: Final = 10_000
+
+
 class _Verdict(BaseModel):
     answer: str | None = None
 
 
 class _Logged(BaseModel):
     id: int | str
-    epoch: int = 1
+    epoch: int = Field(1, ge=1, le=_MOST_EPOCHS)
     choices: list[str] = Field(min_length=3, max_length=3)
-    target: str | list[str]
+    target: str | Annotated[list[str], Field(min_length=1)]
     metadata: dict[str, Any]
     scores: dict[str, _Verdict] | None = None
 
@@ -114,7 +119,7 @@ def inspect_log(data: bytes, where: str) -> tuple[str, Iterator[InspectAnswer]] 
     if not (has_keys(data, "eval", "samples") and _OF_BBQ in data):
         return None
     log = parsed(_LOG, data, where, _INSPECT)
-    return log.model, (_inspect_answer(sample, where) for sample in log.samples)
+    return log.model, _inspect_answers((sample, where) for sample in log.samples)
 
 
 def inspect_archive(data: bytes, where: str) -> tuple[str, Iterator[InspectAnswer]] | None:
@@ -126,12 +131,23 @@ def inspect_archive(data: bytes, where: str) -> tuple[str, Iterator[InspectAnswe
         return None
     header = parsed(_HEADER, archive.read(headers[0]), f"{where}, {headers[0]}", _INSPECT)
 
-    def parse_sample(name: str) -> InspectAnswer:
+    def parse_sample(name: str) -> tuple[_Logged, str]:
         member = f"{where}, {name}"
-        sample = parsed(_LOGGED, archive.read(name), member, _INSPECT)
-        return _inspect_answer(sample, member)
+        return parsed(_LOGGED, archive.read(name), member, _INSPECT), member
 
-    return header.model, map(parse_sample, names)
+    return header.model, _inspect_answers(map(parse_sample, names))
+
+
+def _inspect_answers(samples: Iterable[tuple[_Logged, str]]) -> Iterator[InspectAnswer]:
+    """Yield the answers of samples, each given with its place; `DataError` for one given twice."""
+    seen: set[tuple[str, int]] = set()
+    for sample, where in samples:
+        key = str(sample.id), sample.epoch
+        if key in seen:
+            problem = f"sample {sample.id} of epoch {sample.epoch} is given twice"
+            raise DataError(problem, where=where, cure=_INSPECT)
+        seen.add(key)
+        yield _inspect_answer(sample, where)
 
 
 def _inspect_answer(sample: _Logged, where: str) -> InspectAnswer:
@@ -215,21 +231,32 @@ def lm_eval_pair(text: bytes, where: str) -> dict[str, Any]:
     return {**row, "preference": None if more == less else int(more > less)}
 
 
+def _number_in(text: str) -> float | None:
+    """Parse a number; None for any other text."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 def _continuations(sample: _Sample, where: str) -> list[tuple[str, float]]:
     """Return each continuation, without blanks around it, with its log-likelihood."""
     asked = sample.arguments
     each = asked.values() if isinstance(asked, dict) else asked
     texts = [list(a.values())[1] if isinstance(a, dict) else a[1] for a in each]
-    try:
-        scores = [float(r[0]) if isinstance(r, list) else float(r) for r in sample.filtered_resps]
-    except (TypeError, ValueError, IndexError) as error:
+    scores = [r[0] if isinstance(r, list) and r else r for r in sample.filtered_resps]
+    # Older versions write numbers as text.
+    scores = [_number_in(score) if isinstance(score, str) else score for score in scores]
+    if wrong := [score for score in scores if not is_log_probability(score)]:
         raise DataError(
-            "filtered_resps are no log-likelihoods", where=where, cure=_LM_EVAL
-        ) from error
+            f"filtered_resps has {str(wrong[0])!r}, which is no log-likelihood",
+            where=where,
+            cure=_LM_EVAL,
+        )
     if len(texts) != len(scores):
         raise DataError(
             f"has {len(texts)} continuations and {len(scores)} responses",
             where=where,
             cure=_LM_EVAL,
         )
-    return [(str(text).strip(), score) for text, score in zip(texts, scores, strict=True)]
+    return [(str(text).strip(), float(score)) for text, score in zip(texts, scores, strict=True)]

@@ -19,8 +19,9 @@ import numpy.typing as npt
 import polars as pl
 from scipy import stats
 
+from raybias.columns import DIRECTIONS
 from raybias.registry import registry_of
-from raybias.schema import DIRECTIONS, REPEAT
+from raybias.schema import REPEAT
 from raybias.seeding import generator
 from raybias.stats.bootstrap import draw_counts, student_percentiles
 from raybias.stats.components import ROUNDING, Doubles, MeanEstimate, Places, cluster_robust, places

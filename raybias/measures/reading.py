@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,14 +15,6 @@ from raybias.formats.harnesses import EVAL_ENDING
 from raybias.formats.unread import Unread, describe_unread, list_unread
 from raybias.measures.kind import Items, Kind, ReadFile, kinds
 from raybias.probes.registries import styles
-from raybias.schema import (
-    ASSOCIATION_SETS,
-    CONDITIONS,
-    CONTEXTS,
-    DIRECTIONS,
-    POLARITIES,
-    READINGS,
-)
 from raybias.stats.checks import warn
 from raybias.stats.predictions import Source, one_file
 from raybias.storage import Store, split_uri
@@ -35,8 +27,8 @@ from raybias.table_files import (
     rename_reserved,
     unpack_text,
 )
+from raybias.table_rules import conform
 
-_MEND: Final = "mend the row or leave it out"
 #: Endings of Kohankhaki2024's predictions, which other tables may have too.
 _TSV: Final = (".tsv", ".tsv.gz")
 SUFFIXES: Final = (".csv", ".csv.gz", ".parquet", *_TSV)
@@ -46,16 +38,8 @@ _NONE: Final = "give Parquet or CSV files of answers, published files, or a stud
 _DEFAULTS: Final = {"probe": "", "score": "", "answer": None, "contains": None, "cluster": None,
                     "turned": None, "scores": None, "method": "", "prompt": "",
                     "reference": None, "reading": None}  # fmt: skip
-_MAY_BE_MISSING: Final = (
-    "preference", "score_more", "score_less", "answer", "contains", "cluster", "pred", "target",
-    "scores", "reference", "turned", "reading",
-)  # fmt: skip
 #: Columns over whose values scores are pooled, as `schema.ALL`.
 _POOLED: Final = ("model", "bias_type", "domain", "task", "axis", "category", "prompt")
-_ALLOWED: Final[Mapping[str, Collection[str]]] = {
-    "style": styles, "direction": DIRECTIONS, "condition": CONDITIONS, "context": CONTEXTS,
-    "polarity": POLARITIES, "reading": READINGS, "set": ASSOCIATION_SETS,
-}  # fmt: skip
 #: Anything that answers are read from.
 Given = str | Path | pl.DataFrame
 #: Columns that mark a table of predictions, which `stats.counts` reads piece by piece.
@@ -236,7 +220,7 @@ def _of_source(
         if data and source.name.endswith(wanted[name].endings):
             answers = read_file(source, data)
             if answers is not None:
-                return name, answers
+                return name, typed(answers, wanted[name].answers, source.uri)
     if not _told(_columns_at(source, data), wanted):
         return describe_unread(data, source.name)
     return _of_table(read_frame(source.store, source.name), wanted, source.uri)
@@ -310,66 +294,14 @@ def required(table: pa.Schema) -> list[str]:
 def typed(frame: pl.DataFrame, table: pa.Schema, where: str) -> pl.DataFrame:
     """Cast and check the columns of a table; `DataError` names the first wrong row."""
     types = pl.Schema(table)
-    if not frame.height:
-        raise DataError("holds no rows", where=where, cure="leave it out")
     filled = frame.with_columns(
         pl.lit(value, types[name]).alias(name)
         for name, value in _DEFAULTS.items()
         if name in types and name not in frame.columns
     )
-    columns = []
-    for name, dtype in types.items():
-        column = _cast(filled[name], dtype, where)
-        if name not in _MAY_BE_MISSING:
-            refuse(column.is_null(), column, "is missing", where, _MEND)
-        if name in _ALLOWED:
-            allowed = list(_ALLOWED[name])
-            refuse(~column.is_in(allowed), column, "is not known", where,
-                    f"{name} is one of {', '.join(allowed)}")  # fmt: skip
-        if name == "preference":
-            refuse(
-                ~column.is_in([0, 1]).fill_null(True),
-                column,
-                "is not 0, 1 or none",
-                where,
-                "1 where sent_more scores higher, 0 where sent_less does, empty for a tie",
-            )
-        if dtype == pl.Int8:
-            refuse((column < 0).fill_null(False), column, "is negative", where, _MEND)
-        columns.append(column)
-    return rename_reserved(pl.DataFrame(columns), _POOLED, where, warn)
-
-
-def _cast(column: pl.Series, dtype: pl.DataType, where: str) -> pl.Series:
-    text = column.dtype == pl.String
-    if text and dtype == pl.Boolean:
-        lower = column.str.to_lowercase()
-        cast = lower.replace_strict({"true": True, "1": True, "false": False, "0": False},
-                                    default=None, return_dtype=pl.Boolean)  # fmt: skip
-    else:
-        try:
-            cast = column.cast(dtype, strict=False)
-        except pl.exceptions.PolarsError as error:
-            raise DataError(
-                f"{column.name} is {column.dtype}, not {_called(dtype)}", where=where,
-                cure="write it again",
-            ) from error  # fmt: skip
-    lost = cast.is_null() & column.is_not_null()
-    if text and dtype != pl.String:
-        lost &= column != ""
-    if column.dtype.is_float() and dtype.is_integer():
-        lost |= cast != column
-    refuse(lost, column, f"is no {_called(dtype)}", where, "mend the row")
-    if not cast.dtype.is_float():
-        return cast
-    refuse(cast.is_infinite().fill_null(False), column, "is not finite", where,
-            "mend the row; leave a score empty that there is not")  # fmt: skip
-    return cast.fill_nan(None)
-
-
-def _called(dtype: pl.DataType) -> str:
-    if dtype == pl.Boolean:
-        return "true or false"
-    if isinstance(dtype, pl.List):
-        return "list of numbers" if dtype.inner.is_numeric() else "list of texts"
-    return "number" if dtype.is_numeric() else "text"
+    made = conform(filled, table, where)
+    if "style" in types:
+        unknown = ~made["style"].is_in([*styles])
+        cure = f"style is one of {', '.join(styles)}"
+        refuse(unknown, made["style"], "is not known", where, cure)
+    return rename_reserved(made, _POOLED, where, warn)

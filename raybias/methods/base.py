@@ -17,6 +17,7 @@ import polars.selectors as cs
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raybias.columns import part_of
 from raybias.config import Backbone, MethodFields, Study
 from raybias.engine.checkpoint import folder_of, model_hashes
 from raybias.engine.encoder import TextEncoder
@@ -190,7 +191,7 @@ class RowReader(Reader):
 
     def prepare(self, run: None, items: pa.Table) -> Compute:
         rows = self.begin(items.to_pylist())
-        own = pa.schema([each for each in self.schema if each.name not in OF_SHARDS])
+        own = part_of(self.schema, [n for n in self.schema.names if n not in OF_SHARDS])
 
         def answer() -> Answered:
             made, tokens = rows()

@@ -17,9 +17,9 @@ from typing import Final
 import polars as pl
 
 from raybias.errors import ConfigError, DataError
-from raybias.probes.checks import as_text, column, filled
+from raybias.probes.checks import column, filled
 from raybias.storage import split_uri
-from raybias.table_files import read_frame, refuse
+from raybias.table_files import as_text, read_frame, refuse
 
 #: Scripts that write words without spaces between them; each character is a word.
 _UNSPACED: Final = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"

@@ -15,7 +15,7 @@ from raybias.config.card import Column
 from raybias.errors import DataError
 from raybias.schema import LABELS, SENTENCES
 from raybias.storage import Store
-from raybias.table_files import match_columns, read_frame, refuse
+from raybias.table_files import as_text, match_columns, read_frame, refuse
 
 #: Labels that a message lists.
 _SHOWN: Final = 12
@@ -41,16 +41,6 @@ def column(frame: pl.DataFrame, name: str, *, where: str) -> pl.Series:
         cure = f"rename {near[0]!r}" if near else f"its columns are {', '.join(frame.columns)}"
         raise DataError(f"no column {name!r}", where=where, cure=cure)
     return frame[name]
-
-
-def as_text(values: pl.Series, *, where: str) -> pl.Series:
-    """Cast a column to text; `DataError` where its values are none, such as lists."""
-    try:
-        return values.cast(pl.String)
-    except pl.exceptions.PolarsError as error:
-        raise DataError(
-            f"{values.name} is {values.dtype}, not text", where=where, cure="write it as text"
-        ) from error
 
 
 def filled(values: pl.Series, *, where: str) -> pl.Series:

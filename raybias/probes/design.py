@@ -16,6 +16,7 @@ from typing import Final
 import polars as pl
 from tabulate import tabulate
 
+from raybias.columns import CONTEXTS
 from raybias.config import PairProbe, Probe, QuestionProbe
 from raybias.config.card import CardKind
 from raybias.formats.openings import look_alike
@@ -23,7 +24,7 @@ from raybias.formats.questions import BLANK
 from raybias.probes import base_pairs, probe_items, question_items
 from raybias.probes.own import SOURCES, held_labels, is_card, numbers_said, read_card
 from raybias.probes.tables import kind_of_table, read_table
-from raybias.schema import CONTEXTS, LABELS
+from raybias.schema import LABELS
 
 #: Variances of a group's gap: of runs, of templates, of both together (Regard).
 _RUN, _TEMPLATE, _CELL = 0.0007, 0.0062, 0.0131

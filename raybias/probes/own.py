@@ -15,12 +15,12 @@ from typing import Final
 import polars as pl
 from pydantic import TypeAdapter
 
+from raybias.columns import CONDITIONS
 from raybias.config import Study, parse_yaml, to_yaml
 from raybias.config.card import OWN, SEVERAL, Card, CardKind, Column, Validity, names_of, parse_card
 from raybias.errors import ConfigError, DataError
 from raybias.probes.checks import (
     among,
-    as_text,
     checked,
     coding_said,
     column,
@@ -33,17 +33,9 @@ from raybias.probes.published.questions import person_of, written
 from raybias.probes.published.training import load_splits
 from raybias.probes.registries import probe
 from raybias.probes.tables import check_columns, read_table
-from raybias.schema import (
-    CONDITIONS,
-    COREFERENCES,
-    DECISIONS,
-    ITEMS,
-    LABELS,
-    PAIRS,
-    TRIPLES,
-)
+from raybias.schema import COREFERENCES, DECISIONS, ITEMS, LABELS, PAIRS, TRIPLES
 from raybias.storage import split_uri
-from raybias.table_files import conformed, match_columns, refuse
+from raybias.table_files import as_text, conformed, match_columns, refuse
 
 #: What the `data` of a source of tables is.
 TABLES: Final = "one .csv, .tsv, .jsonl or .parquet file, a folder of `save_to_disk`, or a card"

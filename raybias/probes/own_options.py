@@ -6,11 +6,11 @@ import polars as pl
 
 from raybias.config.card import OWN
 from raybias.errors import DataError
-from raybias.probes.checks import as_text, checked, column
+from raybias.probes.checks import checked, column
 from raybias.probes.own import TABLES, own_table
 from raybias.probes.registries import probe
 from raybias.schema import OPTION_ITEMS
-from raybias.table_files import refuse
+from raybias.table_files import as_text, refuse
 
 
 @probe(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from abc import abstractmethod
 from collections import ChainMap
 from collections.abc import Callable, Sequence
@@ -27,7 +26,9 @@ from raybias.engine.answers import Answers, Key, Writing, Written
 from raybias.engine.checkpoint import folder_of, model_hashes
 from raybias.engine.encoder import TextEncoder
 from raybias.registry import Registry
+from raybias.schema import REMEMBERED
 from raybias.storage import Store
+from raybias.table_rules import is_log_probability, read_checked
 
 if TYPE_CHECKING:
     from raybias.engine.backbone import ModelContext
@@ -154,15 +155,6 @@ def answers_of(context: ModelContext, store: Store) -> Answers:
 _AT_A_TIME: Final = 512
 #: Bytes of an address.
 _SIZE: Final = 16
-_ANSWERS: Final = pa.schema(
-    [
-        ("address", pa.binary(_SIZE)),
-        ("text", pa.string()),
-        ("scores", pa.list_(pa.float64())),
-        ("bounds", pa.list_(pa.int64())),
-        ("finish_reason", pa.string()),
-    ]
-)
 _PACKAGES: Final = ("raybias", "torch", "transformers")
 
 
@@ -225,8 +217,11 @@ class RememberedAnswers(Answers):
             made = dict(zip((addresses[n] for n in numbers), ask(numbers), strict=True))
             fresh |= made
             # Other scores are faults, which must not be remembered.
-            finite = (key for key, one in made.items() if all(map(math.isfinite, one.label_scores)))
-            if sound := {key: made[key] for key in finite}:
+            if sound := {
+                key: one
+                for key, one in made.items()
+                if all(map(is_log_probability, one.label_scores))
+            }:
                 columns = {
                     "address": [*sound],
                     "text": [each.text for each in sound.values()],
@@ -235,7 +230,7 @@ class RememberedAnswers(Answers):
                     "finish_reason": [each.finish_reason for each in sound.values()],
                 }
                 name = f"{self.folder}/{_address([each.hex() for each in sound]).hex()}.parquet"
-                self.store.write_table(name, pa.table(columns, schema=_ANSWERS))
+                self.store.write_table(name, pa.table(columns, schema=REMEMBERED))
                 self._known.update({key: each._replace(tokens=0) for key, each in sound.items()})
         # What is remembered costs no tokens, also where one prompt stands twice.
         known = ChainMap({key: each._replace(tokens=0) for key, each in fresh.items()}, self._known)
@@ -245,9 +240,8 @@ class RememberedAnswers(Answers):
     def _known(self) -> dict[bytes, Written]:
         known: dict[bytes, Written] = {}
         for name in self.store.files(self.folder, suffix=".parquet"):
-            table = self.store.read_table(name, schema=_ANSWERS)
-            columns = (column.to_pylist() for column in table.columns)
-            for address, text, scores, bounds, finish in zip(*columns, strict=True):
+            table = read_checked(self.store, name, REMEMBERED)
+            for address, text, scores, bounds, finish in table.iter_rows():
                 known[address] = Written(text, tuple(scores), 0, tuple(bounds), finish)
         return known
 
@@ -255,7 +249,7 @@ class RememberedAnswers(Answers):
 def _identity(spec: Backbone) -> Any:
     """Return all that decides a backbone's answers beside the question."""
     # Files of other columns than these are not looked at.
-    told = {"columns": _ANSWERS.names}
+    told = {"columns": REMEMBERED.names}
     told |= spec.model_dump(mode="json", exclude={"name", *spec.never_change_answers})
     if isinstance(spec, Provider):
         return [told, version("raybias")]

@@ -6,11 +6,12 @@ count a begin token. The tokens themselves, joined, must be the text.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from raybias.table_rules import is_log_probability
 
 #: What a server writes for bytes that are no whole character.
 _UNDECODED: Final = re.compile(rb"(?:\xef\xbf\xbd)+")
@@ -24,8 +25,6 @@ _SENTENCE_PIECE_BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SENTENCE_PIECE_BLANK: Final = "\u2581"
 #: Characters of a text that a message shows.
 _SHOWN: Final = 24
-#: A log-probability is at most 0, but for rounding.
-_ROUNDING: Final = 1e-3
 
 
 #: From tokens to the bytes of each.
@@ -133,8 +132,7 @@ def read_log_probabilities(
 
 def check_log_probability(value: Any) -> None:
     """Refuse (ServerFault) what is no number, not finite, or above 0."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value > _ROUNDING:
+    if not is_log_probability(value):
         raise ServerFault(f"gives a log-probability of {value}")
 
 

@@ -7,6 +7,8 @@ from typing import Final
 
 import polars as pl
 
+from raybias import schema
+from raybias.columns import part_of
 from raybias.config import Study
 from raybias.formats.questions import BLANK
 from raybias.measures.kind import Kind
@@ -23,6 +25,8 @@ from raybias.stats.intervals import ONE_RUN
 from raybias.stats.looks import error_over
 from raybias.storage import Store
 from raybias.study_record import Record
+from raybias.table_files import columns_of, read_frame
+from raybias.table_rules import read_checked
 
 #: A larger share of answers without a label is worth a caution.
 UNPARSED_SHARE: Final = 0.01
@@ -267,7 +271,8 @@ def _about_likelihoods(store: Store, study: Study, answers: pl.DataFrame) -> Ite
             file = f"items/{probe}.parquet"
             if method.normalise != "none" or not store.exists(file):
                 continue
-            options = pl.DataFrame(store.read_table(file)).select("item_id", "options")
+            wanted = part_of(schema.OPTION_ITEMS, ("item_id", "options"))
+            options = read_checked(store, file, wanted)
             both = part.join(options, on="item_id").with_columns(
                 lengths=pl.col("options").list.eval(pl.element().str.len_chars())
             )
@@ -305,9 +310,9 @@ def _several_blanks(store: Store, answers: pl.DataFrame) -> Iterator[str]:
         file = f"items/{probe}.parquet"
         if not store.exists(file):
             continue
-        items = pl.DataFrame(store.read_table(file))
-        if "context" not in items.columns or "anti_stereotype" not in items.columns:
+        if not {*schema.TRIPLES.names} <= {*columns_of(store, file)}:
             continue
+        items = read_checked(store, file, schema.TRIPLES)
         several = items.filter(pl.col("context").str.count_matches(BLANK) > 1).height
         if several:
             yield (
@@ -325,8 +330,9 @@ def _unfinished(store: Store, study: Study, kind: Kind, answers: pl.DataFrame) -
         file = f"items/{probe}.parquet"
         if not store.exists(file):
             continue
-        items = pl.DataFrame(store.read_table(file))
-        if "kept" in items.columns:
+        items = read_frame(store, file)
+        if {*schema.PAIRS.names} <= {*items.columns}:
+            items = read_checked(store, file, schema.PAIRS)
             kept = items.filter(pl.col("kept").fill_null(value=False))
             for style, n in kept.group_by("style", maintain_order=True).len().iter_rows():
                 yield (

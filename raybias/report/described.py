@@ -21,6 +21,7 @@ from raybias.probes import sources
 from raybias.probes.registries import probes
 from raybias.providers.base import Provider
 from raybias.providers.openai import read_asked
+from raybias.redaction import redact_command
 from raybias.report import wording
 from raybias.report.accuracy import label_columns
 from raybias.report.rendering import Cell, TextTable, count, same, table, worded
@@ -379,8 +380,8 @@ def without_folder(text: str) -> str:
 
 
 def portable(command: str) -> str:
-    """Cut the folders off the absolute paths of a command."""
-    return " ".join(map(without_folder, command.split(" ")))
+    """Cut the folders off the absolute paths of a command, and hide its keys."""
+    return " ".join(map(without_folder, redact_command(command).split(" ")))
 
 
 def cards(store: Store, study: Study, composition: pl.DataFrame | None) -> Iterator[TextTable]:

@@ -17,10 +17,10 @@ from raybias.providers.base import Provider
 from raybias.report import wording
 from raybias.report.described import portable, without_folder
 from raybias.report.export import file_name, one_scope_each
+from raybias.report.outs import read_estimates
 from raybias.stats.metric import metrics
 from raybias.storage import Store
 from raybias.study_record import Record, read_record
-from raybias.table_files import read_frame
 
 SCHEMA_VERSION: Final = "0.3.0"
 _KEYS: Final = ("method", "dataset", "probe", "style", "condition", "attribute", "group")
@@ -37,7 +37,7 @@ def write_evaluations(out: Store, target: Store) -> list[str]:
     published = sources.registry()
     pages = {name: each.parts[0].page for name, each in published.items()}
     source_of = {each.name: each.source for each in (*study.probes, *study.pairs, *study.questions)}
-    estimates = read_frame(out, "tables/estimates.parquet")
+    estimates = read_estimates(out)
     with wording.describing(study):
         for task, name, row in one_scope_each(estimates, study):
             if row["value"] is not None:

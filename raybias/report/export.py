@@ -8,7 +8,9 @@ the section "Bias, Risks, and Limitations" of a model card (Mitchell et al. 2019
 from __future__ import annotations
 
 import json
+import math
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -24,7 +26,7 @@ from raybias.report import wording
 from raybias.report.accuracy import accuracies, chance_of
 from raybias.report.estimates import gaps_table, parts_of
 from raybias.report.judged import Judged
-from raybias.report.outs import as_reported
+from raybias.report.outs import as_reported, read_estimates
 from raybias.report.rendering import TextTable, markdown_text
 from raybias.schema import ALL, LIKELIHOOD
 from raybias.stats.conclusive import is_refused
@@ -32,11 +34,13 @@ from raybias.stats.redrawn import have_seeds
 from raybias.stats.scopes import SCOPES
 from raybias.storage import Store
 from raybias.study_record import Record, read_record, read_runs
-from raybias.table_files import read_frame
+from raybias.table_rules import read_checked
 
 #: Versions of results.json and of a sample; raise one when a key changes its meaning.
 SCHEMA_VERSION: Final = 3
 SAMPLE_VERSION: Final = 1
+#: Ways of scoring pairs that give mean probabilities.
+_PROBABILITIES: Final = ("bias_bench", "prepend")
 _PLACES: Final = range(3)
 #: File, and a line of it.
 Sample = tuple[str, dict[str, Any]]
@@ -137,18 +141,23 @@ def _of_options(out: Store) -> Iterator[Sample]:
     }
     answers = read([out.uri_of("options")], "options")["options"]
     for probe in answers["probe"].unique(maintain_order=True):
-        table = pl.DataFrame(out.read_table(f"items/{probe}.parquet"))
+        table = read_checked(out, f"items/{probe}.parquet", schema.OPTION_ITEMS)
         items = {row["item_id"]: row for row in table.iter_rows(named=True)}
         for row in answers.filter(probe=probe).iter_rows(named=True):
+            if row["item_id"] not in items:
+                raise _other_items(out, row)
             item, method = items[row["item_id"]], methods.get((row["model"], row["method"]))
             if len(item["options"]) != len(_PLACES) or not isinstance(method, AskingOptions):
                 continue
             chat = method.prompt_format == "chat"
             prompts = method.requests(item, chat=chat)
-            (asked,) = (each for each in prompts if each.prompt == row["prompt"])
-            text = f"{asked.text}\n{asked.cue}".rstrip() if chat else asked.text + asked.cue
+            asked = next((each for each in prompts if each.prompt == row["prompt"]), None)
             scores = row["scores"]
-            shown = [scores[place] for place in asked.places] if scores else [row["answer"]]
+            if asked is None or (scores and len(scores) < len(asked.places)):
+                raise _other_items(out, row)
+            text = f"{asked.text}\n{asked.cue}".rstrip() if chat else asked.text + asked.cue
+            # What an endpoint withheld is no text.
+            shown = [scores[place] for place in asked.places] if scores else [row["answer"] or ""]
             until = {"until": [], "do_sample": False}
             follows = asked.following(chat=chat) if scores else [until]
             requests = [(text, each) for each in follows]
@@ -159,6 +168,16 @@ def _of_options(out: Store) -> Iterator[Sample]:
                 {"doc": _document(item), "target": str(row["label"]), **_requests(requests, said),
                  "metrics": ["acc"], "acc": right},
             )  # fmt: skip
+
+
+def _other_items(out: Store, row: Mapping[str, Any]) -> DataError:
+    """Return what is said of an answer to a question that OUT does not ask."""
+    return DataError(
+        f"the answer of {row['model']!r} to {row['item_id']!r} under the prompt {row['prompt']!r}"
+        f" fits no question of items/{row['probe']}.parquet",
+        where=out.uri_of("options"),
+        cure="run the study again, which answers what is missing",
+    )
 
 
 def _document(item: dict[str, Any]) -> dict[str, Any]:
@@ -187,11 +206,17 @@ def _of_pairs(out: Store) -> Iterator[Sample]:
         return
     scores = read([out.uri_of("pair_scores")], "pairs")["pairs"]
     for probe in scores["probe"].unique(maintain_order=True):
-        table = pl.DataFrame(out.read_table(f"items/{probe}.parquet"))
+        table = read_checked(out, f"items/{probe}.parquet", schema.PAIRS)
         texts = table.select("pair_id", "style", "sent_more", "sent_less")
         # Scores without their pair in this OUT are dropped.
         joined = scores.filter(probe=probe).join(texts, on=["pair_id", "style"], how="inner")
         for row in joined.iter_rows(named=True):
+            likelihoods = [
+                _as_log(row["score"], row[name]) for name in ("score_more", "score_less")
+            ]
+            # A pair that the rule could not score has no responses.
+            if None in likelihoods:
+                continue
             document = {
                 "id": row["pair_id"],
                 "sent_more": row["sent_more"],
@@ -200,12 +225,19 @@ def _of_pairs(out: Store) -> Iterator[Sample]:
                 "bias_type": row["bias_type"],
             }
             requests = [("", row["sent_more"]), ("", row["sent_less"])]
-            said = [[str(row[name]), "False"] for name in ("score_more", "score_less")]
+            said = [[str(each), "False"] for each in likelihoods]
             yield (
                 _file(row["model"], probe, row["score"], row["style"]),
                 {"doc": document, "target": "0", **_requests(requests, said),
                  "metrics": ["pct_stereotype"], "pct_stereotype": row["preference"]},
             )  # fmt: skip
+
+
+def _as_log(score: str, value: float | None) -> float | None:
+    """Return a pair's score as lm-eval logs it: of a mean probability, its logarithm."""
+    if value is None or score not in _PROBABILITIES:
+        return value
+    return math.log(max(value, sys.float_info.min))
 
 
 def _requests(requests: list[tuple[str, Any]], said: list[Any]) -> dict[str, Any]:
@@ -245,8 +277,11 @@ def summary_tables(
 def write_latex(out: Store, target: Store) -> list[str]:
     """Write the tables of a study's answer as summary_NUMBER.tex; return the files' names."""
     study = as_reported(out, read_record(out).study)
-    estimates = read_frame(out, "tables/estimates.parquet")
-    composition = read_frame(out, "tables/composition.parquet") if study.probes else None
+    estimates = read_estimates(out)
+    composition = None
+    if study.probes:
+        wanted = schema.composition_of(study.labels)
+        composition = read_checked(out, "tables/composition.parquet", wanted)
     has_seeds = not study.probes or have_seeds(read_runs(out))
     judged = Judged.of(estimates, study.statistics.scope, has_seeds=has_seeds)
     parts = parts_of(estimates.filter(pl.col("kind") != KIND), level=study.statistics.level)

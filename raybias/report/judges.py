@@ -26,6 +26,7 @@ from raybias.stats.metric_files import as_class
 from raybias.stats.predictions import pieces
 from raybias.storage import Store, split_uri
 from raybias.table_files import csv_text, read_frame
+from raybias.table_rules import read_checked
 
 LABELS: Final = "labels/judged.parquet"
 _GROUP: Final = (*schema.KEYS, "attribute", "group")
@@ -97,7 +98,7 @@ def add_labels(
             where=store.uri,
             cure="draw one: `raybias annotate export OUT`",
         )
-    drawn = pl.DataFrame(store.read_table(LABELS, schema=schema.LABELLED))
+    drawn = read_checked(store, LABELS, schema.LABELLED)
     given = read_frame(*split_uri(sheet))
     rows = filled(column(given, "row", where=sheet), where=sheet)
     column_of_labels = column(given, "label", where=sheet)
@@ -122,7 +123,7 @@ def read_labels(store: Store, positive: int | None = None) -> pl.DataFrame:
     """
     if not store.exists(LABELS):
         return pl.DataFrame(schema=_TYPES)
-    labelled = pl.DataFrame(store.read_table(LABELS, schema=schema.LABELLED))
+    labelled = read_checked(store, LABELS, schema.LABELLED)
     labelled = labelled.filter(pl.col("human").is_not_null())
     people = as_class(labelled.select("pred", label="human"), positive)["label"]
     return as_class(labelled, positive).with_columns(human=people)

@@ -10,7 +10,6 @@ import polars as pl
 
 from raybias import schema
 from raybias.config import Study
-from raybias.errors import OutputError
 from raybias.measures.kind import kinds
 from raybias.measures.prediction_rows import KIND, WITHHELD, gap_rows, no_wider
 from raybias.measures.predictions_read import MeasuredPredictions
@@ -51,7 +50,7 @@ from raybias.stats.rated_class import RatedClass
 from raybias.stats.redrawn import have_seeds
 from raybias.stats.scopes import SCOPES
 from raybias.storage import Draft, Store
-from raybias.study_record import Record, read_record, read_runs
+from raybias.study_record import Record, read_record, read_runs, refuse_study
 from raybias.table_files import csv_text
 
 
@@ -166,12 +165,7 @@ def write_estimate_page(
 
     measured: what was read of predictions, if there are any.
     """
-    if store.exists("study.yaml"):
-        raise OutputError(
-            "holds a study, whose report.html this would replace",
-            where=store.uri,
-            cure="give another --out, or use `raybias report`",
-        )
+    refuse_study(store)
     named = found.filter(~pl.col("model").is_in(["", schema.ALL]))["model"]
     names = named.unique(maintain_order=True).to_list()
     name = wording.listed(names) if len(names) < 4 else f"{len(names)} models"

@@ -16,6 +16,8 @@ from raybias.report.paper_styles import zhao_files
 from raybias.report.rendering import Drawn, write_figures
 from raybias.storage import Store
 from raybias.study_record import Record
+from raybias.table_files import columns_of
+from raybias.table_rules import read_checked
 
 #: What fills at least one of them.
 _CURE = (
@@ -80,13 +82,12 @@ def models_by_size(names: Sequence[str], sizes: Mapping[str, int]) -> list[str]:
 def _pair_items(store: Store, study: Study) -> dict[str, pl.DataFrame]:
     """Read the pairs of sentences of OUT/items; items of other shapes are left out."""
     files = {each.name: f"items/{each.name}.parquet" for each in study.pairs}
-    tables = {
-        name: pl.DataFrame(store.read_table(file))
-        for name, file in files.items()
-        if store.exists(file)
-    }
     wanted = {*schema.PAIRS.names}
-    return {name: table for name, table in tables.items() if wanted <= {*table.columns}}
+    return {
+        name: read_checked(store, file, schema.PAIRS)
+        for name, file in files.items()
+        if store.exists(file) and wanted <= {*columns_of(store, file)}
+    }
 
 
 def _intervals(judged: Judged, level: float) -> str:

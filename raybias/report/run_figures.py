@@ -14,6 +14,7 @@ from raybias.planning.inventory import duration
 from raybias.report.rendering import Drawn, rendered, round_values, slug
 from raybias.schema import SCHEDULE, SCHEDULE_FILE
 from raybias.storage import Store
+from raybias.table_rules import read_checked
 
 #: Most points of one line; a longer one is drawn as means of equal stretches.
 _POINTS: Final = 200
@@ -129,7 +130,7 @@ def devices_used(store: Store) -> str:
     """
     if not store.exists(SCHEDULE_FILE):
         return ""
-    held = pl.DataFrame(store.read_table(SCHEDULE_FILE, schema=SCHEDULE))
+    held = read_checked(store, SCHEDULE_FILE, SCHEDULE, may_be_empty=True)
     if not held.height or held["devices"][0] < 2:
         return ""
     seconds = float(held["end"].to_numpy().max())

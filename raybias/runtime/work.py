@@ -42,6 +42,7 @@ from raybias.schema import ITEMS, PAIRS, RUNS, SCHEDULE, SCHEDULE_FILE
 from raybias.seal import seal, still_valid
 from raybias.storage import Store
 from raybias.study_record import read_runs
+from raybias.table_rules import read_checked
 
 _NAME: Final = "runs.parquet"
 #: Backbone, training set and method of tuned runs; a backbone's other runs stand together.
@@ -203,7 +204,7 @@ class StudyRun:
         made = {}
         for probe in stage.items:
             name = f"{STYLED.folder}/{probe}/{stage.style}.parquet"
-            made[probe] = pl.DataFrame(self.store.read_table(name, schema=PAIRS))
+            made[probe] = read_checked(self.store, name, PAIRS)
         kept = sum(int(frame["kept"].sum()) for frame in made.values())
         self.reporter.say(
             f"{title}: {kept:,} of {sum(stage.items.values()):,} pairs keep their original, for"

@@ -29,6 +29,7 @@ from raybias.stats.classes import CODE, Classes, Positive
 from raybias.stats.group_columns import add_groups, check_names
 from raybias.stats.label_words import read_classes
 from raybias.table_files import (
+    as_text,
     check_separator,
     conformed,
     need_columns,
@@ -279,6 +280,8 @@ def _table(data: bytes, where: str) -> pl.DataFrame:
     names = header.decode("utf-8", "replace").rstrip("\r").split("\t")
     check_separator(names, "\t", where)
     need_columns(COLUMNS[:-1], names, where, f"Kohankhaki2024's header is {', '.join(COLUMNS)}")
+    if twice := [name for name in COLUMNS if names.count(name) > 1]:
+        raise DataError(f"has the column {twice[0]} twice", where=where, cure="drop one")
     if not lines:
         raise DataError("has a header and no predictions", where=where, cure="leave it out")
     needed = 1 + max(names.index(column) for column in COLUMNS[:-1])
@@ -302,7 +305,7 @@ def _table(data: bytes, where: str) -> pl.DataFrame:
 
 def _refuse_empty(table: pl.DataFrame, columns: Sequence[str], where: str) -> None:
     for column in columns:
-        text = table[column].cast(pl.String)
+        text = as_text(table[column], where=where)
         refuse(text.is_null() | (text.str.strip_chars() == ""), text, "is empty", where, _CURE)
 
 

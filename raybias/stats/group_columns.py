@@ -16,7 +16,7 @@ import polars as pl
 from raybias.errors import ConfigError, DataError
 from raybias.stats.checks import warn
 from raybias.stats.classes import number_of
-from raybias.table_files import refuse, rename_reserved
+from raybias.table_files import as_text, refuse, rename_reserved
 
 #: Columns over whose values results are pooled, as `schema.ALL`.
 POOLED: Final = ("model", "run_id", "style", "attribute", "group")
@@ -41,7 +41,9 @@ def add_groups(
     Raises DataError: a missing group, or more groups than `MOST_GROUPS` or `MOST_NUMBERS`.
     """
     groups = {
-        name: _cut(table[name], cut[name], where) if name in cut else table[name].cast(pl.String)
+        name: _cut(table[name], cut[name], where)
+        if name in cut
+        else as_text(table[name], where=where)
         for name in dict.fromkeys(by)
     }
     for name, column in groups.items():

@@ -43,6 +43,7 @@ from raybias.table_files import (
     refuse,
     rename_reserved,
 )
+from raybias.table_rules import check_rows
 
 _TYPES: Final = pl.Schema(schema.PREDICTIONS)
 _REQUIRED: Final = ("model", "run_id", "item_id", "label", "attribute", "group", "pred")
@@ -81,6 +82,8 @@ class Source:
     """The files that are one table, in the folder `name`."""
     columns: Columns = field(default_factory=Columns)
     """Where a table of others has what predictions need."""
+    of_study: bool = False
+    """Whether a study wrote it, so that it is no table of others, whatever it lacks."""
 
     @property
     def uri(self) -> str:
@@ -104,7 +107,9 @@ class Source:
         columns = columns_of(self.store, self.name)
         names = {*columns, *self._renamed(columns, self.uri).values()}
         plain = {"label", "group"} <= names and not names.isdisjoint(("pred", "score"))
-        return self.columns.are_named or (plain and not names.issuperset(_REQUIRED))
+        if self.columns.are_named:
+            return True
+        return plain and not self.of_study and not names.issuperset(_REQUIRED)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -256,7 +261,8 @@ def _expand(path: str) -> list[Source]:
             where=path,
             cure="name the files, or a study's OUT",
         )
-    files = [Source(store, name) for name in names]
+    of_study = bool(within) and store.exists("study.yaml")
+    files = [Source(store, name, of_study=of_study) for name in names]
     if all(_PART.match(name) for name in names) and files[0].is_foreign:
         above, folder = split_uri(store.uri)
         return [Source(above, folder, parts=tuple(f"{folder}/{name}" for name in names))]
@@ -373,22 +379,19 @@ def _column(name: str, layout: pl.Schema) -> pl.Expr:
     return column.fill_null(_DEFAULTS[name]) if name in _DEFAULTS else column
 
 
-#: What makes a row bad; `pred` may be null (no label could be read), nothing else.
-_BAD: Final = {
-    **{(name, "is missing"): pl.col(name).is_null() for name in _REQUIRED if name != "pred"},
-    **{(name, "is empty"): pl.col(name) == "" for name in ("attribute", "group")},
-}
-
-
 def _check(rows: pl.DataFrame, where: str, offset: int, classes: int) -> None:
     """Refuse the first bad row, or the first label that is not one of so many classes."""
-    if rows.select(pl.any_horizontal(*_BAD.values()).any()).item():
-        for (name, problem), wrong in _BAD.items():
-            bad = rows.select(wrong.fill_null(False)).to_series()
-            cure = "correct the row or leave it out"
-            refuse(bad, rows[name], problem, where, cure, offset=offset)
+    cure = "correct the row or leave it out"
+    check_rows(rows, schema.PREDICTIONS, where, cure=cure, offset=offset)
+    for name in ("attribute", "group"):
+        refuse(rows[name] == "", rows[name], "is empty", where, cure, offset=offset)
     for name in _NUMBERS:
         _refuse_unknown(rows[name], classes, where, offset)
+    if "scores" in rows.columns:
+        # A judge's verdict has one.
+        wrong = ~rows["scores"].list.len().is_in([0, 1, classes])
+        problem = f"are not one for each of {classes} labels"
+        refuse(wrong, rows["scores"], problem, where, cure, offset=offset)
 
 
 def _refuse_unknown(column: pl.Series, classes: int, where: str, offset: int = 0) -> None:

@@ -91,7 +91,7 @@ FUNCTIONS = {
     "demo": ("out", "address", "command"),
     "design": ("files", "target", "profile", "scope"),
     "doctor": ("address", "out", "hub"),
-    "export": ("study", "form", "out"),
+    "export": ("study", "form", "out", "verify"),
     "download_data": ("name", "out", "mirror", "on_file"),
     "judge_labels": ("study", "sheet", "labels"),
     "judge_sheet": ("study", "out", "of_group", "seed"),

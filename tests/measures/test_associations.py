@@ -13,6 +13,7 @@ from scipy import stats
 
 import raybias
 from raybias import schema
+from raybias.columns import ASSOCIATION_SETS
 from raybias.errors import DataError
 from raybias.measures.entries.associations import ASSOCIATIONS
 from raybias.measures.kind import measure
@@ -41,7 +42,7 @@ def embedded(targets: int = 5, attributes: int = 6, *, shift: float = 0.8, seed:
 def sets(table: pl.DataFrame) -> dict[str, list[np.ndarray]]:
     return {
         name: [np.array(each, float) for each in table.filter(set=name)["embedding"].to_list()]
-        for name in schema.ASSOCIATION_SETS
+        for name in ASSOCIATION_SETS
     }
 
 
@@ -163,14 +164,14 @@ def changed(value: list[float | None]) -> pl.DataFrame:
         (embedded().filter(pl.col("set") != "B"), "m flowers has no set B; give each test"),
         (
             embedded().with_columns(set=pl.lit("Z")),
-            "set 'Z' is not known; set is one of X, Y, A, B",
+            "set 'Z' is none of X, Y, A, B",
         ),
         (changed([1.0]), r"m flowers has embeddings of different lengths \(1, 12\)"),
-        (changed([0.0] * WIDTH), "m flowers 'Y2': the embedding is 0, or not all of it"),
-        (changed([1.0, None] * 6), "m flowers 'Y2': the embedding is 0, or not all of it"),
-        (changed([float("nan")] * WIDTH), "m flowers 'Y2': the embedding is 0, or not all"),
+        (changed([0.0] * WIDTH), "m flowers 'Y2': the embedding is 0"),
+        (changed([1.0, None] * 6), "row 8: embedding has a value that is missing"),
+        (changed([float("nan")] * WIDTH), "row 8: embedding has a value that is not a finite"),
         (pl.concat([embedded()] * 2), "answers flowers A A0 more than once"),
-        (embedded().with_columns(embedding=pl.lit("1 2")), "String, not list of numbers"),
+        (embedded().with_columns(embedding=pl.lit("1 2")), "String, not a list of numbers"),
     ],
 )
 def test_a_wrong_file_is_one_line(

@@ -142,7 +142,7 @@ PAIR: dict[str, Any] = json.loads(text(PAIRS).splitlines()[0])
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (sample(filtered_resps=[[]]), "filtered_resps are no log-likelihoods"),
+        (sample(filtered_resps=[[]]), "filtered_resps has '\\[\\]', which is no log-likelihood"),
         (sample(filtered_resps=[["-1.0", "True"]]), "has 12 continuations and 1 responses"),
         (sample(arguments=[], filtered_resps=[]), "an option has no log-likelihood"),
         (sample(doc={"question": "?"}), "is lm-eval's samples of another task"),

@@ -16,7 +16,7 @@ from polars.testing import assert_frame_equal
 from scipy import stats
 
 import raybias
-from raybias import schema
+from raybias.columns import CONTEXTS
 from raybias.measures.entries.options import OPTIONS
 from raybias.measures.kind import measure
 from raybias.measures.reading import read
@@ -58,7 +58,7 @@ def by_hand(answers: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
     """Every score of one model, answer by answer, as the sources write them."""
     found = {}
     right = sum(each["pred"] == each["label"] for each in answers) / len(answers)
-    for context in schema.CONTEXTS:
+    for context in CONTEXTS:
         here = [each for each in answers if each["context"] == context]
         known = [each for each in here if each["pred"] is not None]
         said = [each for each in known if each["pred"] != each["unknown"]]

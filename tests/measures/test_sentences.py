@@ -39,7 +39,7 @@ def test_the_share_is_that_of_scipys_tests_one_by_one() -> None:
     assert (row["n"], row["units"]) == (5 * 15, 5)
     assert row["low"] < row["value"] < row["high"]
     # Perplexities are the same in another order.
-    perplexities = table.with_columns(log_prob=(-pl.col("log_prob")).exp())
+    perplexities = table.with_columns(log_prob=-(-pl.col("log_prob")).exp())
     assert measure(SENTENCES, perplexities)["value"][0] == pytest.approx(row["value"])
 
 
@@ -50,7 +50,7 @@ def test_axes_stand_alone_and_together(tmp_path: Path) -> None:
     assert question_items(probe, limit=20).group_by("axis").len()["len"].to_list() == [18, 18]
     table = items.drop("text").with_columns(
         model=pl.lit("m"), probe=pl.lit("p"),
-        log_prob=pl.col("descriptor").str.len_chars() + pl.int_range(pl.len()) / 1e3,
+        log_prob=-(pl.col("descriptor").str.len_chars() + pl.int_range(pl.len()) / 1e3),
     )  # fmt: skip
     path = tmp_path / "scores.parquet"
     table.select(schema.SENTENCE_SCORES.names).write_parquet(path)

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from raybias import schema
+from raybias.columns import POLARITIES
 
 
 def bbq_line(number: int = 0, **changes: Any) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def option_answers(items: int, templates: int, seed: int, *, unparsed: float = 0
             "template_id": [f"t{n}" for n in random.integers(0, templates, items)],
             "item_id": [str(n) for n in range(items)],
             "context": np.where(ambiguous, "ambig", "disambig"),
-            "polarity": random.choice(schema.POLARITIES, items),
+            "polarity": random.choice(POLARITIES, items),
             "target": options[:, 0],
             "unknown": options[:, 2],
             "scores": None,

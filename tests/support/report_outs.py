@@ -231,9 +231,10 @@ def _marked_run(model: str, method: str, seed: int, place: int | None) -> dict[s
         "stop_window": 7, "adapter_rank": None, "target": None, "prompt_length": None,
         "stage": "final", "steps": 25_000, "weights_step": 25_000,
         "stop_reason": "max_steps", "validation_loss": losses[-1], "validation_accuracy": 0.7,
-        "untuned_accuracy": losses[0], "test_accuracy": 0.71, "selected": place < 5,
+        "untuned_accuracy": losses[0] - 1, "test_accuracy": 0.71, "selected": place < 5,
         "rank": place + 1, "tied": False,
-        "eval_losses": losses, "eval_accuracies": losses, "tokens": 9, "seconds": 1.0,
+        "eval_losses": losses, "eval_accuracies": [loss - 1 for loss in losses],
+        "tokens": 9, "seconds": 1.0,
         "adapter": f"adapters/{seed}",
     }  # fmt: skip
 

@@ -15,10 +15,11 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
+from raybias.columns import CONDITIONS, READINGS
 from raybias.measures.kind import Kind, Table, kind
 from raybias.measures.pair_means import drawn_means, percentiles, style_order
 from raybias.measures.paired import EFFECT, OVER_PAIRS, check_styles, paired_rows, paired_tables
-from raybias.schema import ALL, CONDITIONS, COREFERENCE_ANSWERS, READINGS
+from raybias.schema import ALL, COREFERENCE_ANSWERS
 from raybias.seeding import generator
 from raybias.stats.components import ROUNDING, Doubles, places
 from raybias.stats.intervals import Rules, from_rows

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from raybias.columns import CONTEXTS
 from raybias.errors import DataError
 from raybias.formats import has_keys, lines_of
 from raybias.formats.harnesses import (
@@ -29,7 +30,7 @@ from raybias.formats.harnesses import (
 from raybias.formats.questions import Line, Targets, bbq_line, bbq_metadata, is_bbq, target_of
 from raybias.measures.kind import Items, Kind, ReadFile, Sums, Table, kind
 from raybias.measures.reading import file_source, model_of
-from raybias.schema import CONTEXTS, OPTION_ANSWERS
+from raybias.schema import OPTION_ANSWERS
 from raybias.stats.checks import warn
 from raybias.stats.components import Doubles
 from raybias.stats.conclusive import of_options

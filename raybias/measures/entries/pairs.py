@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
+from raybias.columns import DIRECTIONS, ROUNDING
 from raybias.errors import DataError
 from raybias.formats import lines_of
 from raybias.formats.harnesses import is_lm_eval, lm_eval_pair
@@ -34,14 +35,16 @@ from raybias.measures.paired import (
     paired_tables,
     score_rows,
 )
-from raybias.measures.reading import model_of, typed
-from raybias.schema import ALL, DIRECTIONS, PAIR_SCORES, REPEAT
+from raybias.measures.reading import model_of
+from raybias.schema import ALL, PAIR_SCORES, REPEAT
 from raybias.stats.components import symmetric_sums
 from raybias.stats.intervals import Rules, from_rows
 from raybias.stats.predictions import Source
 
 _KEYS: Final = ("model", "method", "probe", "attribute")
 _SIDES: Final = ("stereo", "anti")
+#: Ways of scoring whose scores are log-likelihoods, or means of log-probabilities.
+LOG_SCORES: Final = ("sum", "shared", "masked", "masked_differing", "lm_eval")
 _SPREAD: Final = {
     "pair": "between pairs",
     "style": "between styles",
@@ -206,6 +209,7 @@ def _check(scores: pl.DataFrame, where: str) -> None:
                 where=where,
                 cure="a style changes a pair's wording, not its content: mend the files",
             )
+    _check_likelihoods(scores, where)
     higher = pl.when(pl.col("score_more") > pl.col("score_less")).then(1).when(
         pl.col("score_more") < pl.col("score_less")).then(0)  # fmt: skip
     wrong = scores.filter(pl.col("preference") != higher)
@@ -220,6 +224,20 @@ def _check(scores: pl.DataFrame, where: str) -> None:
         )
 
 
+def _check_likelihoods(scores: pl.DataFrame, where: str) -> None:
+    """Refuse a score above 0 of a way of scoring that gives log-likelihoods."""
+    named = scores.filter(pl.col("score").is_in(LOG_SCORES))
+    sides = ("score_more", "score_less")
+    above = named.filter(pl.any_horizontal(pl.col(sides) > ROUNDING))
+    for row in above.head(1).iter_rows(named=True):
+        raise DataError(
+            f"pair {row['pair_id']!r} of {row['model']!r} has the scores {row['score_more']} and"
+            f" {row['score_less']}, and a log-likelihood ({row['score']}) is at most 0",
+            where=where,
+            cure="correct the row, or give the scores another name in the column `score`",
+        )
+
+
 def _published(_items: Items) -> ReadFile:
     """Read lm-eval's samples of CrowS-Pairs; the score is called `lm_eval`."""
 
@@ -230,7 +248,7 @@ def _published(_items: Items) -> ReadFile:
         named: dict[str, Any] = {"model": model_of(source), "score": "lm_eval",
                                  "probe": "crows_pairs", "style": ORIGINAL}  # fmt: skip
         rows = [{**named, **lm_eval_pair(*line)} for line in lines]
-        return typed(pl.DataFrame(rows), PAIR_SCORES, source.uri)
+        return pl.DataFrame(rows)
 
     return read
 

@@ -12,12 +12,12 @@ import polars as pl
 from raybias.config import TrainingSet
 from raybias.config.card import Column
 from raybias.errors import DataError
-from raybias.probes.checks import as_text, checked, column, label_codes, needed, read_lines
+from raybias.probes.checks import checked, column, label_codes, needed, read_lines
 from raybias.probes.registries import Splits, training_set
 from raybias.probes.sources import place_of
 from raybias.schema import LABELS, SENTENCES, Label
 from raybias.storage import Store, split_uri
-from raybias.table_files import match_columns, read_frame
+from raybias.table_files import as_text, match_columns, read_frame
 
 #: Text and label of a line, or None where it cannot be read.
 Parse = Callable[[str], tuple[str, int] | None]

@@ -14,11 +14,12 @@ from typing import Final, Literal
 
 import polars as pl
 
+from raybias.columns import CONDITIONS
 from raybias.errors import DataError
 from raybias.probes.checks import column, read_lines, read_records
 from raybias.probes.published.crows_pairs import ORIGINAL
 from raybias.probes.registries import probe
-from raybias.schema import CONDITIONS, COREFERENCES
+from raybias.schema import COREFERENCES
 from raybias.storage import Store
 from raybias.table_files import read_frame, refuse
 

@@ -15,11 +15,11 @@ from scipy import special
 
 from raybias.config.card import OWN, Column
 from raybias.errors import ConfigError, DataError
-from raybias.probes.checks import among, as_text, checked, column, distinct, whole
+from raybias.probes.checks import among, checked, column, distinct, whole
 from raybias.probes.published.crows_pairs import ORIGINAL, SIDES, PairWarning, check_sides
 from raybias.schema import PAIRS, REPEAT
 from raybias.storage import Store, split_uri
-from raybias.table_files import csv_text, read_frame
+from raybias.table_files import as_text, csv_text, read_frame
 
 Counts = npt.NDArray[np.float64]
 SAME: Final = "same"

@@ -146,7 +146,7 @@ class ShardFiles:
         ):
             for at in range(0, len(shards), together):
                 names = [shard.file for shard in shards[at : at + together]]
-                tables = pool.map(lambda name: store.read_table(name, schema=schema), names)
+                tables = pool.map(lambda name: store.read_table(name).cast(schema), names)
                 writer.write_table(pa.concat_tables(tables).combine_chunks())
         store.write_bytes(shards[0].run_file, sink.getvalue().to_pybytes())
         store.delete_folder(shards[0].file.rpartition("/")[0])

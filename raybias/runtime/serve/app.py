@@ -28,7 +28,6 @@ from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
-import polars as pl
 import ray
 import uvicorn
 from fastapi import FastAPI
@@ -54,8 +53,10 @@ from raybias.runtime.progress import Meter
 from raybias.runtime.ray_internals import app_name, asks_for_token, delete_left
 from raybias.runtime.ray_session import connected, root_error
 from raybias.runtime.serve.http import RETRY_AFTER_S, Limits, Overloaded, token_digest, web
+from raybias.schema import ITEMS
 from raybias.storage import Store
 from raybias.study_record import read_record, read_runs
+from raybias.table_rules import read_checked
 
 TOKEN_VARIABLE: Final = "RAYBIAS_SERVE_TOKEN"
 _FEWEST_CHARACTERS: Final = 16
@@ -139,7 +140,7 @@ def offered(args: Serving) -> tuple[Offer, dict[str, serve.Application]]:
     check_models(store, record, list(dict.fromkeys(row["model"] for row in facts.values())))
     inventory = with_autoscaled_nodes(read_inventory(), study.resources.nodes)
     items = {
-        each.name: pl.DataFrame(store.read_table(file))
+        each.name: read_checked(store, file, ITEMS)
         for each in study.probes
         if store.exists(file := f"items/{each.name}.parquet")
     }
