@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from raybias.api.given import Given, tables_of, warnings_of_caller
+from raybias.api.given import Given, items_of, tables_of, warnings_of_caller
 from raybias.api.studies import write_report
-from raybias.config import Profile, QuestionProbe, Scope
-from raybias.config.policy import load_policy
+from raybias.config import Profile, Scope
+from raybias.config.policy import Policy, load_policy
 from raybias.config.study import Interval
 from raybias.errors import ConfigError
 from raybias.results import Results
@@ -129,7 +129,6 @@ def measure(
     """
     from raybias.measures.kind import measure_all
     from raybias.measures.reading import parted, read
-    from raybias.probes import question_items
     from raybias.report.files import rules_of_files
     from raybias.report.page import write_estimate_page
     from raybias.stats.classes import positive_of
@@ -165,10 +164,7 @@ def measure(
             measured = _measure_predictions(predicted, columns, rules, _texts(metric), background)
             found.append(measured.estimates)
         if others:
-            about: pl.DataFrame | str | None = None if items is None else str(items)
-            if isinstance(about, str) and not about.endswith((".csv", ".json", ".json.gz")):
-                about = question_items(QuestionProbe(source="bbq", data=about))
-            found.append(measure_all(read(others, kind, about), rules))
+            found.append(measure_all(read(others, kind, items_of(items)), rules))
     estimates = pl.concat(found)
     if measured is not None and report_classes is not None:
         report_classes(measured)
@@ -239,8 +235,8 @@ def _texts(texts: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def compare(
-    base: str | Path | Sequence[str | Path],
-    candidate: str | Path | Sequence[str | Path],
+    base: Paths,
+    candidate: Paths,
     *,
     base_is: Mapping[str, str] | None = None,
     candidate_is: Mapping[str, str] | None = None,
@@ -249,25 +245,27 @@ def compare(
     policy: str | Path | Mapping[str, Any] | None = None,
     accept: Sequence[str] | None = None,
     verify: bool = False,
+    items: str | Path | None = None,
     out: str | Path | None = None,
 ) -> Comparison:
     """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
 
     Of model, method and training set, what is one in each arm is what is compared; by the rest,
-    by probe, style and sentence, and by seed where both have the same seeds, arms are matched.
+    by probe, style and item, and by seed where both have the same seeds, arms are matched.
 
     Parameters
     ----------
-    base, candidate: an OUT, files or folders of predictions or answers about pairs (`measure`).
-    base_is, candidate_is: which of an arm's rows are meant, by model, method, dataset,
-        probe or style, so that two arms of one OUT can be compared.
+    base, candidate: an OUT, files or folders of predictions or answers of any kind (`measure`).
+    base_is, candidate_is: which of an arm's rows are meant, by model, method, dataset, probe, style
+        or prompt, so that two arms of one OUT or file can be compared.
     scope: what intervals cover (`Statistics.scope`); by default the study's, else the widest.
-    margin: the largest change of a gap that does not matter; the study's, else 0.02.
+    margin: the largest change that does not matter, as a share; the study's, else 0.02.
     policy: rules with margins of their own instead, a YAML file or its content; the verdict of
         all is `decision.verdict` of what is returned: no-go, inconclusive or go.
     accept: kinds of differences that are meant, of prompts, decoding, settings, training, models
         and versions; if it or a policy is given, others are refused.
     verify: refuse arms that changed by OUT/seal.json, or have none; else a note names what changed.
+    items: what the published answers of both arms are to, as for `measure`.
     out: folder or URI for compare.csv, compare.md, compare.json and compare.html.
 
     Raises
@@ -278,16 +276,23 @@ def compare(
     """
     from raybias.report.compare import compare
 
-    if policy is not None and margin is not None:
-        raise ConfigError("margin and policy are both given", cure="set margins in the policy")
     arms = [[*map(study_place, _paths(arm))] for arm in (base, candidate)]
     chosen: dict[str, Any] = {"base_is": base_is, "candidate_is": candidate_is, "scope": scope}
-    rules = None if policy is None else load_policy(policy)
-    found = compare(*arms, **chosen, margin=margin, policy=rules, accept=accept, verify=verify)
+    chosen |= {"policy": _policy_alone(policy, margin), "items": items_of(items)}
+    found = compare(*arms, **chosen, margin=margin, accept=accept, verify=verify)
     if out is not None:
         with Draft(out) as store:
             found.write(store)
     return found
+
+
+def _policy_alone(
+    policy: str | Path | Mapping[str, Any] | None, margin: float | None
+) -> Policy | None:
+    """Load a policy, if there is one; `ConfigError` if a margin is given with it."""
+    if policy is not None and margin is not None:
+        raise ConfigError("margin and policy are both given", cure="set margins in the policy")
+    return None if policy is None else load_policy(policy)
 
 
 def design(

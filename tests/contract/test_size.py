@@ -32,22 +32,22 @@ class Size:
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
     "benchmarks": Size(3_136, 29, 2, 2),
-    "raybias": Size(32_589, 273, 22, 10),
+    "raybias": Size(32_963, 275, 22, 9),
     "raybias/*.py": Size(1_177, 16, 0, 0),
-    "raybias/api": Size(392, 5, 3, 0),
+    "raybias/api": Size(398, 5, 3, 0),
     "raybias/cli": Size(699, 6, 3, 0),
-    "raybias/config": Size(1_166, 8, 0, 2),
+    "raybias/config": Size(1_167, 8, 0, 2),
     "raybias/engine": Size(4_756, 36, 2, 1),
     "raybias/formats": Size(433, 6, 0, 0),
-    "raybias/measures": Size(2_533, 21, 0, 0),
+    "raybias/measures": Size(2_803, 22, 0, 0),
     "raybias/methods": Size(2_745, 19, 0, 2),
     "raybias/planning": Size(2_192, 14, 3, 1),
     "raybias/probes": Size(2_255, 23, 0, 0),
     "raybias/providers": Size(1_333, 11, 0, 0),
-    "raybias/report": Size(4_263, 36, 6, 2),
+    "raybias/report": Size(4_356, 37, 6, 1),
     "raybias/runtime": Size(3_322, 24, 4, 1),
-    "raybias/stats": Size(5_323, 48, 1, 1),
-    "tests": Size(22_166, 216, 3, 3),
+    "raybias/stats": Size(5_327, 48, 1, 1),
+    "tests": Size(22_416, 217, 3, 3),
 }
 
 
