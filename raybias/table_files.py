@@ -11,6 +11,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from io import BytesIO
 from typing import BinaryIO, Final
 
@@ -38,6 +39,9 @@ _MARKS: Final = (
 )
 _AS_UTF8: Final = "save it as UTF-8"
 _NAMED: Final = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar"}
+#: Begin compressed files, whatever they are called.
+_GZIP: Final = b"\x1f\x8b"
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
 #: What Polars says of a row that is longer than the header.
 _LONGER: Final = "found more fields"
 #: Ends the name that Polars gives to a column that is there already.
@@ -48,23 +52,18 @@ _ESCAPED: Final = r"^'('*[=+\-@\t\r\n])"
 
 
 def unpack_text(data: bytes, name: str, where: str) -> bytes:
-    """Unpack a .gz file, and write its text as UTF-8 with line feeds, whatever it was written as.
+    """Unpack gzip and zstd, and write text as UTF-8 with line feeds, whatever it was written as.
 
     UTF-8, UTF-16 and UTF-32 are known by their byte order mark, which is left out; without one a
     text is taken for UTF-8. Lines that end in carriage returns alone end in line feeds.
 
     Raises DataError: a broken, empty or huge file, or text that is not Unicode.
     """
-    if name.endswith(".gz"):
-        try:
-            with gzip.open(BytesIO(data)) as stream:
-                # A byte more than is allowed shows that there are more.
-                data = stream.read(storage.MOST_UNPACKED + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(
-                f"is not a whole gzip file ({error})", where=where, cure="fetch it again"
-            ) from error
-        storage.check_unpacked(len(data), where)
+    if name.endswith(".gz") or data.startswith(_GZIP):
+        data = _unpack(partial(gzip.GzipFile, fileobj=BytesIO(data)), "gzip", where)
+    elif data.startswith(_ZSTD):
+        source = pa.BufferReader(data)
+        data = _unpack(partial(pa.CompressedInputStream, source, "zstd"), "zstd", where)
     data = _as_utf8(data, where)
     if not data.strip():
         raise DataError("is empty", where=where, cure="leave it out")
@@ -73,6 +72,22 @@ def unpack_text(data: bytes, name: str, where: str) -> bytes:
         raise DataError("has a NUL in its text", where=f"{where}, line {line}", cure=_AS_UTF8)
     if b"\r" in data and b"\n" not in data:
         return data.replace(b"\r", b"\n")
+    return data
+
+
+def _unpack(
+    open_stream: Callable[[], gzip.GzipFile | pa.CompressedInputStream], form: str, where: str
+) -> bytes:
+    """Read what a compressed file holds; `DataError` as `unpack_text`."""
+    try:
+        with open_stream() as stream:
+            # A byte more than is allowed shows that there are more.
+            data = stream.read(storage.MOST_UNPACKED + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"is not a whole {form} file ({error})", where=where, cure="fetch it again"
+        ) from error
+    storage.check_unpacked(len(data), where)
     return data
 
 

@@ -93,7 +93,8 @@ def measure(
     margin: the largest gap that does not matter: those that are shown to be smaller are said to be
         equivalent, which takes 149 templates or more for 0.02 and 59 for 0.05.
     by: a column of groups, or several, each an attribute; several are also crossed. By default
-        `group`. A column of more than 200 groups, or 20 numbers, is refused.
+        `group`. `age:10` makes groups of ten years. A column of more than 200 groups, or 20
+        numbers, is refused.
     cut: by column of numbers in `by`, the bounds between its groups: `{"age": [25, 45]}` makes
         three, and a bound is in the upper one.
     cluster: a column that says which rows belong together, such as those about one person.
@@ -131,13 +132,15 @@ def measure(
     from raybias.report.page import write_estimate_page
     from raybias.stats.classes import positive_of
     from raybias.stats.foreign import Columns
-    from raybias.stats.group_columns import check_cut
+    from raybias.stats.group_columns import check_cut, split_widths
 
+    names, widths = split_widths(_texts(by))
     columns = Columns(
         label_column,
         pred_column,
-        by=_texts(by),
+        by=names,
         cut={name: tuple(bounds) for name, bounds in (cut or {}).items()},
+        widths=widths,
         cluster=cluster,
         positive=positive_of(positive, threshold, favourable),
     )

@@ -102,7 +102,8 @@ def measure(
     ----------
     listed: list the metrics with formulas and sources.
     by: columns of groups, such as sex,race: each is an attribute, and several are also crossed. By
-        default `group`. A column of more than 200 groups, or 20 numbers, is refused.
+        default `group`. age:10 makes groups of ten years. A column of more than 200 groups, or 20
+        numbers, is refused.
     cut: the bounds between the groups of a column of numbers, such as age=25,45; may be repeated. A
         bound is in the upper group.
     positive: the class that metrics of one class are about, against the rest: words or numbers of

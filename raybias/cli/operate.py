@@ -31,7 +31,7 @@ def serve(
     replicas: Annotated[int, typer.Option(min=1)] = 1,
     max_queued: Annotated[int, typer.Option(min=1)] = 32,
     max_texts: Annotated[int, typer.Option(min=1)] = 256,
-    timeout: Annotated[float, typer.Option(min=0.1)] = 30.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86_400.0)] = 30.0,
     address: Address = None,
     debug: Debug = False,
 ) -> Output:

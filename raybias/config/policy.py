@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -52,8 +53,8 @@ class Policy(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        names = [rule.name for rule in self.rules]
-        if twice := [name for name in names if names.count(name) > 1]:
+        counts = Counter(rule.name for rule in self.rules)
+        if twice := [name for name, count in counts.items() if count > 1]:
             raise ValueError(f"two rules have the name {twice[0]!r}; give each its own")
         if not any(rule.tier == "critical" for rule in self.rules):
             raise ValueError("no rule is critical, so nothing could fail; set a rule's tier")

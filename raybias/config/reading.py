@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML, MappingNode, ScalarNode, SequenceNode
 from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 
 from raybias.config.section import Section
 from raybias.errors import ConfigError
@@ -45,6 +44,11 @@ class _Refused(ValueError):
 class _Constructor(SafeConstructor):
     """Make text, numbers, true, false, null, lists and mappings with named keys, nothing else."""
 
+    def construct_document(self, node: Any) -> Any:
+        """Construct a document; refuse one of too many values, or nested too deep."""
+        _Sizes().of(node)
+        return super().construct_document(node)
+
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         """Construct a value; refuse one that its tag does not fit, and huge numbers."""
         if node.tag not in _KINDS[type(node)]:
@@ -70,34 +74,42 @@ class _Constructor(SafeConstructor):
         return super().construct_mapping(node, deep)
 
 
+class _Sizes:
+    """Count the values of a document's nodes; an alias counts as the values that it repeats."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+        self._around: list[int] = []
+
+    def of(self, node: Any) -> int:
+        """Return how many values a node holds, itself among them; refuse too many, or too deep."""
+        key = id(node)
+        if key in self._around:
+            raise _Refused(f"*{node.anchor} refers to itself", node)
+        if key in self._sizes:
+            return self._sizes[key]
+        if len(self._around) > _DEPTH:
+            raise _Refused(f"nested deeper than {_DEPTH} levels", node)
+        self._around.append(key)
+        values = 1
+        for part in _parts(node):
+            values += self.of(part)
+            if values > _VALUES:
+                raise _Refused(f"more than {_VALUES:,} values", part)
+        self._around.pop()
+        self._sizes[key] = values
+        return values
+
+
+def _parts(node: Any) -> list[Any]:
+    """List the nodes in a node: items, or keys and values."""
+    if isinstance(node, MappingNode):
+        return [part for pair in node.value for part in pair]
+    return node.value if isinstance(node, SequenceNode) else []
+
+
 for _kind in _TEXTS:
     _Constructor.add_constructor(f"{_TAG}{_kind}", SafeConstructor.construct_yaml_str)
-
-
-def _check_size(text: str) -> None:
-    """Refuse deep nesting and too many values; an alias counts as the values it repeats."""
-    values = 0
-    around: list[tuple[str | None, int]] = []
-    sizes: dict[str | None, int] = {}
-    for event in YAML(typ="safe", pure=True).parse(text):
-        name = getattr(event, "anchor", None)
-        if isinstance(event, AliasEvent):
-            if name in [outer for outer, _ in around]:
-                raise _Refused(f"*{name} refers to itself", event)
-            values += sizes.get(name, 0)
-        elif isinstance(event, ScalarEvent):
-            values += 1
-            sizes[name] = 1
-        elif isinstance(event, CollectionStartEvent):
-            if len(around) == _DEPTH:
-                raise _Refused(f"nested deeper than {_DEPTH} levels", event)
-            around.append((name, values))
-            values += 1
-        elif isinstance(event, CollectionEndEvent):
-            name, before = around.pop()
-            sizes[name] = values - before
-        if values > _VALUES:
-            raise _Refused(f"more than {_VALUES:,} values", event)
 
 
 def parse_yaml(text: str) -> Any:
@@ -112,8 +124,9 @@ def parse_yaml(text: str) -> Any:
     reader = YAML(typ="safe", pure=True)
     reader.Constructor = _Constructor
     try:
-        _check_size(text)
         return reader.load(text)
+    except RecursionError as error:
+        raise ValueError(f"nested deeper than {_DEPTH} levels") from error
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}: " if mark else ""
@@ -134,11 +147,13 @@ def to_yaml(content: Any, width: int = 100) -> str:
     return text.getvalue()
 
 
-#: Messages in place of pydantic's that name types of Python, by its type of error.
+#: Messages in place of pydantic's that name types of Python, by its type of error; with the values
+#: of its context.
 _MESSAGES: Final = {
     "tuple_type": "needs a list",
     "model_type": "needs keys with values",
     "dict_type": "needs keys with values",
+    "too_long": "has {actual_length:,} values, and at most {max_length:,} are allowed",
 }
 AnySection = TypeVar("AnySection", bound=Section)
 
@@ -192,8 +207,9 @@ def parse_section(
             if any(e["loc"][:depth] == loc and len(e["loc"]) > depth for e in wrong):
                 continue
             place = ".".join(str(part) for part in loc if part not in hidden)
-            message = _MESSAGES.get(each["type"], each["msg"].removeprefix("Value error, "))
-            told = each["type"] in ("value_error", "missing")
+            own = _MESSAGES.get(each["type"], "").format_map(each.get("ctx", {}))
+            message = own or each["msg"].removeprefix("Value error, ")
+            told = each["type"] in ("value_error", "missing", "too_long")
             given = "" if told else f" (got {each['input']!r})"
             said.setdefault(place, f"{place + ': ' if place else ''}{message}{given}")
         raise ConfigError("; ".join(said.values()), where=where) from error

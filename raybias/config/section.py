@@ -161,6 +161,8 @@ Location = Annotated[str, AfterValidator(from_folder)]
 Place = Annotated[str, AfterValidator(path_from_folder)]
 #: Numbers of nodes, workers, seeds, candidates, layers.
 Count = Annotated[int, Field(le=100_000)]
+#: One run is made per seed.
+Seeds = Annotated[tuple[int, ...], Field(min_length=1, max_length=1_000)]
 #: Learning rates.
 Rate = Annotated[float, Field(gt=0)]
 #: Rows, tokens and steps.

@@ -7,8 +7,9 @@ scheduling by critical path).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from graphlib import TopologicalSorter
 from typing import Final, Literal
 
@@ -153,28 +154,32 @@ def tuning_tasks(
     work = stage.work
     load = stage.speed.load(work.passes.all_bytes / stage.layout.ranks)
 
-    def seconds(stops: Sequence[int], packs: int) -> list[float]:
-        each = (stops[pack::packs] for pack in range(packs))
-        return [work.pack_seconds(stage.speed, stage.layout, own, name) for own in each]
+    # Runs are planned to stop at few different steps, and of thousands most packs are alike.
+    @cache
+    def pack_seconds(stops: tuple[int, ...], name: str) -> float:
+        return work.pack_seconds(stage.speed, stage.layout, stops, name)
+
+    def seconds(stops: tuple[int, ...], packs: int, name: str) -> list[float]:
+        return [pack_seconds(stops[pack::packs], name) for pack in range(packs)]
 
     for name, (runs, _) in work.stages.items():
         packs, stops = stage.packs[name], work.stops(runs, early=early, stage=name)
         if not packs:
             continue
-        each, rounds = seconds(stops, packs), 0.0
+        each, rounds = seconds(stops, packs, name), 0.0
         if not stage.sharded:
             # Packs take turns. In the last turn, devices without one take halves of the others.
             room = max(1, plan.devices // stage.need.devices)
             last = (packs - 1) % room + 1
             some = stops[:: packs // last]
-            rounds = max(seconds(some, last))
+            rounds = max(seconds(some, last, name))
             if last < (halved := min(room, len(some))):
-                rounds = min(rounds, load + max(seconds(some, halved)))
+                rounds = min(rounds, load + max(seconds(some, halved, name)))
             rounds += (packs - last) // room * sum(each) / packs
         made: list[str] = []
         for pack in range(packs):
             own = stops[pack::packs]
-            apart = [0.0] if stage.sharded else seconds(own, len(own))
+            apart = [0.0] if stage.sharded else seconds(own, len(own), name)
             task = Task(
                 key=f"tune/{stage.backbone}/{stage.training}/{stage.method}/{name}/{pack}",
                 kind="tune",

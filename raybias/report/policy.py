@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from raybias.config.policy import Policy, Rule, Tier
@@ -35,6 +38,8 @@ _RULES: Final = pl.Schema(
     }
 )
 _SHOWN: Final = 3
+#: Margins that rules may have: all changes are judged once for each.
+_MOST_MARGINS: Final = 100
 
 
 @dataclass(frozen=True)
@@ -99,36 +104,70 @@ def decided(policy: Policy, judge: Callable[[float], pl.DataFrame], keys: list[s
     `keys` are the columns that name a change. Bands are the same at every margin. A rule that
     selects nothing, or by a value that no change has, is a ConfigError.
     """
-    judged = {margin: judge(margin) for margin in {*map(policy.margin_of, policy.rules)}}
+    margins = {*map(policy.margin_of, policy.rules)}
+    if len(margins) > _MOST_MARGINS:
+        raise ConfigError(
+            f"its rules have {len(margins):,} margins, and at most {_MOST_MARGINS} are judged",
+            where="the policy",
+            cure="give rules the same margin where they can have it",
+        )
+    judged = {margin: _Changes(judge(margin), keys) for margin in margins}
     rows: list[dict[str, object]] = []
-    free = pl.repeat(True, len(next(iter(judged.values()))), eager=True)
+    free_N = np.ones(len(next(iter(judged.values())).names), bool)
     for rule in policy.rules:
-        margin = policy.margin_of(rule)
-        chosen = _selected(rule, judged[margin])
-        free &= ~chosen
-        changes = judged[margin].filter(chosen)
-        outcomes = changes["verdict"].replace_strict(_OUTCOME)
-        outcome = _OUTCOME[overall(changes["verdict"].to_list())]
-        failing = changes.filter((outcomes == outcome) & (outcomes != "go")).select(keys)
-        counts: dict[str, int] = dict(changes["verdict"].value_counts().iter_rows())
-        rows.append({
-            **{"rule": rule.name, "tier": rule.tier, "margin": margin, "outcome": outcome},
-            **{verdict: counts.get(verdict, 0) for verdict in VERDICTS},
-            "because": [" ".join(filter(None, names)) for names in failing.iter_rows()],
-        })  # fmt: skip
-    return Decision(pl.DataFrame(rows, _RULES), int(free.sum()))
+        changes = judged[policy.margin_of(rule)]
+        chosen_N = changes.selected(rule)
+        free_N &= ~chosen_N
+        verdicts = Counter(changes.verdicts_N[chosen_N].tolist())
+        outcome = _OUTCOME[overall([*verdicts])]
+        failing_N = chosen_N & (changes.outcomes_N == outcome) & (outcome != "go")
+        rows.append(
+            {
+                "rule": rule.name,
+                "tier": rule.tier,
+                "margin": policy.margin_of(rule),
+                "outcome": outcome,
+                **{verdict: verdicts[verdict] for verdict in VERDICTS},
+                "because": [changes.names[place] for place in np.flatnonzero(failing_N)],
+            }
+        )
+    return Decision(pl.DataFrame(rows, _RULES), int(free_N.sum()))
 
 
-def _selected(rule: Rule, changes: pl.DataFrame) -> pl.Series:
-    where = f"rule {rule.name!r} of the policy"
-    selected = pl.repeat(True, changes.height, eager=True)
-    for column, values in rule.selection.items():
-        there = changes[column].unique(maintain_order=True).to_list()
-        if unknown := [value for value in values if value not in there]:
-            cure = f"choose from {wording.listed([*map(repr, there)])}"
-            raise ConfigError(f"no change has the {column} {unknown[0]!r}", where=where, cure=cure)
-        selected &= changes[column].is_in(values)
-    if not selected.any():
-        cure = "no change has all these values together; write a rule for each"
-        raise ConfigError("selects nothing", where=where, cure=cure)
-    return selected
+class _Changes:
+    """Changes at one margin (N), by what rules select and ask of them."""
+
+    def __init__(self, changes: pl.DataFrame, keys: list[str]) -> None:
+        self.names = [" ".join(filter(None, names)) for names in changes.select(keys).iter_rows()]
+        self.verdicts_N = changes["verdict"].to_numpy()
+        self.outcomes_N = changes["verdict"].replace_strict(_OUTCOME).to_numpy()
+        self._changes = changes
+        self._having: dict[str, dict[str, npt.NDArray[np.bool_]]] = {}
+
+    def selected(self, rule: Rule) -> npt.NDArray[np.bool_]:
+        """Return which changes a rule selects [N]; raises as `decided`."""
+        where = f"rule {rule.name!r} of the policy"
+        selected_N = np.ones(len(self.names), bool)
+        for column, values in rule.selection.items():
+            having = self._by_value(column)
+            if unknown := [value for value in values if value not in having]:
+                raise ConfigError(
+                    f"no change has the {column} {unknown[0]!r}",
+                    where=where,
+                    cure=f"choose from {wording.listed([*map(repr, having)])}",
+                )
+            selected_N &= np.any([having[value] for value in values], axis=0)
+        if not selected_N.any():
+            cure = "no change has all these values together; write a rule for each"
+            raise ConfigError("selects nothing", where=where, cure=cure)
+        return selected_N
+
+    def _by_value(self, column: str) -> dict[str, npt.NDArray[np.bool_]]:
+        """Return which changes have each value of a column [N]."""
+        if column not in self._having:
+            there = self._changes[column]
+            self._having[column] = {
+                value: (there == value).fill_null(False).to_numpy()
+                for value in there.unique(maintain_order=True).to_list()
+            }
+        return self._having[column]

@@ -69,6 +69,8 @@ class Columns:
     attribute that a column `attribute` names."""
     cut: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """The bounds between the groups of columns of numbers."""
+    widths: Mapping[str, float] = field(default_factory=dict)
+    """How wide the groups of other columns of numbers are."""
     cluster: str = ""
     """A column that says which rows belong together, and are drawn anew together, such as those
     about one person; it goes before template ids."""
@@ -150,7 +152,7 @@ def plain_predictions(
         warn(f"{where}: `scores` are not read, since which of them is of the class is not known")
         frame = frame.drop("scores")
     if columns.by:
-        frame = add_groups(frame, columns.by, columns.cut, where)
+        frame = add_groups(frame, columns.by, columns.cut, columns.widths, where)
     stem = name.rstrip("/").rpartition("/")[2].split(".")[0]
     for column, default in (("model", stem), ("attribute", "group")):
         if column not in frame.columns:

@@ -6,6 +6,8 @@ and stays as it is written. A group that is called as `schema.ALL` gets another 
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
@@ -28,21 +30,31 @@ MOST_NUMBERS: Final = 20
 #: What people and programs write for a value that is missing.
 _MISSING: Final = ("na", "n/a", "nan", "none", "null", "<na>", "nat", "missing")
 _LISTED: Final = 3
+#: A column of numbers, and how wide its groups are.
+_WIDE: Final = re.compile(r"(?P<name>.+):(?P<width>\d+(\.\d+)?)")
 
 
 def add_groups(
-    table: pl.DataFrame, by: Sequence[str], cut: Mapping[str, Sequence[float]], where: str
+    table: pl.DataFrame,
+    by: Sequence[str],
+    cut: Mapping[str, Sequence[float]],
+    widths: Mapping[str, float],
+    where: str,
 ) -> pl.DataFrame:
     """Make the columns `attribute` and `group` of the columns `by`, below one another.
 
-    Several columns are also crossed; a group that is missing in one of them is refused. `cut` has
-    the bounds between the groups of columns of numbers.
+    Several columns are also crossed; a group that is missing in one of them is refused. Columns of
+    numbers have the bounds between their groups in `cut`, or in `widths` how wide groups are.
 
     Raises DataError: a missing group, or more groups than `MOST_GROUPS` or `MOST_NUMBERS`.
     """
+    bounds = {
+        **cut,
+        **{name: _bounds_of_width(table[name], widths[name], where) for name in widths},
+    }
     groups = {
-        name: _cut(table[name], cut[name], where)
-        if name in cut
+        name: _cut(table[name], bounds[name], where)
+        if name in bounds
         else as_text(table[name], where=where)
         for name in dict.fromkeys(by)
     }
@@ -65,6 +77,36 @@ def add_groups(
     return pl.concat(parts).sort("row", maintain_order=True).drop("row")
 
 
+def split_widths(by: Sequence[str]) -> tuple[tuple[str, ...], dict[str, float]]:
+    """Split columns of groups into their names and, of `NAME:WIDTH`, how wide its groups are.
+
+    Raises ConfigError: a width that is not above 0.
+    """
+    names, widths = [], {}
+    for text in by:
+        found = _WIDE.fullmatch(text)
+        names.append(found["name"] if found else text)
+        if found and not 0 < (width := float(found["width"])) < math.inf:
+            raise ConfigError(f"{text} has groups of no width", cure="such as age:10")
+        if found:
+            widths[found["name"]] = width
+    return tuple(names), widths
+
+
+def _bounds_of_width(column: pl.Series, width: float, where: str) -> tuple[float, ...]:
+    """Return the multiples of a width between the numbers of a column, as bounds of groups."""
+    places = np.floor(_numbers(column, where).to_numpy() / width)
+    first, last = int(places.min()), int(places.max())
+    if last - first >= MOST_GROUPS:
+        raise DataError(
+            f"{column.name} has {last - first + 1:,} groups of {width:g}, and at most {MOST_GROUPS}"
+            " are compared",
+            where=where,
+            cure=f"make them wider: --by {column.name}:{(last - first) * width / 5:.2g}",
+        )
+    return tuple(place * width for place in range(first + 1, last + 1))
+
+
 def check_cut(cut: Mapping[str, Sequence[float]], by: Sequence[str]) -> None:
     """Refuse bounds of a column that is no group column, and bounds that do not rise."""
     for name, bounds in cut.items():
@@ -82,15 +124,27 @@ def check_cut(cut: Mapping[str, Sequence[float]], by: Sequence[str]) -> None:
 
 def _cut(column: pl.Series, bounds: Sequence[float], where: str) -> pl.Series:
     """Name the interval between `bounds` that each number is in; a bound is in the upper one."""
-    numbers = column.cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
-    bad = numbers.is_null() | numbers.is_nan()
-    refuse(bad, column, "is not a number", where, "fill it in or leave the row out")
+    numbers = _numbers(column, where)
+    if not bounds:
+        raise DataError(
+            f"all numbers of {column.name} are in one group",
+            where=where,
+            cure=f"make groups smaller, such as --cut {column.name}={_bounds(numbers)}",
+        )
     names = [
         f"below {bounds[0]:g}",
         *(f"{low:g} to below {high:g}" for low, high in pairwise(bounds)),
         f"{bounds[-1]:g} and above",
     ]
     return pl.Series(names).gather(np.digitize(numbers.to_numpy(), bounds))
+
+
+def _numbers(column: pl.Series, where: str) -> pl.Series:
+    """Read a column of numbers, which may be text; `DataError` of one that is none."""
+    numbers = column.cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
+    bad = ~numbers.is_finite().fill_null(value=False)
+    refuse(bad, column, "is not a number", where, "fill it in or leave the row out")
+    return numbers
 
 
 def _refuse_missing(column: pl.Series, where: str) -> None:
@@ -108,7 +162,8 @@ def _refuse_many(column: pl.Series, where: str) -> None:
         raise DataError(
             f"{column.name} has {count:,} different numbers, and at most {MOST_NUMBERS} are groups",
             where=where,
-            cure=f"cut it into groups, such as --cut {column.name}={_bounds(column)}",
+            cure=f"cut it into groups, such as --cut {column.name}={_bounds(column)}, or"
+            f" --by {column.name}:10 for groups of 10",
         )
     if count > MOST_GROUPS:
         raise DataError(

@@ -77,7 +77,7 @@ def test_what_is_no_table_is_refused(name: str, text: str, message: str, tmp_pat
             read_predictions([tmp_path / name])
 
 
-@pytest.mark.parametrize("name", ["x.csv.gz", "x.jsonl.gz", "x.parquet"])
+@pytest.mark.parametrize("name", ["x.csv.gz", "x.jsonl.gz", "x.parquet", "x.csv", "zstd.csv"])
 def test_a_small_file_that_fills_the_memory_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,11 +85,39 @@ def test_a_small_file_that_fills_the_memory_is_refused(
     store = Store(tmp_path)
     if name.endswith(".parquet"):
         store.write_table(name, pa.table({"text": ["a text of thirty-two characters."] * 2**16}))
+    elif name == "zstd.csv":
+        store.write_bytes(name, pa.compress(b"a,b\n" * 2**19, "zstd", asbytes=True))
     else:
         store.write_bytes(name, gzip.compress(b'{"a": 1}\n' * 2**17))
     assert (tmp_path / name).stat().st_size < 2**16
     with pytest.raises(DataError, match=r"unpacks to more than .* GiB; give fewer rows, or sev"):
         read_frame(store, name)
+
+
+def test_compressed_text_is_read_whatever_its_name(tmp_path: Path) -> None:
+    text = b"a,b\n1,2\n"
+    (tmp_path / "gzip.csv").write_bytes(gzip.compress(text))
+    (tmp_path / "zstd.csv").write_bytes(pa.compress(text, "zstd", asbytes=True))
+    store = Store(tmp_path)
+    for name in ("gzip.csv", "zstd.csv"):
+        assert read_frame(store, name).rows() == [("1", "2")]
+        cut = (tmp_path / name).read_bytes()[:-6]
+        (tmp_path / name).write_bytes(cut)
+        with pytest.raises(DataError, match=f"is not a whole {name[:4]} file"):
+            read_frame(store, name)
+
+
+def test_rows_that_this_memory_cannot_hold_are_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    words = pa.array(["yes"] * 2**17).dictionary_encode()
+    store.write_table("x.parquet", pa.table({"group": words, "pred": words}))
+    assert (tmp_path / "x.parquet").stat().st_size < 2**11
+    monkeypatch.setattr(storage, "free_memory", lambda: 2**24)
+    monkeypatch.setattr(storage.pq.ParquetFile, "iter_batches", None)
+    with pytest.raises(DataError, match=r"needs about 0.024 GiB of memory, of which 0.016 are"):
+        read_frame(store, "x.parquet")
 
 
 #: Encodings that a byte order mark names, and UTF-8 without one.

@@ -239,6 +239,12 @@ def test_a_column_of_many_values_is_cut_or_refused_before_work(tmp_path: Path) -
     young = frame[frame["age"] < 25]["decile_score"] >= 5
     assert found["below 25", "selection_rate"] == pytest.approx(young.mean())
     assert {group for group, _ in found} == {"below 25", "25 to below 45", "45 and above"}
+    ends = frame["age"].min() // 20 * 20 + 20, frame["age"].max() // 20 * 20
+    same = {"age": [*range(ends[0], ends[1] + 1, 20)]}
+    assert rates(path, by="age:20", **options) == rates(path, by="age", cut=same, **options)
+    for width, message in ((0.1, "at most 200 are compared"), (500, "are in one group")):
+        with pytest.raises(DataError, match=message):
+            raybias.measure(path, by=f"age:{width}", **options)
     for cut, message in (
         ({"age": [45, 25]}, "the bounds of age do not rise"),
         ({"race": [1]}, "--cut names the column 'race', which --by does not"),

@@ -7,11 +7,12 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
 
 from raybias.stats import bootstrap
 from raybias.stats.count_arrays import count_arrays
 from raybias.stats.counts import count_cells
-from support.stats_data import gaps, predictions
+from support.stats_data import analysed, gaps, predictions
 
 
 def point_gaps(table: pl.DataFrame, groups: list[str]) -> np.ndarray:
@@ -53,6 +54,18 @@ def test_product_weights_equal_row_resampling(seed: int, runs: int, uneven: bool
         ]
         expected = point_gaps(pl.concat(copies), list(counts.groups))
         np.testing.assert_allclose(gaps_KGB[:, :, draw], expected, atol=1e-12)
+
+
+def test_metrics_that_are_drawn_apart_have_the_same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = count_cells(predictions(models=2))
+    whole = analysed(cells, interval="bootstrap").drawn
+    monkeypatch.setattr(bootstrap, "_MOST_DRAWN", 1)
+    monkeypatch.setattr(bootstrap, "_CHUNK_ENTRIES", 1_000)
+    apart = analysed(cells, interval="bootstrap").drawn
+    for name in ("gaps", "spans", "extremes"):
+        one, other = (getattr(each, name) for each in (whole, apart))
+        order = [column for column, kind in one.schema.items() if kind == pl.String]
+        assert_frame_equal(one.sort(order), other.sort(order), abs_tol=1e-12)
 
 
 def test_large_counts_stay_exact() -> None:

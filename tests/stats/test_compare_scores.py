@@ -16,6 +16,7 @@ from scipy import stats
 
 import raybias
 from raybias import schema
+from raybias.columns import CONTEXTS, POLARITIES
 from raybias.errors import DataError
 from raybias.measures.compare import Units
 from raybias.measures.compare_scores import compare_scores
@@ -45,7 +46,7 @@ def options(units: int, bias: float, seed: int) -> pl.DataFrame:
     rows = []
     for unit in range(units):
         for number in range(8):
-            polarity = schema.POLARITIES[number % 2]
+            polarity = POLARITIES[number % 2]
             ambiguous = number < 4
             follows = random.random() < 0.4 + bias
             pred = 0 if follows == (polarity == "neg") else 1
@@ -55,7 +56,7 @@ def options(units: int, bias: float, seed: int) -> pl.DataFrame:
             if not ambiguous and random.random() < 0.7:
                 pred = label
             rows.append(("m", "bbq", "", "Age", f"t{unit:03}", f"{unit}-{number}",
-                         schema.CONTEXTS[not ambiguous], polarity, label, 2, 0, pred, None, "", "")
+                         CONTEXTS[not ambiguous], polarity, label, 2, 0, pred, None, "", "")
                         )  # fmt: skip
     return pl.DataFrame(rows, pl.Schema(schema.OPTION_ANSWERS), orient="row")
 
@@ -80,7 +81,7 @@ def decisions(units: int, bias: float, seed: int) -> pl.DataFrame:
         for age in ("20", "60", "90"):
             y = base + ahead * (age == "90") + random.normal(0, 0.2)
             rows.append(("m", "p", f"d{unit:03}", f"{unit}-{age}", f"age={age}", "age=60",
-                         y - 1.0, -1.0, ""))  # fmt: skip
+                         -np.logaddexp(0, -y), -np.logaddexp(0, y), ""))  # fmt: skip
     return pl.DataFrame(rows, pl.Schema(schema.DECISION_ANSWERS), orient="row")
 
 
@@ -89,7 +90,7 @@ def sentences(units: int, bias: float, seed: int) -> pl.DataFrame:
     random = np.random.default_rng(seed)
     rows = [
         ("m", "p", f"{unit}-{d}-{n}", "age", f"t{unit:03}", f"d{d}",
-         random.normal() + 2 * bias * d - 5)
+         random.normal() + 2 * bias * d - 20)
         for unit in range(units) for d in range(4) for n in range(9)
     ]  # fmt: skip
     return pl.DataFrame(rows, pl.Schema(schema.SENTENCE_SCORES), orient="row")
