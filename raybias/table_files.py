@@ -19,7 +19,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raybias import storage
+from raybias import memory_limits
 from raybias.errors import DataError, OutputError
 from raybias.schema import ALL
 from raybias.storage import Store, split_uri
@@ -82,12 +82,12 @@ def _unpack(
     try:
         with open_stream() as stream:
             # A byte more than is allowed shows that there are more.
-            data = stream.read(storage.MOST_UNPACKED + 1)
+            data = stream.read(memory_limits.MOST_UNPACKED + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(
             f"is not a whole {form} file ({error})", where=where, cure="fetch it again"
         ) from error
-    storage.check_unpacked(len(data), where)
+    memory_limits.check_unpacked(len(data), where)
     return data
 
 

@@ -15,9 +15,9 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, LargeZipFile, ZipFile,
 
 import pyarrow as pa
 
-from raybias import storage
+from raybias import memory_limits
 from raybias.errors import DataError
-from raybias.storage import check_unpacked
+from raybias.memory_limits import check_unpacked
 
 #: The number of Zstandard among a zip file's compression methods (APPNOTE.TXT 4.4.5).
 _ZSTANDARD: Final = 93
@@ -78,7 +78,7 @@ class Archive:
         if info.flag_bits & _ENCRYPTED:
             raise BadZipFile("it is encrypted")
         # A byte more than is allowed shows that there are more.
-        limit = storage.MOST_UNPACKED + 1
+        limit = memory_limits.MOST_UNPACKED + 1
         if info.compress_type != _ZSTANDARD:
             if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
                 raise BadZipFile(f"compression method {info.compress_type}")

@@ -32,8 +32,8 @@ class Size:
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
     "benchmarks": Size(3_137, 29, 2, 2),
-    "raybias": Size(33_380, 279, 22, 10),
-    "raybias/*.py": Size(1_422, 18, 0, 1),
+    "raybias": Size(33_388, 280, 22, 9),
+    "raybias/*.py": Size(1_430, 19, 0, 0),
     "raybias/api": Size(412, 6, 3, 0),
     "raybias/cli": Size(700, 6, 3, 0),
     "raybias/config": Size(1_178, 8, 0, 2),

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import raybias
-from raybias import storage
+from raybias import memory_limits
 from raybias.errors import DataError
 from raybias.storage import Store
 from raybias.table_files import columns_of, csv_text, match_columns, read_frame
@@ -81,7 +81,7 @@ def test_what_is_no_table_is_refused(name: str, text: str, message: str, tmp_pat
 def test_a_small_file_that_fills_the_memory_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "MOST_UNPACKED", 2**20)
+    monkeypatch.setattr(memory_limits, "MOST_UNPACKED", 2**20)
     store = Store(tmp_path)
     if name.endswith(".parquet"):
         store.write_table(name, pa.table({"text": ["a text of thirty-two characters."] * 2**16}))
@@ -114,8 +114,8 @@ def test_rows_that_this_memory_cannot_hold_are_refused_before_they_are_read(
     words = pa.array(["yes"] * 2**17).dictionary_encode()
     store.write_table("x.parquet", pa.table({"group": words, "pred": words}))
     assert (tmp_path / "x.parquet").stat().st_size < 2**11
-    monkeypatch.setattr(storage, "free_memory", lambda: 2**24)
-    monkeypatch.setattr(storage.pq.ParquetFile, "iter_batches", None)
+    monkeypatch.setattr(memory_limits, "free_memory", lambda: 2**24)
+    monkeypatch.setattr(memory_limits.pq.ParquetFile, "iter_batches", None)
     with pytest.raises(DataError, match=r"needs about 0.024 GiB of memory, of which 0.016 are"):
         read_frame(store, "x.parquet")
 

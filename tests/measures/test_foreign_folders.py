@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from raybias import storage
+from raybias import memory_limits
 from raybias.config import QuestionProbe
 from raybias.errors import DataError
 from raybias.measures.reading import held, read
@@ -247,7 +247,7 @@ def test_an_archive_that_fills_the_memory_is_refused(
     path = write_zip(tmp_path / "log.eval", {"samples/1.json": b" " * 2**22})
     if zstandard:
         path.write_bytes(ARCHIVE.read_bytes())
-    monkeypatch.setattr(storage, "MOST_UNPACKED", 2**14)
+    monkeypatch.setattr(memory_limits, "MOST_UNPACKED", 2**14)
     with pytest.raises(DataError, match="unpacks to more than"):
         read([path])
 
@@ -262,7 +262,7 @@ def test_a_member_larger_than_it_says_is_refused(
     size = (2**22).to_bytes(4, "little")
     path = tmp_path / "log.eval"
     path.write_bytes(whole.getvalue().replace(size, (2**10).to_bytes(4, "little")))
-    monkeypatch.setattr(storage, "MOST_UNPACKED", 2**16)
+    monkeypatch.setattr(memory_limits, "MOST_UNPACKED", 2**16)
     with pytest.raises(DataError):
         read([path])
 
