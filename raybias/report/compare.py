@@ -300,8 +300,10 @@ def compare(
     chosen = [dict(given or {}) for given in (base_is, candidate_is)]
     classes = _classes([*paths[0], *paths[1]])
     one, other = (_read(*each, classes) for each in zip(paths, chosen, strict=True))
-    probes = [{*pl.concat(frame["probe"].cast(pl.String) for frame in arm.values())}
-              for arm in (one, other)]  # fmt: skip
+    probes = [
+        {probe for frame in arm.values() for probe in frame["probe"].cast(pl.String)}
+        for arm in (one, other)
+    ]
     check_studies(*paths, probes=sorted(probes[0] & probes[1]))
     names = arm_names(paths, chosen)
     both, level = [kind for kind in one if kind in other], rules.level
