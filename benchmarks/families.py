@@ -21,9 +21,9 @@ from scipy.stats import false_discovery_control
 from tabulate import tabulate
 
 from raybias.seeding import generator
-from raybias.stats.foreign import BLOCK
 from raybias.stats.metric import CountArrays
 from raybias.stats.scopes import GapTable, rate_table
+from raybias.stats.units import BLOCK
 from raybias.stats.word_variance import WordVariance
 
 #: Families of a page.

@@ -15,7 +15,6 @@ from raybias.stats.bootstrap import Resampled
 from raybias.stats.breakdown import leave_one_out
 from raybias.stats.checks import StatisticsWarning
 from raybias.stats.counts import Counts, without_extras
-from raybias.stats.foreign import UNITS
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, by_family
 from raybias.stats.intervals import NO_ROWS, Rules, over_runs, reasons_of
 from raybias.stats.metric import metrics, shares
@@ -26,6 +25,7 @@ from raybias.stats.rate_intervals import share_ends
 from raybias.stats.ratios import ratios
 from raybias.stats.scopes import PLACE, every_scope
 from raybias.stats.size_trends import gap_trends
+from raybias.stats.units import UNITS
 
 KIND: Final = "predictions"
 #: The score of a classifier of which nothing can be concluded; `reason` says why.

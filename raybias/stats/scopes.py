@@ -30,10 +30,10 @@ from raybias.stats.components import (
     satterthwaite,
 )
 from raybias.stats.few_events import Events
-from raybias.stats.foreign import BLOCK, UNITS
 from raybias.stats.intervals import columns_of, parametric
 from raybias.stats.largest_mean import largest_mean
 from raybias.stats.metric import DEFAULT, CountArrays, count_arrays, linearised
+from raybias.stats.units import BLOCK, UNITS
 from raybias.stats.word_variance import WordVariance
 
 Scope = Literal["runs", "sentences", "wording"]
