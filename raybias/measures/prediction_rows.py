@@ -191,9 +191,13 @@ def extremes(gaps: pl.DataFrame, drawn: Resampled | None) -> pl.DataFrame:
         value=pl.col("extreme").sum() / pl.len(), n=pl.len().cast(pl.Int64)
     )  # fmt: skip
     if drawn is not None:
+        # A group that is never an extreme can be one in most draws.
+        low, high = pl.min_horizontal("low", "value"), pl.max_horizontal("high", "value")
+        has = pl.col("low").is_not_null()
         found = found.join(drawn.extremes, on=by, how="left").with_columns(
-            scope=pl.lit(drawn.scope)
-        )
+            pl.when(has).then(low).alias("low"), pl.when(has).then(high).alias("high"),
+            scope=pl.lit(drawn.scope),
+        )  # fmt: skip
     return found.sort(by).with_columns(
         pl.format("{}_extreme", "score").alias("score"), model=pl.lit(ALL),
         statistic=pl.lit("rate"),
