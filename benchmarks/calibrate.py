@@ -33,7 +33,8 @@ from raybias.schema import TABLE
 from raybias.seeding import generator
 from raybias.stats.bootstrap import Weights, drawn_gaps, gap_intervals, span_interval
 from raybias.stats.components import Doubles, MeanEstimate
-from raybias.stats.metric import DEFAULT, CountArrays
+from raybias.stats.count_arrays import CountArrays
+from raybias.stats.metric import DEFAULT
 from raybias.stats.scopes import GapTable, Scope, rate_table
 from raybias.stats.word_variance import WordVariance, pooled_words
 

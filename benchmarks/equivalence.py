@@ -26,7 +26,7 @@ from coverage import tell
 from raybias.config import Statistics
 from raybias.measures.compare import compare_pairs
 from raybias.measures.compare_gaps import Blend, Family, changes
-from raybias.stats.metric import CountArrays
+from raybias.stats.count_arrays import CountArrays
 from raybias.stats.scopes import GapTable, rate_table, scope_rows
 from raybias.stats.units import BLOCK
 

@@ -21,7 +21,7 @@ from scipy.stats import false_discovery_control
 from tabulate import tabulate
 
 from raybias.seeding import generator
-from raybias.stats.metric import CountArrays
+from raybias.stats.count_arrays import CountArrays
 from raybias.stats.scopes import GapTable, rate_table
 from raybias.stats.units import BLOCK
 from raybias.stats.word_variance import WordVariance

@@ -7,7 +7,8 @@ package loads neither torch nor Ray.
 from importlib.metadata import version as _version
 
 from raybias.api.audits import audit
-from raybias.api.files import compare, design, export, judge_labels, judge_sheet, measure
+from raybias.api.files import compare, design, export, measure
+from raybias.api.labels import judge_labels, judge_sheet
 from raybias.api.studies import convert, demo, doctor, open, plan, run, serve, write_report
 from raybias.config import (
     Backbone,

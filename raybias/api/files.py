@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 
 from raybias import seal
-from raybias.api.given import Given, tables_of, warnings_of_caller
-from raybias.api.studies import write_report
-from raybias.config import Profile, QuestionProbe, Scope
-from raybias.config.policy import load_policy
+from raybias.api.given import Given, items_of, tables_of, warnings_of_caller
+from raybias.config import Profile, Scope
+from raybias.config.policy import Policy, load_policy
 from raybias.config.study import Interval
 from raybias.errors import ConfigError
-from raybias.results import Results
 from raybias.schema import LABELS
 from raybias.storage import Draft, Store
-from raybias.study_record import read_record, refuse_study, study_place
+from raybias.study_record import refuse_study, study_place
 
 if TYPE_CHECKING:
     from raybias.measures.predictions_read import MeasuredPredictions
@@ -129,7 +127,6 @@ def measure(
     """
     from raybias.measures.kind import measure_all
     from raybias.measures.reading import parted, read
-    from raybias.probes import question_items
     from raybias.report.files import rules_of_files
     from raybias.report.page import write_estimate_page
     from raybias.stats.classes import positive_of
@@ -165,10 +162,7 @@ def measure(
             measured = _measure_predictions(predicted, columns, rules, _texts(metric), background)
             found.append(measured.estimates)
         if others:
-            about: pl.DataFrame | str | None = None if items is None else str(items)
-            if isinstance(about, str) and not about.endswith((".csv", ".json", ".json.gz")):
-                about = question_items(QuestionProbe(source="bbq", data=about))
-            found.append(measure_all(read(others, kind, about), rules))
+            found.append(measure_all(read(others, kind, items_of(items)), rules))
     estimates = pl.concat(found)
     if measured is not None and report_classes is not None:
         report_classes(measured)
@@ -239,8 +233,8 @@ def _texts(texts: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def compare(
-    base: str | Path | Sequence[str | Path],
-    candidate: str | Path | Sequence[str | Path],
+    base: Paths,
+    candidate: Paths,
     *,
     base_is: Mapping[str, str] | None = None,
     candidate_is: Mapping[str, str] | None = None,
@@ -249,25 +243,27 @@ def compare(
     policy: str | Path | Mapping[str, Any] | None = None,
     accept: Sequence[str] | None = None,
     verify: bool = False,
+    items: str | Path | None = None,
     out: str | Path | None = None,
 ) -> Comparison:
     """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
 
     Of model, method and training set, what is one in each arm is what is compared; by the rest,
-    by probe, style and sentence, and by seed where both have the same seeds, arms are matched.
+    by probe, style and item, and by seed where both have the same seeds, arms are matched.
 
     Parameters
     ----------
-    base, candidate: an OUT, files or folders of predictions or answers about pairs (`measure`).
-    base_is, candidate_is: which of an arm's rows are meant, by model, method, dataset,
-        probe or style, so that two arms of one OUT can be compared.
+    base, candidate: an OUT, files or folders of predictions or answers of any kind (`measure`).
+    base_is, candidate_is: which of an arm's rows are meant, by model, method, dataset, probe, style
+        or prompt, so that two arms of one OUT or file can be compared.
     scope: what intervals cover (`Statistics.scope`); by default the study's, else the widest.
-    margin: the largest change of a gap that does not matter; the study's, else 0.02.
+    margin: the largest change that does not matter, as a share; the study's, else 0.02.
     policy: rules with margins of their own instead, a YAML file or its content; the verdict of
         all is `decision.verdict` of what is returned: no-go, inconclusive or go.
     accept: kinds of differences that are meant, of prompts, decoding, settings, training, models
         and versions; if it or a policy is given, others are refused.
     verify: refuse arms that changed by OUT/seal.json, or have none; else a note names what changed.
+    items: what the published answers of both arms are to, as for `measure`.
     out: folder or URI for compare.csv, compare.md, compare.json and compare.html.
 
     Raises
@@ -278,16 +274,23 @@ def compare(
     """
     from raybias.report.compare import compare
 
-    if policy is not None and margin is not None:
-        raise ConfigError("margin and policy are both given", cure="set margins in the policy")
     arms = [[*map(study_place, _paths(arm))] for arm in (base, candidate)]
     chosen: dict[str, Any] = {"base_is": base_is, "candidate_is": candidate_is, "scope": scope}
-    rules = None if policy is None else load_policy(policy)
-    found = compare(*arms, **chosen, margin=margin, policy=rules, accept=accept, verify=verify)
+    chosen |= {"policy": _policy_alone(policy, margin), "items": items_of(items)}
+    found = compare(*arms, **chosen, margin=margin, accept=accept, verify=verify)
     if out is not None:
         with Draft(out) as store:
             found.write(store)
     return found
+
+
+def _policy_alone(
+    policy: str | Path | Mapping[str, Any] | None, margin: float | None
+) -> Policy | None:
+    """Load a policy, if there is one; `ConfigError` if a margin is given with it."""
+    if policy is not None and margin is not None:
+        raise ConfigError("margin and policy are both given", cure="set margins in the policy")
+    return None if policy is None else load_policy(policy)
 
 
 def design(
@@ -351,50 +354,3 @@ def export(study: str | Path, form: Form, out: str | Path, *, verify: bool = Fal
     with Draft(out) as target:
         refuse_study(target)
         return write(store, target)
-
-
-def judge_sheet(
-    study: str | Path, out: str | Path, *, of_group: int = 50, seed: int = 0
-) -> pl.DataFrame:
-    """Draw texts that a judge labelled, for people to label too; write and return the sheet.
-
-    Parameters
-    ----------
-    study: OUT of `run`.
-    out: path or URI of a CSV: row, prompt, continuation, and label, which people fill in.
-    of_group: texts of each group of each model, drawn at random; at least 20.
-    seed: of the draw.
-
-    Raises
-    ------
-    ConfigError: fewer texts of a group than its gap can be corrected by.
-    OutputError: no OUT of a study, no judge in it, or labels that it has already.
-    """
-    from raybias.report.judges import draw_sheet
-
-    store = Store(study_place(study))
-    return draw_sheet(store, read_record(store).study, str(out), of_group=of_group, seed=seed)
-
-
-def judge_labels(
-    study: str | Path, sheet: str | Path, *, labels: Mapping[str, str] | None = None
-) -> Results:
-    """Read people's labels of judged texts into OUT; write its table `judged` and page again.
-
-    Parameters
-    ----------
-    study: OUT of `run`.
-    sheet: of `judge_sheet`, every label filled in.
-    labels: the label that each value of the sheet stands for, besides the study's own names; by
-        default its labels and their numbers.
-
-    Raises
-    ------
-    OutputError: no OUT of a study, or no sheet was drawn of it.
-    DataError: a row that was not drawn, is missing or there twice, or has no label.
-    """
-    from raybias.report.judges import add_labels
-
-    store = Store(study_place(study))
-    add_labels(store, str(sheet), read_record(store).study.labels, meant=labels or None)
-    return write_report(study)

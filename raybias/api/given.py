@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from raybias.config import QuestionProbe
 from raybias.errors import DataError
 from raybias.storage import reading
 
@@ -46,6 +47,15 @@ def tables_of(given: Given) -> list[str | Path | pl.DataFrame]:
             cure="give paths, a frame, or a dict of columns",
         )
     return [one for each in given for one in tables_of(each)]
+
+
+def items_of(items: str | Path | None) -> pl.DataFrame | str | None:
+    """Return what published answers are to: a file by its name, or BBQ's questions."""
+    from raybias.probes import question_items
+
+    if items is None or str(items).endswith((".csv", ".json", ".json.gz")):
+        return None if items is None else str(items)
+    return question_items(QuestionProbe(source="bbq", data=str(items)))
 
 
 def _frame(given: Given) -> pl.DataFrame:

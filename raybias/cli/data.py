@@ -11,7 +11,7 @@ import polars as pl
 import typer
 from tabulate import tabulate
 
-from raybias.api import files as api
+from raybias.api import labels as people
 from raybias.api import studies
 from raybias.cli.options import Output, apart, command, parted, printed_warnings
 from raybias.config import Backbone, PairProbe, Probe, StyleOptions
@@ -236,7 +236,7 @@ def export(
     of_group: texts of each group of each model, drawn at random; at least 20.
     """
     if is_study(what):
-        rows = api.judge_sheet(what, out, of_group=of_group, seed=seed)
+        rows = people.judge_sheet(what, out, of_group=of_group, seed=seed)
         return Output([f"{rows.height} texts to label are in {Store(out).uri}"], rows)
     if not style:
         raise typer.BadParameter("no style is given", param_hint="--style")
@@ -291,7 +291,7 @@ def import_(
     if is_study(what):
         if len(files) != 1:
             raise typer.BadParameter("a study has one sheet", param_hint="FILES")
-        results = api.judge_labels(what, files[0], labels=meant)
+        results = people.judge_labels(what, files[0], labels=meant)
         judged = results.table("judged").collect()
         seeds = have_seeds(results.runs.collect())
         redrawn = Judged.of(results.estimates.collect(), has_seeds=seeds).redrawn

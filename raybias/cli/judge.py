@@ -216,18 +216,20 @@ def compare(
     policy: Annotated[str | None, typer.Option(metavar="FILE.yaml")] = None,
     accept: Annotated[str | None, typer.Option(metavar="KIND,...")] = None,
     verify: Annotated[bool, typer.Option("--verify")] = False,
+    items: str | None = None,
     out: str | None = None,
 ) -> Output:
     """Compare a candidate with its base: is any gap or score worse, better, or equivalent?
 
     Of model, method and training set, what is one in each arm is what is compared; by the rest, by
-    probe, style and sentence, and by seed where both have the same seeds, arms are matched.
+    probe, style and item, and by seed where both have the same seeds, arms are matched.
 
     Parameters
     ----------
-    gate: exit with 3 where a gap is worse, with 4 where that cannot be told and with 5 where more
-        answers of the candidate cannot be read; a gap that is shown to have changed by less than
-        the margin is equivalent, which takes 149 templates or more for 0.02 and 59 for 0.05.
+    gate: exit with 3 where a gap or score is worse, with 4 where that cannot be told and with 5
+        where more answers of the candidate cannot be read; a gap that is shown to have changed by
+        less than the margin is equivalent, which takes 149 templates or more for 0.02 and 59 for
+        0.05.
     policy: judge by the rules of this file instead, each for some changes and with its own margin:
         exit with 3 where a critical rule has a change that is worse, and with 4 where it has one
         that cannot be told or read; docs/comparing.md has an example.
@@ -245,7 +247,7 @@ def compare(
             base, candidate, base_is=_choice("--base", base_is),
             candidate_is=_choice("--candidate", candidate_is), scope=scope,
             margin=None if gate is None else _margin(gate), policy=policy,
-            accept=accepted, verify=verify, out=out,
+            accept=accepted, verify=verify, items=items, out=out,
         )  # fmt: skip
     written = f"compare.csv, .md, .json and .html are in {Store(out).uri}" if out else ""
     judged = found.verdict if found.decision is None else found.decision.verdict

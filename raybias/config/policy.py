@@ -28,6 +28,7 @@ class Rule(Section):
     """The largest change that does not matter; by default the policy's."""
     probe: Values = ()
     attribute: Values = ()
+    condition: Values = ()
     group: Values = ()
     score: Values = ()
     model: Values = ()

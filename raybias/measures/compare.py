@@ -18,7 +18,7 @@ Shapes: M metrics, S styles, N pairs, U units; K = T bias types and two averages
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -55,6 +55,8 @@ _SCORED: Final = ("model", "probe", "style", "score")
 _PAIR: Final = ("model", "score", "probe", "style", "bias_type", "pair_id")
 Row = dict[str, Any]
 Ends = tuple[float, float]
+#: Gives the interval at a level, such as 0.95; NaN if there is none.
+Interval = Callable[[float], Ends]
 
 
 @dataclass(frozen=True)
@@ -101,23 +103,27 @@ def still(units: Units, rule: Rule, bounds: Ends) -> Row:
     return row
 
 
+def interval_at(estimate: MeanEstimate, place: Any) -> Interval:
+    """Return the intervals of one of several estimates [...], by its place."""
+
+    def interval(level: float) -> Ends:
+        low, high = estimate.interval(level)
+        return float(low[place]), float(high[place])
+
+    return interval
+
+
 def judged(
-    value: float, change: MeanEstimate, middle: MeanEstimate, place: Any, *, rule: Rule,
-    bounds: Ends, units: Units, sure: bool,
+    value: float, change: Interval, middle: Interval, *, rule: Rule, bounds: Ends, units: Units,
+    sure: bool,
 ) -> Row:  # fmt: skip
     """Judge a change by its band and that of the middle of both arms, which is 0 without bias.
 
-    `place` is that of the change in the estimates, and `sure` whether bands alone may show a
-    change.
+    `sure` is whether bands alone may show a change.
     """
-    band, ends, close = (
-        (float(low[place]), float(high[place]))
-        for low, high in (change.interval(rule.shared), middle.interval(rule.shared),
-                          change.interval(2 * rule.level - 1))
-    )  # fmt: skip
-    low, high = (float(np.clip(end, *bounds)) for end in band)
-    moved, away = side((low, high)), side(ends)
-    nearest, reach = max(map(abs, close)), units.reach(rule.level)
+    low, high = (float(np.clip(end, *bounds)) for end in change(rule.shared))
+    moved, away = side((low, high)), side(middle(rule.shared))
+    nearest, reach = max(map(abs, change(2 * rule.level - 1))), units.reach(rule.level)
     # NaN, if there is no interval, stays.
     at_most = float(np.maximum(nearest, reach))
     verdict, reason = "cannot tell", ""
@@ -175,10 +181,7 @@ def compare_pairs(
     Gives `COMPARED`: `attribute` is "bias_type", `group` the type or average, `score` the way of
     scoring. A score is `unread` where the rise of unread answers can hide more than the margin.
     """
-    names = [arm["model"].unique().to_list() for arm in (base, candidate)]
-    if [len(each) for each in names] == [1, 1] and names[0] != names[1]:
-        both = pl.lit(f"{names[0][0]} -> {names[1][0]}")
-        base, candidate = (arm.with_columns(model=both) for arm in (base, candidate))
+    (base, candidate), _ = named_alike((base, candidate), ("model",))
     refuse_lacking(base, candidate, _PAIR, "score both on the same pairs, and choose models")
     laid = [*zip(layouts(base), layouts(candidate), strict=True)]
     # Scores that have pairs: all have bands that hold together.
@@ -191,6 +194,21 @@ def compare_pairs(
         kind, was, now = rises[tuple(row[key] for key in _SCORED)]
         row.update(hidden(row, f"answers on {kind} that name nobody", was, now, margin))
     return conformed(pl.DataFrame(rows, infer_schema_length=None), COMPARED).fill_nan(None)
+
+
+def named_alike(
+    arms: Sequence[pl.DataFrame], columns: Sequence[str]
+) -> tuple[list[pl.DataFrame], dict[str, str]]:
+    """Call what is compared alike in both arms: `a -> b` if each arm has one value of a column.
+
+    Returns the arms, and the new values by column.
+    """
+    names: dict[str, str] = {}
+    for column in columns:
+        values = [arm[column].unique().to_list() for arm in arms]
+        if [len(each) for each in values] == [1, 1] and values[0] != values[1]:
+            names[column] = f"{values[0][0]} -> {values[1][0]}"
+    return [arm.with_columns(pl.lit(v).alias(c) for c, v in names.items()) for arm in arms], names
 
 
 def refuse_lacking(
@@ -243,11 +261,12 @@ def _rows(laid: Layout, other: Layout, rule: Rule) -> Iterator[Row]:
             yield row | still(units, rule, bounds) | {"still": "no pair's outcome changes"}
             continue
         sure = not p_flips[place] > 1 - rule.shared
-        row |= judged(float(change.mean[place]), change, middle, place, rule=rule, bounds=bounds,
-                      units=units, sure=sure)  # fmt: skip
+        intervals = interval_at(change, place), interval_at(middle, place)
+        row |= judged(float(change.mean[place]), *intervals, rule=rule, bounds=bounds, units=units,
+                      sure=sure)  # fmt: skip
         if row["verdict"] == "cannot tell":
             ratio = float(detectable[place]) / rule.margin
-            needs = row["reason"] or _needs((row["low"], row["high"]), sure, pairs, ratio)
+            needs = row["reason"] or needed((row["low"], row["high"]), sure, pairs, ratio, "pairs")
             row["reason"] = f"{turned:,} of {pairs:,} changed sides; {needs}"
         yield row
 
@@ -270,12 +289,12 @@ def _units(laid: Layout, d_N: Doubles, drawn_N: Places, k: int) -> Units:
     return Units(name, values_U, float(number * (weights_U**2).sum()))
 
 
-def _needs(band: Ends, sure: bool, n: int, ratio: float) -> str:
-    """Say how many pairs would show the margin with 80% power; n show `ratio` times as much."""
+def needed(band: Ends, sure: bool, n: int, ratio: float, units: str) -> str:
+    """Say how many units would show the margin with 80% power; n show `ratio` times as much."""
     if sure and side(band):
         return "it moved, but whether away from no bias is not known"
     if math.isnan(ratio):
-        return "pairs of two writers or more"
+        return f"{units} of two writers or more"
     if ratio <= 1 + ROUNDING:
         return "it lies about the margin"
-    return f"{math.ceil(n * ratio**2):,} pairs, not {n:,}"
+    return f"{math.ceil(n * ratio**2):,} {units}, not {n:,}"

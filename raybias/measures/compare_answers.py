@@ -29,9 +29,10 @@ from raybias.schema import RUN_KEYS
 from raybias.seeding import generator
 from raybias.stats.checks import StatisticsWarning, checked_runs, fingerprints
 from raybias.stats.components import ROUNDING, Doubles, mean_squares
+from raybias.stats.count_arrays import linearised
 from raybias.stats.counts import without_extras
 from raybias.stats.file_classes import with_classes
-from raybias.stats.metric import linearised, shares
+from raybias.stats.metric import shares
 from raybias.stats.predictions import Source, join_pieces, sources
 from raybias.stats.units import BLOCK, CLUSTER
 from raybias.table_files import columns_of

@@ -27,6 +27,7 @@ from raybias.measures.compare import (
     Rule,
     Units,
     hidden,
+    interval_at,
     judged,
     side,
     still,
@@ -337,8 +338,8 @@ def _rows(
             yield row | {"value": change, "scope": options.scope, "verdict": "cannot tell",
                          "reason": "runs that vary"}  # fmt: skip
             continue
-        row |= judged(change, found, middle, g, rule=rule, bounds=bounds, units=units,
-                      sure=not family.change.unseen_runs)  # fmt: skip
+        row |= judged(change, interval_at(found, g), interval_at(middle, g), rule=rule,
+                      bounds=bounds, units=units, sure=not family.change.unseen_runs)  # fmt: skip
         if row["verdict"] == "cannot tell" and not row["reason"]:
             row["reason"] = _needs(family, chosen, g, each, margin)
         yield row

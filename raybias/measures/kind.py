@@ -58,6 +58,11 @@ class Score:
     statistic: str = "score"
     most: float = math.inf
     """The greatest that the least of smooth functions can be, where that is less than `bounds`."""
+    unbiased: float | None = None
+    """The value of a model without bias, by the score's source; a change towards it is for the
+    better. None: the score does not measure bias, and no change of it is called better or worse."""
+    whole: float = 1.0
+    """What counts as 1 in a comparison, such as 100 for a score in percent."""
 
     def values(self, sums: Sequence[Sums], place: int) -> Doubles:
         """Compute the score, or its smooth functions [M, ...], in one of the conditions."""
@@ -103,6 +108,8 @@ class Kind:
     answers: pa.Schema
     item: tuple[str, ...]
     """Columns that tell the answers of a model on a probe apart."""
+    answered: tuple[str, ...] = ()
+    """Columns that a model's answers fill; the others say what was asked, and of whom."""
     units: str
     """What a unit is, in the plural."""
     title: str
@@ -113,8 +120,8 @@ class Kind:
     sums: Callable[[pl.DataFrame], pl.DataFrame] | None = None
     """Makes of answers a row per `by`, `unit` and, where prompts differ, `style`, with sums."""
     estimate: Callable[[pl.DataFrame, Rules], Iterator[pl.DataFrame]] | None = None
-    """Of paired kinds: estimates straight from answers, instead of sums and scores. Predictions
-    have neither, since they are counted while they are read."""
+    """Estimates straight from answers, instead of by sums and scores. Predictions have neither,
+    since they are counted while they are read."""
     outcomes: Callable[[pl.DataFrame], pl.DataFrame] | None = None
     """Of paired kinds: makes of answers a number per pair and style, which `compare` subtracts."""
     tables: tuple[Table, ...] = (Table("", pl.lit(value=True)),)
@@ -136,6 +143,10 @@ class Kind:
         lambda _answers, _rules: {}
     )
     """Why nothing is concluded, by model, probe and method."""
+    unread: pl.Expr | None = None
+    """Whether no answer could be read, of a row of answers; None if every row has one."""
+    unread_by: tuple[str, ...] = ()
+    """Columns of answers; in each part by these, `compare` looks for more unread answers."""
     check: Callable[[pl.DataFrame, str], None] = lambda _answers, _where: None
     """Refuses wrong answers with a `DataError`, which names the files."""
     endings: tuple[str, ...] = ()
@@ -201,7 +212,9 @@ def _of_sums(
         place = dict(zip(kind.by, map(str, keys), strict=True))
         reason = refused.get(tuple(place.get(name, "") for name in _JUDGED))
         none = {"low": None, "high": None, "p": None, "reason": reason} if reason else {}
-        rows += ({**place, **row, **none} for row in _of_place(kind, part, rules.level))
+        for of in sampled(kind, part):
+            where = {**place, "style": of.style, "scope": of.scope}
+            rows += ({**where, **row, **none} for row in _measured(kind, of, rules.level))
     # NaN would be less than no level, and so no missing verdict.
     table = pl.DataFrame(rows, infer_schema_length=None).fill_nan(None)
     if table.is_empty():
@@ -216,8 +229,36 @@ def measure_all(answers: Mapping[str, pl.DataFrame], rules: Rules | None = None)
     return pl.concat(measure(kinds[name], frame, rules) for name, frame in answers.items())
 
 
-def _of_place(kind: Kind, sums: pl.DataFrame, level: float) -> Iterator[dict[str, Any]]:
-    """Yield the scores of one place: under each prompt, over all, and with prompts drawn too."""
+@dataclass(frozen=True)
+class Sampled:
+    """Sums of one place by the units that an interval resamples."""
+
+    style: str
+    """The prompt; `all` over several."""
+    scope: str
+    crossed: bool
+    """Whether prompts are resampled too."""
+    names: list[str]
+    """Of the K sums."""
+    facets: list[Doubles]
+    """Sums by unit [U, K]; with prompts also by prompt [P, K] and by both [U P, K]."""
+
+    def conditions(self, kind: Kind, sums: Doubles) -> list[Sums]:
+        """Name sums [..., K] in each condition of a kind."""
+        arrays = dict(zip(self.names, np.moveaxis(sums, -1, 0), strict=True))
+        starts = [f"{condition} " if condition else "" for condition in kind.conditions]
+        found = []
+        for start in starts:
+            own = (name for name in self.names if name.startswith(start))
+            found.append(Sums(**{name.removeprefix(start): arrays[name] for name in own}))
+        return found
+
+
+def sampled(kind: Kind, sums: pl.DataFrame) -> Iterator[Sampled]:
+    """Lay out the sums of one place: under each prompt, over all, and with prompts resampled too.
+
+    `sums` are rows of `kind.sums` that agree in `kind.by`.
+    """
     if "style" not in sums.columns:
         sums = sums.with_columns(style=pl.lit(""))
     names = [name for name in sums.columns if name not in (*kind.by, "unit", "style")]
@@ -229,48 +270,34 @@ def _of_place(kind: Kind, sums: pl.DataFrame, level: float) -> Iterator[dict[str
     if len(prompts) > 1:
         tables += [(ALL, counts_UPK, crossed) for crossed in (False, True)]
     for prompt, table_UPK, crossed in tables:
+        counts_UK = table_UPK.sum(axis=1)
+        facets = [counts_UK]
+        if crossed:
+            facets += [table_UPK.sum(axis=0), table_UPK.reshape(-1, counts_UK.shape[-1])]
         scope = f"{kind.units}, prompts" if crossed else kind.units
-        for row in _measured(kind, names, table_UPK, level, crossed=crossed):
-            yield {"style": prompt, "scope": scope, **row}
+        yield Sampled(prompt, scope, crossed, names, facets)
 
 
-def _by_condition(kind: Kind, names: list[str], sums_K: Doubles) -> list[Sums]:
-    """Name the sums [..., K] of each condition."""
-    arrays = dict(zip(names, np.moveaxis(sums_K, -1, 0), strict=True))
-    starts = [f"{condition} " if condition else "" for condition in kind.conditions]
-    return [
-        Sums(**{name.removeprefix(start): array for name, array in arrays.items()
-                if name.startswith(start)})
-        for start in starts
-    ]  # fmt: skip
-
-
-def _measured(
-    kind: Kind, names: list[str], counts_UPK: Doubles, level: float, *, crossed: bool
-) -> Iterator[dict[str, Any]]:
+def _measured(kind: Kind, of: Sampled, level: float) -> Iterator[dict[str, Any]]:
     """Yield every score in every condition, its interval over units, or over units and prompts."""
-    counts_UK = counts_UPK.sum(axis=1)
-    facets = [counts_UK]
-    if crossed:
-        facets += [counts_UPK.sum(axis=0), counts_UPK.reshape(-1, counts_UK.shape[-1])]
-    found = _by_condition(kind, names, counts_UK.sum(axis=0))
+    found = of.conditions(kind, of.facets[0].sum(axis=0))
     parts = [
-        (_by_condition(kind, names, without_each(facet)), _by_condition(kind, names, facet))
-        for facet in facets
+        (of.conditions(kind, without_each(facet)), of.conditions(kind, facet))
+        for facet in of.facets
     ]
     for c, condition in enumerate(kind.conditions):
         if not any(array.any() for array in vars(found[c]).values()):
             continue
         for score in kind.scores.values():
             value_M = score.values(found, c)
-            sampled = [(score.values(without, c), getattr(whole[c], score.weight))
-                       for without, whole in parts]  # fmt: skip
-            low_M, high_M, p, reason = unit_intervals(value_M, sampled, score.bounds, level)
+            resampled = [(score.values(without, c), getattr(whole[c], score.weight))
+                         for without, whole in parts]  # fmt: skip
+            low_M, high_M, p, reason = unit_intervals(value_M, resampled, score.bounds, level)
             yield {
                 **({"condition": condition} if condition else {}),
                 "score": score.name, "statistic": score.statistic, "value": float(value_M.min()),
                 "low": float(low_M.min()), "high": float(np.minimum(high_M.min(), score.most)),
                 "p": p, "reason": reason,
                 "n": int(getattr(found[c], score.counts or score.weight)),
-                "units": int(np.count_nonzero(sampled[0][1])),
+                "units": int(np.count_nonzero(resampled[0][1])),
             }  # fmt: skip

@@ -102,8 +102,12 @@ def parted(
     return predicted, others
 
 
-def held(given: Given, *, published: bool = True) -> list[str]:
-    """Name the kinds in an OUT, a table or file (perhaps `published`), or a folder's first file."""
+def held(given: Given, *, published: bool = True, items: Items = None) -> list[str]:
+    """Name the kinds in an OUT, a table or file, or a folder's first file.
+
+    published: whether files that others published count; `items` are what these answer, as `read`
+        takes them.
+    """
     if isinstance(given, pl.DataFrame):
         return _told(given.columns, kinds)
     store = Store(given)
@@ -116,10 +120,16 @@ def held(given: Given, *, published: bool = True) -> list[str]:
         # Tables first: other files of their folder do not tell its kind.
         names.sort(key=lambda name: (not name.endswith(".parquet"), not name.endswith(_TSV)))
         files = [Source(store, name) for name in names if name.endswith(_endings(kinds))]
-    return next(filter(None, (_kinds_at(source, published) for source in files)), [])
+    files = [source for source in files if source.uri != _uri_of(items)]
+    return next(filter(None, (_kinds_at(source, published, items) for source in files)), [])
 
 
-def _kinds_at(source: Source, published: bool) -> list[str]:
+def _uri_of(items: Items) -> str | None:
+    """Return the URI of a file of items, which a folder of answers may have too."""
+    return Source(*split_uri(items)).uri if isinstance(items, str) else None
+
+
+def _kinds_at(source: Source, published: bool, items: Items) -> list[str]:
     """Name the kind of one file, if any."""
     is_text = source.name.endswith(_LINES) or (published and not source.name.endswith(SUFFIXES))
     data = content(source) if is_text else b""
@@ -127,7 +137,7 @@ def _kinds_at(source: Source, published: bool) -> list[str]:
         if (
             each.published is not None
             and source.name.endswith(each.endings)
-            and each.published(None)(source, data) is not None
+            and each.published(items)(source, data) is not None
         ):
             return [name]
     if source.is_paper_tsv:
@@ -181,10 +191,9 @@ def _of_folder(
 ) -> Iterator[tuple[str, pl.DataFrame]]:
     """Read every file of a folder that is known; warn once of the others, with their names."""
     store, unread = Store(path), dict[str, Unread]()
-    apart = Source(*split_uri(items)).uri if isinstance(items, str) else None
     files_read = 0
     for source in (Source(store, name) for name in store.files(recursive=True)):
-        if source.uri == apart:
+        if source.uri == _uri_of(items):
             continue
         answers = _of_source(source, wanted, published)
         if isinstance(answers, Unread):

@@ -1,11 +1,11 @@
-"""Compare two arms from their files, by gaps of predictions and by scores of pairs."""
+"""Compare two arms from their files, by gaps of predictions and by scores of other answers."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from html import escape
 from pathlib import Path
 from typing import Any, Final
@@ -14,21 +14,18 @@ import polars as pl
 
 from raybias.config import Scope
 from raybias.config.policy import MARGIN, Policy
-from raybias.errors import ConfigError, DataError
+from raybias.errors import ConfigError
 from raybias.measures.class_rows import CLASS, class_of
-from raybias.measures.compare import SCOPE, VERDICTS, Verdict, compare_pairs, overall
-from raybias.measures.compare_answers import Matched, matched, read_arm
+from raybias.measures.compare import COMPARED, VERDICTS, Verdict, overall
+from raybias.measures.compare_answers import Matched, matched
 from raybias.measures.compare_classes import OF_EACH_CLASS, of_two_classes, split_classes
 from raybias.measures.compare_gaps import (
-    ANSWERS,
-    compare_predictions,
     groups_without_rows,
 )
-from raybias.measures.kind import kinds
-from raybias.measures.reading import held, read
+from raybias.measures.kind import Items
+from raybias.measures.reading import PREDICTIONS
 from raybias.report import wording
 from raybias.report.compare_arms import (
-    Classifier,
     Difference,
     arm_names,
     changed_since,
@@ -39,6 +36,14 @@ from raybias.report.compare_arms import (
     verify_arms,
 )
 from raybias.report.compare_cures import own_cures
+from raybias.report.compare_kinds import (
+    check_kinds,
+    classes_of_arms,
+    classifiers,
+    held_kinds,
+    judge_kinds,
+    read_arm_by_kind,
+)
 from raybias.report.compare_notes import comparison_notes, engine_notes
 from raybias.report.files import out_of, rules_of_files
 from raybias.report.forest import forest_of
@@ -54,17 +59,11 @@ from raybias.report.rendering import (
     table,
     worded,
 )
-from raybias.stats.classes import Classes, Positive
 from raybias.stats.conclusive import refusal, refused
-from raybias.stats.file_classes import classes_of
-from raybias.stats.predictions import sources
-from raybias.stats.rated_class import RatedClass, sentiment_class
+from raybias.stats.rated_class import RatedClass
 from raybias.storage import Store
 from raybias.table_files import csv_text
 
-PREDICTIONS: Final = "predictions"
-SCORES: Final = "scores of pairs"
-_CHOICES: Final = ("model", "probe", "style")
 _DID: Final[Mapping[str, str]] = {
     "worse": "got worse",
     "unread": "cannot be told, since more answers cannot be read",
@@ -78,6 +77,8 @@ _WRITTEN: Final = (
     *("verdict", "scope", "base", "candidate", "at_most", "p_flips", "reason", "still"),
     *("model", "method", "dataset", "style"),
 )
+#: Of these columns, what scores without a verdict lack.
+_JUDGED: Final = ("verdict", "at_most", "still")
 _CALLED: Final = {"score": "rate", "value": "change", "reason": "needs"}
 
 
@@ -101,6 +102,8 @@ class Comparison:
     """What the policy says, if there is one."""
     rated: RatedClass = field(default_factory=RatedClass)
     """The class that rates are about."""
+    others: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=COMPARED))
+    """Changes of scores that do not measure bias, without verdicts (`compare_scores`)."""
 
     @property
     def verdict(self) -> Verdict:
@@ -117,7 +120,7 @@ class Comparison:
         parts = [f"{found[name]} {_DID[name]}" for name in VERDICTS if name in found]
         if "equivalent" in found:
             parts[-1] += f" {self.margin:g}"
-        scores = self.changes.filter(scope=SCOPE).height
+        scores = self.changes.filter(pl.col("kind") != PREDICTIONS).height
         counts = {"gap": self.changes.height - scores, "score": scores}
         judged = [wording.counted(count, name) for name, count in counts.items() if count]
         if self.answers.height:
@@ -137,10 +140,11 @@ class Comparison:
         changes = self.changes.sort(pl.col("verdict").cast(pl.Enum(VERDICTS)), maintain_order=True)
         shown = same(*_keys(changes))
         percent = f"{100 * self.level:g}%"
+        names: dict[str, Cell] = {**shown, **self._conditions}
+        if (changes["group"].fill_null("") != "").any():
+            names["group"] = worded(wording.spaced, "group")
         columns: dict[str, Cell] = {
-            **shown,
-            **({"class": worded(class_of, "condition")} if self._of_classes else {}),
-            "group": worded(wording.spaced, "group"),
+            **names,
             "rate": "score",
             "base": worded(wording.signed, "base"),
             "candidate": worded(wording.signed, "candidate"),
@@ -161,8 +165,17 @@ class Comparison:
             f"excess and its {percent} interval": worded(wording.interval, "excess", "low", "high"),
             "p of even spread over groups": worded(wording.probability, "p_even"),
         }
+        others: dict[str, Cell] = {
+            **names,
+            "score": "score",
+            "base": worded(wording.signed, "base"),
+            "candidate": worded(wording.signed, "candidate"),
+            f"change and its {percent} interval": worded(wording.interval, "value", "low", "high"),
+        }
         title = f"Changes, with bands that hold {percent} of the time for all at once"
         parts = [table("Answers that differ", self.answers, answers)] if self.answers.height else []
+        if self.others.height:
+            parts.append(table("Scores that do not measure bias, not judged", self.others, others))
         rules = [] if self.decision is None else [self.decision.table]
         if self.differences:
             rows = [{"kind": each.kind, "difference": each.text} for each in self.differences]
@@ -175,12 +188,14 @@ class Comparison:
         )
         changes = self.changes.with_columns(survives=pl.lit(None, pl.Boolean), significant=moved)
         for probe, attribute in wording.probe_order(changes):
+            part = changes.filter(probe=probe, attribute=attribute)
+            what = "gap" if (part["kind"] == PREDICTIONS).all() else "score"
             if drawn := forest_of(
-                changes.filter(probe=probe, attribute=attribute),
+                part,
                 name=slug("compare", probe, attribute),
-                title=f"{attribute}: changes of gaps",
-                axis=f"change of the gap; shaded: within {self.margin:g}",
-                panel=("model", "method", "dataset", "style", "score"),
+                title=f"{attribute}: changes of {what}s",
+                axis=f"change of the {what}; shaded: within {self.margin:g}",
+                panel=("model", "method", "dataset", "style", "condition", "score"),
                 digits=3,
                 band=(-self.margin, self.margin),
                 keys=("filled: changed; hollow: change not shown",),
@@ -214,13 +229,21 @@ class Comparison:
     @property
     def rows(self) -> pl.DataFrame:
         """Return the changes under the names of compare.csv and compare.json."""
-        by_class = ("condition",) if self._of_classes else ()
-        return self.changes.select(*_WRITTEN, *by_class).rename(_CALLED)
+        return self._written(self.changes)
+
+    def _written(self, changes: pl.DataFrame) -> pl.DataFrame:
+        """Select and name the columns of compare.csv."""
+        some = (self.changes["condition"].fill_null("") != "").any()
+        condition = ("condition",) if some else ()
+        return changes.select(*_WRITTEN, *condition).rename(_CALLED)
 
     @property
-    def _of_classes(self) -> bool:
-        """Whether gaps are compared by class."""
-        return bool(self.changes["condition"].fill_null("").str.starts_with(CLASS).any())
+    def _conditions(self) -> dict[str, Cell]:
+        """The column of classes, or of conditions such as contexts and tasks, if these vary."""
+        conditions = self.changes["condition"].fill_null("")
+        if conditions.str.starts_with(CLASS).any():
+            return {"class": worded(class_of, "condition")}
+        return {"condition": "condition"} if conditions.n_unique() > 1 else {}
 
     def write(self, store: Store) -> None:
         """Write compare.csv, compare.md, compare.json and compare.html."""
@@ -231,6 +254,7 @@ class Comparison:
             "margin": self.margin,
             "level": self.level,
             "changes": self.rows.to_dicts(),
+            "others": self._written(self.others).drop(_JUDGED).to_dicts(),
             "answers": self.answers.to_dicts(),
             "differences": [asdict(each) for each in self.differences],
         }
@@ -289,8 +313,9 @@ def compare(
     policy: Policy | None = None,
     accept: Collection[str] | None = None,
     verify: bool = False,
+    items: Items = None,
 ) -> Comparison:
-    """Compare the predictions and scores of two arms; see `raybias.compare`."""
+    """Compare the answers of two arms, of every kind; see `raybias.compare`."""
     if margin is not None and not 0 < margin < 1:
         raise ConfigError(f"the margin {margin:g} is not between 0 and 1", cure="such as 0.02")
     paths = [[str(path) for path in arm] for arm in (base, candidate)]
@@ -298,25 +323,19 @@ def compare(
         verify_arms([*paths[0], *paths[1]])
     rules = rules_of_files([*paths[0], *paths[1]], options={"scope": scope})
     chosen = [dict(given or {}) for given in (base_is, candidate_is)]
-    classes = _classes([*paths[0], *paths[1]])
-    one, other = (_read(*each, classes) for each in zip(paths, chosen, strict=True))
-    probes = [
-        {probe for frame in arm.values() for probe in frame["probe"].cast(pl.String)}
-        for arm in (one, other)
-    ]
-    check_studies(*paths, probes=sorted(probes[0] & probes[1]))
     names = arm_names(paths, chosen)
-    both, level = [kind for kind in one if kind in other], rules.level
-    if not both:
-        holds = [" and ".join(arm) or "nothing" for arm in (one, other)]
-        raise DataError(
-            f"the base has {holds[0]}, and the candidate {holds[1]}",
-            where=" and ".join(names), cure="choose arms that answer the same",
-        )  # fmt: skip
-    matches = [*matched(one[PREDICTIONS], other[PREDICTIONS])] if PREDICTIONS in both else []
-    differing = differences(
-        paths[0], paths[1], _classifiers(matches, one.get(SCORES), other.get(SCORES))
+    holding = held_kinds([*paths[0], *paths[1]], items)
+    classes = classes_of_arms(holding)
+    (one, left_out), (other, _) = (
+        read_arm_by_kind({path: holding[path] for path in arm}, of, classes, items)
+        for arm, of in zip(paths, chosen, strict=True)
     )
+    check_kinds((one, other), names)
+    probes = [{*pl.concat(frame["probe"].cast(pl.String) for frame in arm.values())}
+              for arm in (one, other)]  # fmt: skip
+    check_studies(*paths, probes=sorted(probes[0] & probes[1]))
+    matches = [*matched(one[PREDICTIONS], other[PREDICTIONS])] if PREDICTIONS in one else []
+    differing = differences(paths[0], paths[1], classifiers(matches, one, other))
     if accept is not None or policy is not None:
         check_accepted(differing, accept or ())
     by_class: list[Matched] = []
@@ -326,24 +345,16 @@ def compare(
     elif matches and not classes.is_sentiment:
         matches, rules = of_two_classes(matches, rules)
 
-    @cache
-    def judged(margin: float) -> tuple[pl.DataFrame, pl.DataFrame]:
-        found, answers = [], pl.DataFrame(schema=ANSWERS)
-        many: dict[str, Any] = {"margin": margin, "kinds": len(both)}
-        if matches:
-            gaps, answers = compare_predictions(matches, rules, by_class=by_class, **many)
-            found.append(gaps)
-        if SCORES in both:
-            found.append(compare_pairs(one[SCORES], other[SCORES], level=level, **many))
-        return pl.concat(found), answers
-
+    judged = cache(partial(judge_kinds, one, other, (matches, by_class), rules))
     within = margin or (policy.margin if policy else rules.margin) or MARGIN
-    changes, answers = judged(within)
+    changes, others, answers = judged(within)
     notes = [
         *changed_since(*paths),
-        *comparison_notes(matches, changes, answers, within, level),
+        *comparison_notes(matches, changes, answers, within, rules.level),
         *engine_notes(matches, rules.engines),
     ]
+    if left_out:
+        notes.insert(0, f"Not compared, since --base names none of it: {', '.join(left_out)}.")
     if classes.sentence:
         notes.append(classes.sentence)
     lacking = groups_without_rows(matches, rules.metrics) if matches else []
@@ -352,72 +363,19 @@ def compare(
         notes.insert(0, f"No rows, and so no change: {', '.join(lacking)}.")
     decision = None
     if policy is not None:
-        names_of = [*_keys(changes), *(["condition"] if by_class else []), "group", "score"]
-        decision = decided(policy, lambda margin: judged(margin)[0], names_of)
-        notes += decision.notes(level)
+        names_of = [*_keys(changes), "condition", "group", "score"]
+        decision = decided(policy, lambda margin: judged(margin).changes, names_of)
+        notes += decision.notes(rules.level)
     return Comparison(
         names[0],
         names[1],
         changes,
         answers,
         within,
-        level,
+        rules.level,
         notes,
         differing,
         decision,
         classes.rated or RatedClass(),
+        others,
     )
-
-
-def _classifiers(
-    matches: Sequence[Matched], base: pl.DataFrame | None, candidate: pl.DataFrame | None
-) -> list[Classifier]:
-    """Name the classifiers that are compared, and the models of scores of pairs."""
-    found: list[Classifier] = []
-    for each in matches:
-        model, method, dataset, *_ = each.keys
-        found.append((model, method, dataset))
-    if base is not None and candidate is not None:
-        one, other = (sorted({*arm["model"].cast(pl.String)}) for arm in (base, candidate))
-        if len(one) == len(other) == 1 and one != other:
-            one = [f"{one[0]} -> {other[0]}"]
-        found += [(model, "", "") for model in one]
-    return [*dict.fromkeys(found)]
-
-
-def _classes(paths: Sequence[str]) -> Classes:
-    """Return what the labels of both arms stand for."""
-    files = [file for path in paths if PREDICTIONS in held(path) for file in sources([path])]
-    distinct = [*{file.uri: file for file in files}.values()]
-    if not distinct:
-        return Classes({}, is_sentiment=False, positive=None, sentence="")
-    classes = classes_of(distinct, Positive())
-    of_study = any(map(out_of, paths)) and not classes.sentence
-    known = of_study or any(file.is_paper_tsv for file in distinct)
-    rated = sentiment_class(None, ()) if known and classes.rated is None else classes.rated
-    return replace(classes, is_sentiment=classes.is_sentiment or known, rated=rated)
-
-
-def _read(
-    paths: Sequence[str], chosen: Mapping[str, str], classes: Classes
-) -> dict[str, pl.DataFrame]:
-    """Read what an arm holds, and of it the rows whose columns have the values chosen."""
-    predictions: list[str] = []
-    scores: list[pl.DataFrame] = []
-    for path in paths:
-        tellers = ((name, kinds[name].outcomes) for name in held(path))
-        paired = [of(read([path], name)[name]) for name, of in tellers if of is not None]
-        scores += paired
-        if not paired or Store(path).exists("predictions"):
-            predictions.append(path)
-    found = {PREDICTIONS: read_arm(predictions, chosen, classes.names)} if predictions else {}
-    if scores:
-        for name in chosen:
-            if name not in _CHOICES:
-                raise ConfigError(
-                    f"{name!r} does not tell scores of pairs apart",
-                    cure=f"choose by {', '.join(_CHOICES)}",
-                )
-        outcomes = pl.concat(scores, how="diagonal_relaxed").filter(**chosen)
-        found |= {} if outcomes.is_empty() else {SCORES: outcomes}
-    return found

@@ -90,8 +90,8 @@ def differences(
     """List what else differs between the OUTs of two arms than their models; each once, by kind.
 
     `classifiers` are the matched names of model, method and training set (`a -> b` if they differ,
-    which is compared then and not listed). Scores of pairs name no method, so all that read pairs
-    count. Files without a study say nothing of this.
+    which is compared then and not listed). Scores of pairs and some answers to questions name no
+    method, so all that read pairs or questions count. Files without a study say nothing of this.
     """
     found: list[Difference] = []
     others = _arms(candidate)
@@ -180,7 +180,7 @@ def check_accepted(found: Sequence[Difference], accept: Collection[str]) -> None
 def _by_method(arm: _Arm, classifiers: Iterable[Classifier]) -> Iterator[Classifier]:
     """Name the methods of classifiers that name none."""
     for model, method, dataset in classifiers:
-        methods = [each.name for each in arm.study.methods if each.reads == "pairs"]
+        methods = [each.name for each in arm.study.methods if each.reads != "probes"]
         yield from ((model, name, dataset) for name in ([method] if method else methods))
 
 

@@ -23,6 +23,7 @@ OWN: Final = frozenset(
         "--gate",
         "--policy",
         "--accept",
+        "--items",
         "--verify",
         "--out",
     )

@@ -8,6 +8,7 @@ import polars as pl
 
 from raybias.measures.compare import SCOPE
 from raybias.measures.compare_answers import Matched
+from raybias.measures.kind import Kind, kinds
 from raybias.report import wording
 from raybias.stats.redrawn import Seeds, redrawn_by
 from raybias.stats.scopes import SCOPES
@@ -23,6 +24,7 @@ def comparison_notes(
     """Yield what bands and verdicts of changes (`COMPARED`) rest on, and which flips are masked."""
     redrawn = {**redrawn_by(_seeds(arms)), SCOPE: "pairs are redrawn, in these very styles"}
     units = {each.unit.name: each.unit for each in arms}
+    scored = [kinds[name] for name in kinds if name in changes["kind"] and kinds[name].sums]
     for scope in (*SCOPES, SCOPE):
         if scope in changes["scope"]:
             # Of rows without templates the scope says what the data have.
@@ -35,7 +37,9 @@ def comparison_notes(
             "coreference."
         )
     pairs = ["pairs"] if SCOPE in changes["scope"] else []
-    sampled = [*units, *pairs]
+    for kind in scored:
+        yield from _about_scores(kind, changes.filter(kind=kind.name))
+    sampled = dict.fromkeys([*units, *pairs, *(kind.units for kind in scored)])
     yield (
         "A gap is worse where it moved away from 0 and better where it moved towards it, by bands "
         f"that are wrong anywhere in at most {1 - level:.0%} of comparisons; it is equivalent "
@@ -56,7 +60,32 @@ def comparison_notes(
             f"{row['probe']} differ between the arms and {row['within']:.1%} between two runs of "
             f"one, though every gap changed by less than {margin:g}."
         )
-    yield _about_flips([*units], [*(["sentences"] if arms else []), *pairs])
+    if counted := [*(["sentences"] if arms else []), *pairs]:
+        yield _about_flips([*units], counted)
+
+
+def _about_scores(kind: Kind, changes: pl.DataFrame) -> Iterator[str]:
+    """Say what bands of a kind's scores cover, and from what value their distance is taken."""
+    for scope in changes["scope"].unique().sort():
+        units = scope.replace(", ", " and ")
+        yield (
+            f"Intervals of {kind.name} cover {units}: {units} are redrawn, the same ones in both "
+            "arms."
+        )
+    known = {name: score for name, score in kind.scores.items() if name in changes["score"]}
+    free = [f"{(score.unbiased or 0) / score.whole:g} for {name}" for name, score in known.items()]
+    yield (
+        f"What is said of a gap holds for a score's distance from its value of no bias: "
+        f"{wording.listed(free)}."
+    )
+    if any(score.whole > 1 for score in known.values()):
+        yield f"Scores of {kind.name} are shares: 0.02 is two points in percent."
+    if own := [name for name, score in known.items() if score.bounds is None]:
+        yield f"The margin is in units of the score for {wording.listed(own)}."
+    yield (
+        f"Flips of {kind.name} count {kind.units} that raise or lower the base's score if they "
+        "take the candidate's answers; their p (sign test, exact) takes them as independent."
+    )
 
 
 def _about_flips(units: Sequence[str], counted: Sequence[str]) -> str:

@@ -114,7 +114,7 @@ def decided(policy: Policy, judge: Callable[[float], pl.DataFrame], keys: list[s
         rows.append({
             **{"rule": rule.name, "tier": rule.tier, "margin": margin, "outcome": outcome},
             **{verdict: counts.get(verdict, 0) for verdict in VERDICTS},
-            "because": [" ".join(names) for names in failing.iter_rows()],
+            "because": [" ".join(filter(None, names)) for names in failing.iter_rows()],
         })  # fmt: skip
     return Decision(pl.DataFrame(rows, _RULES), int(free.sum()))
 

@@ -28,7 +28,7 @@ from raybias.config import Statistics
 from raybias.errors import DataError
 from raybias.seeding import generator
 from raybias.stats.components import ROUNDING, Doubles, MeanEstimate
-from raybias.stats.metric import CountArrays, count_arrays
+from raybias.stats.count_arrays import CountArrays, count_arrays
 from raybias.stats.scopes import GapTable, rate_table
 
 Counts = npt.NDArray[np.int64]

@@ -19,9 +19,10 @@ from raybias import schema
 from raybias.config import Statistics
 from raybias.schema import PLACEHOLDER, RUN_KEYS, TABLE, UNMARKED
 from raybias.stats.components import ROUNDING, Doubles
+from raybias.stats.count_arrays import CountArrays, count_arrays
 from raybias.stats.counts import without_extras
 from raybias.stats.intervals import from_rows, judged, over_runs, parametric, unrounded
-from raybias.stats.metric import DEFAULT, CountArrays, count_arrays, counted_by
+from raybias.stats.metric import DEFAULT, counted_by
 from raybias.stats.scopes import PLACE, GapTable, by_group, every_scope, members_of, one_scope
 from raybias.stats.word_variance import WordVariance
 

@@ -13,9 +13,9 @@ import polars as pl
 from raybias import schema
 from raybias.stats import sentiment
 from raybias.stats.components import Doubles, MeanEstimate
+from raybias.stats.count_arrays import count_arrays, linearised
 from raybias.stats.counts import without_extras
 from raybias.stats.intervals import unit_intervals, without_each
-from raybias.stats.metric import count_arrays, linearised
 from raybias.stats.scopes import estimates_of_sum
 
 #: Larger shares refuse: of answers that cannot be read, of one label, of one place of an option.

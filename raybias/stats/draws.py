@@ -19,6 +19,7 @@ import polars as pl
 
 from raybias.schema import ALL, TABLE
 from raybias.stats.components import ROUNDING, places
+from raybias.stats.count_arrays import CountArrays
 from raybias.stats.counts import without_extras
 from raybias.stats.intervals import (
     ALIKE,
@@ -29,7 +30,6 @@ from raybias.stats.intervals import (
     estimates,
     verdicts,
 )
-from raybias.stats.metric import CountArrays
 from raybias.stats.scopes import PLACE, GapTable, by_group, members_of, rate_table
 
 EXPECTED_MAXIMUM: Final = "expected_maximum"

@@ -285,21 +285,11 @@ def unit_intervals(
 ) -> tuple[Doubles, Doubles, float, str | None]:
     """Compute low and high [M] of scores, p, and why there is no interval (NaN).
 
-    `facets` are resampled: of each the scores of `without_each` [M, U] and the items of each unit
-    [U] (a unit of none is not there). Of two crossed ones a third gives their cells: the variances
-    of both are added and that of the cells is taken away (Cameron, Gelbach and Miller 2011), never
-    less than the larger of the two. `bounds` are the least and the greatest that a score can be;
-    without them it is a mean, tested against 0.
+    `facets` are resampled (`jackknifed`). `bounds` are the least and the greatest that a score can
+    be; without them it is a mean, tested against 0.
     """
     nothing = np.full(len(value_M), np.nan)
-    parts = [_jackknifed(value_M, *facet) for facet in facets]
-    reason = next((why for _, why in parts[:2] if why), None)
-    found, *others = (estimate for estimate, _ in parts)
-    if others and reason is None:
-        cells = -np.nan_to_num(others[1].variance)
-        terms = [(each.variance, each.freedom) for each in (found, others[0])]
-        whole = MeanEstimate(value_M, *satterthwaite([*terms, (cells, others[1].freedom)]))
-        found = whole.at_least(found).at_least(others[0])
+    found, reason = jackknifed(value_M, facets)
     if bounds is None:
         if reason is None and not found.variance[0] > ROUNDING**2:
             reason = ALIKE
@@ -320,10 +310,31 @@ def unit_intervals(
     return low_M, high_M, float("nan"), None
 
 
+def jackknifed(
+    value_M: Doubles, facets: Sequence[tuple[Doubles, Doubles]]
+) -> tuple[MeanEstimate, str | None]:
+    """Estimate functions [M] of sums by the jackknife; or say why there is no variance.
+
+    `facets` are resampled: of each the values of `without_each` [M, U] and the items of each unit
+    [U] (a unit of none is not there). Of two crossed ones a third gives their cells: the variances
+    of both are added and that of the cells is taken away (Cameron, Gelbach and Miller 2011), never
+    less than the larger of the two.
+    """
+    parts = [_jackknifed(value_M, *facet) for facet in facets]
+    reason = next((why for _, why in parts[:2] if why), None)
+    found, *others = (estimate for estimate, _ in parts)
+    if others and reason is None:
+        cells = -np.nan_to_num(others[1].variance)
+        terms = [(each.variance, each.freedom) for each in (found, others[0])]
+        whole = MeanEstimate(value_M, *satterthwaite([*terms, (cells, others[1].freedom)]))
+        found = whole.at_least(found).at_least(others[0])
+    return found, reason
+
+
 def _jackknifed(
     value_M: Doubles, without_MU: Doubles, sizes_U: Doubles
 ) -> tuple[MeanEstimate, str | None]:
-    """Estimate scores [M] by the jackknife; or say why there is no variance."""
+    """Estimate functions [M] by the jackknife over one facet; or say why there is no variance."""
     there_U = sizes_U > 0
     without_MU, sizes_U = without_MU[:, there_U], sizes_U[there_U]
     units, ones_M = len(sizes_U), np.ones(len(value_M))

@@ -23,7 +23,8 @@ from raybias.schema import ALL, TABLE
 from raybias.stats.bootstrap import Weights, percentile_interval
 from raybias.stats.components import Doubles
 from raybias.stats.contrasts import Laid, lay_out, ratio
-from raybias.stats.metric import Contrast, CountArrays, Metric, linearised, metrics
+from raybias.stats.count_arrays import CountArrays, linearised
+from raybias.stats.metric import Contrast, Metric, metrics
 from raybias.stats.scopes import GapTable, rate_table
 from raybias.stats.units import UNITS
 

@@ -1,8 +1,8 @@
 """Check a rule on meaningless group labels: how often does it call gaps of nothing significant?
 
 Of the scopes that draw seeds, and sentences too: in every template the groups' parts
-(`metric.linearised`) change places at random, alike in all runs and classifiers, so that no group
-effect is left while templates, runs and their noise stay. Of `wording`: words are dealt, with all
+(`count_arrays.linearised`) change places at random, alike in all runs and classifiers, so that no
+group effect is left while templates, runs and their noise stay. Of `wording`: words are dealt, with all
 their sentences, to groups at random, and how much words vary is estimated anew from each deal. That
 says nothing of a rule where a group's words are not known, or each group has one; nor does it show
 if words of the groups that have one vary more than other groups' words do, which no data tell from

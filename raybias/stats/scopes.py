@@ -29,10 +29,11 @@ from raybias.stats.components import (
     mean_squares,
     satterthwaite,
 )
+from raybias.stats.count_arrays import CountArrays, count_arrays, linearised
 from raybias.stats.few_events import Events
 from raybias.stats.intervals import columns_of, parametric
 from raybias.stats.largest_mean import largest_mean
-from raybias.stats.metric import DEFAULT, CountArrays, count_arrays, linearised
+from raybias.stats.metric import DEFAULT
 from raybias.stats.units import BLOCK, UNITS
 from raybias.stats.word_variance import WordVariance
 

@@ -19,7 +19,8 @@ import polars as pl
 
 from raybias.schema import TABLE
 from raybias.stats.components import Doubles, MeanEstimate, Places, places, with_words, word_shares
-from raybias.stats.metric import linearised, shares
+from raybias.stats.count_arrays import linearised
+from raybias.stats.metric import shares
 from raybias.stats.scopes import GapTable
 from raybias.stats.word_variance import word_values
 

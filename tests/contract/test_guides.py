@@ -20,7 +20,7 @@ import yaml
 
 from raybias.stats.metric import metrics
 from support import prompting, question_data, studies
-from support.answer_data import bbq_line
+from support.answer_data import bbq_file, bbq_line, predictions, stereoset
 from support.commands import exit_code
 from support.documents import ROOT, blocks
 from support.report_outs import make_study, write_out
@@ -61,7 +61,14 @@ def test_the_pages_on_comparing(capsys: pytest.CaptureFixture[str]) -> None:
         write_out(Path(name), make_study(), templates=600)
     write_out(Path("OUT"), make_study(("opt-125m", "opt-350m")))
     # The commands after them need a real model.
-    gate, arms, accepted, policy, *_ = commands("comparing")
+    gate, arms, options, triples, accepted, policy, *_ = commands("comparing")
+    items = stereoset(8, 4)
+    Path("dev.json").write_text(json.dumps(items))
+    for seed, name in enumerate(("base", "candidate")):
+        Path(f"preds_{name}.jsonl").write_bytes(bbq_file())
+        Path(f"predictions_{name}.json").write_text(json.dumps(predictions(items, seed)))
+    follow(options)
+    follow(triples)
     follow(accepted)
     follow(gate)
     assert Path("compared/compare.md").exists()

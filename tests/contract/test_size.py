@@ -31,23 +31,23 @@ class Size:
 #: `raybias` is the whole package, `raybias/*.py` its top-level modules. A capability may raise the
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
-    "benchmarks": Size(3_136, 29, 2, 2),
-    "raybias": Size(32_855, 275, 22, 10),
-    "raybias/*.py": Size(1_387, 18, 0, 0),
-    "raybias/api": Size(398, 5, 3, 0),
+    "benchmarks": Size(3_137, 29, 2, 2),
+    "raybias": Size(33_284, 279, 22, 9),
+    "raybias/*.py": Size(1_388, 18, 0, 0),
+    "raybias/api": Size(411, 6, 3, 0),
     "raybias/cli": Size(700, 6, 3, 0),
-    "raybias/config": Size(1_167, 8, 0, 2),
+    "raybias/config": Size(1_168, 8, 0, 2),
     "raybias/engine": Size(4_756, 36, 2, 1),
     "raybias/formats": Size(450, 6, 0, 0),
-    "raybias/measures": Size(2_508, 21, 0, 0),
+    "raybias/measures": Size(2_779, 22, 0, 0),
     "raybias/methods": Size(2_746, 19, 0, 2),
     "raybias/planning": Size(2_192, 14, 3, 1),
     "raybias/probes": Size(2_253, 23, 0, 0),
     "raybias/providers": Size(1_329, 11, 0, 0),
-    "raybias/report": Size(4_312, 36, 6, 2),
+    "raybias/report": Size(4_405, 37, 6, 1),
     "raybias/runtime": Size(3_324, 24, 4, 1),
-    "raybias/stats": Size(5_333, 48, 1, 1),
-    "tests": Size(22_417, 217, 3, 3),
+    "raybias/stats": Size(5_383, 49, 1, 1),
+    "tests": Size(22_668, 218, 3, 3),
 }
 
 

@@ -46,6 +46,7 @@ COMMANDS = {
             "--policy",
             "--accept",
             "--verify",
+            "--items",
         ),
         "--out",
     },
@@ -80,7 +81,7 @@ FUNCTIONS = {
     "check_probe": ("card",),
     "compare": (
         *("base", "candidate", "base_is", "candidate_is", "scope", "margin", "policy", "accept"),
-        *("verify", "out"),
+        *("verify", "items", "out"),
     ),
     "audit": (
         *("model", "probe", "task", "method", "labels", "threshold", "truncate", "data", "budget"),

@@ -120,7 +120,7 @@ def test_tests_of_a_model_are_corrected_together(tmp_path: Path) -> None:
     assert found["q"].to_numpy() == pytest.approx(stats.false_discovery_control(p))
     assert (found["survives"] == ((found["q"] <= 0.05) & (found["p"] <= 0.05))).all()
     page = (tmp_path / "out/report.html").read_text()
-    assert "effect_size" in page
+    assert "effect size" in page
     assert "Caliskan et al. 2017" in page
     assert exit_code("measure", path, "--out", tmp_path / "again") == 0
 

@@ -35,7 +35,7 @@ RAGGED = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 #: Kinds that `compare` reads; of the others it says that they lack the columns of predictions.
-COMPARED = ("predictions", "pairs", "coreference")
+COMPARED = tuple(kind for kind in ragged.MAKERS if kind != "associations")
 #: By kind, the least and the greatest of a statistic and its interval, if it has bounds.
 BOUNDS = {
     ("predictions", "rate"): (0, 1),
@@ -211,7 +211,7 @@ def test_answers_of_which_no_pair_is_whole_are_said_to_have_no_score(
         raybias.measure(path, kind="coreference")
     words = ["compare", path, path, "--base", "model=m0", "--candidate", "model=m1"]
     line = refused(capsys, *words, "--out", tmp_path / "out")
-    assert "the base has nothing, and the candidate nothing" in line
+    assert "has no scores of pairs that can be compared" in line
 
 
 @pytest.mark.filterwarnings("ignore:the models did not read the same sentences")

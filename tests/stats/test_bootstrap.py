@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raybias.stats import bootstrap
+from raybias.stats.count_arrays import count_arrays
 from raybias.stats.counts import count_cells
-from raybias.stats.metric import count_arrays
 from support.stats_data import gaps, predictions
 
 

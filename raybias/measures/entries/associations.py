@@ -10,10 +10,11 @@ import polars as pl
 
 from raybias.columns import ASSOCIATION_SETS
 from raybias.errors import DataError
-from raybias.measures.kind import Kind, Table, kind
+from raybias.measures.kind import Kind, Sums, Table, kind
 from raybias.schema import EMBEDDINGS, ESTIMATES
-from raybias.stats.associations import estimate
+from raybias.stats.associations import associations, estimate
 from raybias.stats.components import Doubles
+from raybias.stats.contrasts import ratio
 from raybias.stats.intervals import Rules, verdicts
 
 _BY: Final = ("model", "method", "probe", "test")
@@ -70,12 +71,28 @@ def _matrix(part: pl.DataFrame) -> Doubles:
     return np.array(part["embedding"].to_list(), dtype=np.float64)
 
 
-def _defined(_scores: list[str]) -> Iterator[str]:
-    yield (
-        f"{_SCORE}: (mean over X of s - mean over Y of s) / standard deviation of s over X and Y, "
-        "s(w) = mean over A of cos(w, a) - mean over B of cos(w, b); Caliskan et al. 2017 (WEAT), "
-        "May et al. 2019 (SEAT)"
-    )
+def _sums(answers: pl.DataFrame) -> pl.DataFrame:
+    """Make a row of each target, by its set X or Y, with its association s and the square of it."""
+    found = []
+    for keys, part in answers.sort(*_BY, "set", "item_id").group_by(_BY, maintain_order=True):
+        targets = part.filter(pl.col("set").is_in(["X", "Y"]))
+        a_MH, b_MH = (_matrix(part.filter(set=name)) for name in ("A", "B"))
+        s = pl.lit(pl.Series(associations(_matrix(targets), a_MH, b_MH)))
+        place = dict(zip(("model", "method", "probe", "attribute"), keys, strict=True))
+        in_x, in_y = (pl.col("set") == name for name in ("X", "Y"))
+        found.append(
+            targets.select(
+                **{name: pl.lit(str(value)) for name, value in place.items()},
+                unit=pl.format("{} {}", "set", "item_id"),
+                targets=pl.lit(1.0),
+                x=in_x.cast(pl.Float64),
+                y=in_y.cast(pl.Float64),
+                s_of_x=pl.when(in_x).then(s).otherwise(0.0),
+                s_of_y=pl.when(in_y).then(s).otherwise(0.0),
+                squares=s**2,
+            )
+        )
+    return pl.concat(found)
 
 
 ASSOCIATIONS: Final = kind(
@@ -83,8 +100,10 @@ ASSOCIATIONS: Final = kind(
         name="associations",
         answers=EMBEDDINGS,
         item=("method", "test", "set", "item_id"),
+        answered=("embedding",),
+        by=("model", "method", "probe", "attribute"),
+        sums=_sums,
         estimate=_estimate,
-        defined=_defined,
         check=_check,
         units="targets",
         title="Associations of embeddings: which targets lie closer to which attributes",
@@ -95,3 +114,19 @@ ASSOCIATIONS: Final = kind(
         "targets. No association that is found does not show that a model is without bias.",
     )
 )
+
+
+@ASSOCIATIONS.score(
+    formula="(mean over X of s - mean over Y of s) / standard deviation of s over X and Y, "
+    "s(w) = mean over A of cos(w, a) - mean over B of cos(w, b)",
+    source="Caliskan et al. 2017 (WEAT), May et al. 2019 (SEAT)",
+    bounds=None,
+    weight="targets",
+    unbiased=0,
+)
+def effect_size(sums: Sums) -> Doubles:
+    """Compute d of the sums over targets: how much closer X lies to A than Y does."""
+    total = sums.s_of_x + sums.s_of_y
+    with np.errstate(invalid="ignore"):
+        spread = np.sqrt(ratio(sums.squares - ratio(total**2, sums.targets), sums.targets - 1))
+    return ratio(ratio(sums.s_of_x, sums.x) - ratio(sums.s_of_y, sums.y), spread)

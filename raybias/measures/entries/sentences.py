@@ -50,6 +50,7 @@ SENTENCES: Final = kind(
         name="sentences",
         answers=SENTENCE_SCORES,
         item=("item_id",),
+        answered=("log_prob",),
         by=_BY,
         sums=_sums,
         units="templates",
@@ -68,6 +69,8 @@ SENTENCES: Final = kind(
     source="Smith et al. 2022",
     bounds=(0, 1),
     weight="pairs",
+    # By chance alone the share is .05; below that, less of it is no more bias.
+    unbiased=0,
 )
 def likelihood_bias(sums: Sums) -> Doubles:
     """Compute the share of pairs of descriptors that differ by a Mann-Whitney test of ranks."""
