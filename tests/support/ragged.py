@@ -302,16 +302,18 @@ def sentences(shape: Shape) -> pl.DataFrame:
 def associations(shape: Shape) -> pl.DataFrame:
     """Embeddings of two dimensions of the four sets of tests."""
     random, said = shape.randoms
+    items = [
+        {"probe": "a", "test": f"t{test}", "set": name, "item_id": f"{name}{n}"}
+        for test, size in enumerate(shape.sizes(random))
+        for name in ASSOCIATION_SETS
+        for n in range(1 + int(random.integers(min(size, 8))))
+    ]
     rows = []
-    for model, (test, size) in product(range(shape.models), enumerate(shape.sizes(random))):
-        for name in ASSOCIATION_SETS:
-            for n in range(1 + int(random.integers(min(size, 8)))):
-                # Exact in float32, and never 0.
-                vector = [(2 * round(float(x) * 32) + 1) / 64 for x in said.normal(size=2)]
-                rows.append(
-                    {"model": f"m{model}", "probe": "a", "test": f"t{test}", "set": name,
-                     "item_id": f"{name}{n}", "embedding": [1.0, 0.5] if shape.equal else vector}
-                )  # fmt: skip
+    for model, item in product(range(shape.models), items):
+        # Exact in float32, and never 0.
+        vector = [(2 * round(float(x) * 32) + 1) / 64 for x in said.normal(size=2)]
+        embedding = [1.0, 0.5] if shape.equal else vector
+        rows.append({"model": f"m{model}", **item, "embedding": embedding})
     return pl.DataFrame(rows)
 
 
