@@ -27,8 +27,8 @@ from raybias.config import Statistics
 from raybias.measures.compare import compare_pairs
 from raybias.measures.compare_gaps import Blend, Family, changes
 from raybias.stats.count_arrays import CountArrays
-from raybias.stats.foreign import BLOCK
 from raybias.stats.scopes import GapTable, rate_table, scope_rows
+from raybias.stats.units import BLOCK
 
 app = typer.Typer(help=__doc__.partition("\n")[0])
 Studies = Annotated[int, typer.Option(help="Simulated studies a row.")]

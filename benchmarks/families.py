@@ -22,8 +22,8 @@ from tabulate import tabulate
 
 from raybias.seeding import generator
 from raybias.stats.count_arrays import CountArrays
-from raybias.stats.foreign import BLOCK
 from raybias.stats.scopes import GapTable, rate_table
+from raybias.stats.units import BLOCK
 from raybias.stats.word_variance import WordVariance
 
 #: Families of a page.

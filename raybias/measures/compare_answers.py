@@ -32,9 +32,9 @@ from raybias.stats.components import ROUNDING, Doubles, mean_squares
 from raybias.stats.count_arrays import linearised
 from raybias.stats.counts import without_extras
 from raybias.stats.file_classes import with_classes
-from raybias.stats.foreign import BLOCK, CLUSTER
 from raybias.stats.metric import shares
 from raybias.stats.predictions import Source, join_pieces, sources
+from raybias.stats.units import BLOCK, CLUSTER
 from raybias.table_files import columns_of
 
 #: Whether no label could be read from an answer.

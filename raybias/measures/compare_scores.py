@@ -217,12 +217,14 @@ class _Change:
         if self.score.unbiased is None:
             low, high = (float(np.clip(end, *self._bounds)) for end in self._change_at(rule.level))
             return row | {"low": low, "high": high, "reason": self.reason}
-        if not turned and abs(self.value) <= _SAME:
+        # Without a value, or how far another unit can change, nothing bounds the change.
+        unknown = np.isnan([self.value, self.units.most]).any()
+        if not unknown and not turned and abs(self.value) <= _SAME:
             unit = self.units.name.removesuffix("s")
             alike = {"still": f"no {unit}'s outcome changes"}
             units = replace(self.units, values_U=np.zeros_like(self.units.values_U))
             return row | still(units, rule, self._bounds) | alike
-        if np.isnan(self.units.values_U).any():
+        if unknown or np.isnan(self.units.values_U).any():
             return row | {"verdict": "cannot tell", "reason": self.reason}
         # If all changed units went one way, a test that turns their signs would have this p.
         sure = 2.0 ** (1 - turned) <= 1 - rule.shared
@@ -333,6 +335,8 @@ def _units(
     """Return what each unit adds to the change, by the jackknife; the mean over units is it."""
     there_U = size_U > 0
     number = int(there_U.sum())
+    if not number:
+        return Units(name, np.zeros(0), np.nan)
     linear = []
     for value_M, without_MU in zip(arms_M, without, strict=True):
         least = int(value_M.argmin())

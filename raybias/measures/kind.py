@@ -192,27 +192,36 @@ def measure(kind: Kind, answers: pl.DataFrame, rules: Rules | None = None) -> pl
     (`kind.refused`).
     """
     rules = rules or Rules()
+    found = pl.DataFrame()
     if kind.estimate is not None:
         found = pl.concat(kind.estimate(answers, rules), how="diagonal_relaxed")
     elif kind.sums is not None:
-        rows: list[dict[str, Any]] = []
-        refused = kind.refused(answers, rules)
-        for keys, part in kind.sums(answers).partition_by(kind.by, as_dict=True).items():
-            place = dict(zip(kind.by, map(str, keys), strict=True))
-            reason = refused.get(tuple(place.get(name, "") for name in _JUDGED))
-            none = {"low": None, "high": None, "p": None, "reason": reason} if reason else {}
-            for of in sampled(kind, part):
-                where = {**place, "style": of.style, "scope": of.scope}
-                rows += ({**where, **row, **none} for row in _measured(kind, of, rules.level))
-        # NaN would be less than no level, and so no missing verdict.
-        table = pl.DataFrame(rows, infer_schema_length=None).fill_nan(None)
-        if table.is_empty():
-            warn(f"{kind.title}: {NO_ROWS} that can be compared, so there is no score")
-            return estimates(pl.DataFrame(schema=pl.Schema(ESTIMATES)), kind.name)
-        order = [expression for name in kind.by for expression in (pl.col(name) == ALL, name)]
-        judged = table.with_columns(significant=pl.col("p") < 1 - rules.level)
-        found = judged.sort(order, maintain_order=True)
+        found = _of_sums(kind, kind.sums(answers), kind.refused(answers, rules), rules)
+    if found.is_empty():
+        warn(f"{kind.title}: {NO_ROWS} that can be compared, so there is no score")
+        found = pl.DataFrame(schema=pl.Schema(ESTIMATES))
     return estimates(found, kind.name)
+
+
+def _of_sums(
+    kind: Kind, sums: pl.DataFrame, refused: Mapping[tuple[str, ...], str], rules: Rules
+) -> pl.DataFrame:
+    """Estimate the scores of a kind that has sums; an empty frame if there are none."""
+    rows: list[dict[str, Any]] = []
+    for keys, part in sums.partition_by(kind.by, as_dict=True).items():
+        place = dict(zip(kind.by, map(str, keys), strict=True))
+        reason = refused.get(tuple(place.get(name, "") for name in _JUDGED))
+        none = {"low": None, "high": None, "p": None, "reason": reason} if reason else {}
+        for of in sampled(kind, part):
+            where = {**place, "style": of.style, "scope": of.scope}
+            rows += ({**where, **row, **none} for row in _measured(kind, of, rules.level))
+    # NaN would be less than no level, and so no missing verdict.
+    table = pl.DataFrame(rows, infer_schema_length=None).fill_nan(None)
+    if table.is_empty():
+        return table
+    order = [expression for name in kind.by for expression in (pl.col(name) == ALL, name)]
+    judged = table.with_columns(significant=pl.col("p") < 1 - rules.level)
+    return judged.sort(order, maintain_order=True)
 
 
 def measure_all(answers: Mapping[str, pl.DataFrame], rules: Rules | None = None) -> pl.DataFrame:

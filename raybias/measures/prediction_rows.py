@@ -15,7 +15,6 @@ from raybias.stats.bootstrap import Resampled
 from raybias.stats.breakdown import leave_one_out
 from raybias.stats.checks import StatisticsWarning
 from raybias.stats.counts import Counts, without_extras
-from raybias.stats.foreign import UNITS
 from raybias.stats.gaps import FAMILIES, OUTSIDE, GapAnalysis, by_family
 from raybias.stats.intervals import NO_ROWS, Rules, over_runs, reasons_of
 from raybias.stats.metric import metrics, shares
@@ -26,6 +25,7 @@ from raybias.stats.rate_intervals import share_ends
 from raybias.stats.ratios import ratios
 from raybias.stats.scopes import PLACE, every_scope
 from raybias.stats.size_trends import gap_trends
+from raybias.stats.units import UNITS
 
 KIND: Final = "predictions"
 #: The score of a classifier of which nothing can be concluded; `reason` says why.
@@ -191,9 +191,13 @@ def extremes(gaps: pl.DataFrame, drawn: Resampled | None) -> pl.DataFrame:
         value=pl.col("extreme").sum() / pl.len(), n=pl.len().cast(pl.Int64)
     )  # fmt: skip
     if drawn is not None:
+        # A group that is never an extreme can be one in most draws.
+        low, high = pl.min_horizontal("low", "value"), pl.max_horizontal("high", "value")
+        has = pl.col("low").is_not_null()
         found = found.join(drawn.extremes, on=by, how="left").with_columns(
-            scope=pl.lit(drawn.scope)
-        )
+            pl.when(has).then(low).alias("low"), pl.when(has).then(high).alias("high"),
+            scope=pl.lit(drawn.scope),
+        )  # fmt: skip
     return found.sort(by).with_columns(
         pl.format("{}_extreme", "score").alias("score"), model=pl.lit(ALL),
         statistic=pl.lit("rate"),

@@ -91,6 +91,12 @@ def _chosen(
     files: Sequence[str],
 ) -> pl.DataFrame:  # fmt: skip
     """Keep the rows with the chosen values."""
+    if answers.is_empty():
+        raise DataError(
+            f"has no {what} that can be compared",
+            where=", ".join(files),
+            cure="give answers to both sides of a pair",
+        )
     for name, value in chosen.items():
         if name not in choices:
             raise ConfigError(

@@ -14,9 +14,9 @@ from raybias.report.judged import GAP, Judged
 from raybias.report.sentences import once
 from raybias.stats.breakdown import CARRIED, WITHOUT
 from raybias.stats.few_events import FEWEST
-from raybias.stats.foreign import UNITS
 from raybias.stats.gaps import FAMILIES
 from raybias.stats.scopes import SCOPES
+from raybias.stats.units import UNITS
 
 _PLACE: Final = ("probe", "attribute")
 #: What events are counted in, by scope.

@@ -32,12 +32,12 @@ from raybias.stats.checks import StatisticsWarning, UnevenRuns
 from raybias.stats.conclusive import without_refused_ends
 from raybias.stats.counts import Counts, composition, count_files, read_counts
 from raybias.stats.design import TARGET, design
-from raybias.stats.foreign import BLOCK, CLUSTER
 from raybias.stats.gaps import gap_analysis
 from raybias.stats.intervals import Rules
 from raybias.stats.judged import corrected_gaps
 from raybias.stats.metric import check_metrics
 from raybias.stats.metric_files import as_class
+from raybias.stats.units import BLOCK, CLUSTER
 from raybias.storage import Store
 from raybias.study_record import Record, read_record, read_runs
 

@@ -16,6 +16,7 @@ import polars as pl
 from raybias import schema
 from raybias.errors import ConfigError, DataError
 from raybias.schema import EXTRA_GROUPS, LIKELIHOOD, RUN_KEYS
+from raybias.stats.units import UNITS
 
 #: The papers' lists (Kohankhaki2024, code); an attribute that is not here uses all its groups.
 REFERENCE_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -87,7 +88,6 @@ def checked_runs(
     Raises DataError: an item that is not the same in all runs, or `uneven` runs.
     """
     prints = prints.group_by(RUN_KEYS).agg(pl.col("prompted").any(), pl.col(_SUMS).sum())
-    _check_items(prints, frames, where)
     for problem in _uneven(prints):
         if uneven == "refuse":
             raise DataError(
@@ -97,22 +97,23 @@ def checked_runs(
                 "out what is not whole",
             )
         warn(problem, UnevenRuns)
+    _check_items(prints, frames, where)
     same = pl.col("preds").n_unique().over(schema.KEYS) == 1
     first = pl.col("run_id") == pl.col("run_id").min().over(schema.KEYS)
     dropped = prints.filter("prompted", same, ~first).select(RUN_KEYS).sort(RUN_KEYS)
     for row in dropped.group_by(schema.KEYS).len().sort(schema.KEYS).iter_rows(named=True):
         warn(
-            f"all {row['len'] + 1} runs of {row['model']} {row['method']} on {row['probe']} gave "
-            "the same predictions: they count as one run, without an interval"
+            f"all {row['len'] + 1} runs of {_classifier(row)} gave the same predictions: they "
+            "count as one run, without an interval"
         )
     others = prints.join(dropped.select(schema.KEYS), on=schema.KEYS, how="anti", nulls_equal=True)
     copies = others.group_by(*schema.KEYS, *_ITEMS, "preds").agg(pl.col("run_id").sort())
     copies = copies.filter(pl.col("run_id").list.len() > 1).sort(*schema.KEYS, "run_id")
     for row in copies.iter_rows(named=True):
         warn(
-            f"{_named(row['run_id'])} of {row['model']} {row['method']} on {row['probe']} gave "
-            f"the same {row['n']:,} predictions: copies of one run, or seeds that change nothing; "
-            "they count as different runs"
+            f"{_named(row['run_id'])} of {_classifier(row)} gave the same {row['n']:,} "
+            "predictions: copies of one run, or seeds that change nothing; they count as "
+            "different runs"
         )
     return dropped
 
@@ -120,15 +121,15 @@ def checked_runs(
 def _uneven(prints: pl.DataFrame) -> Iterable[str]:
     sets = prints.group_by(*schema.KEYS, *_ITEMS).agg(pl.col("run_id").sort())
     several = sets.filter(pl.len().over(schema.KEYS) > 1).sort(*schema.KEYS, "n", "run_id")
-    for (model, method, _, probe, _), part in several.group_by(schema.KEYS, maintain_order=True):
+    for keys, part in several.group_by(schema.KEYS, maintain_order=True):
         held = "; ".join(
             f"{_named(runs)} {'holds' if len(runs) == 1 else 'hold'} {n:,}"
             for n, runs in part.select("n", "run_id").iter_rows()
         )
         others = "" if part["n"].is_unique().all() else ", but not the same ones"
         yield (
-            f"the runs of {model} {method} on {probe} do not hold the same items, so their mean "
-            f"compares different sentences: {held}{others}"
+            f"the runs of {_classifier(dict(zip(schema.KEYS, keys, strict=True)))} do not hold the "
+            f"same items, so their mean compares different sentences: {held}{others}"
         )
 
 
@@ -148,6 +149,10 @@ def _check_items(prints: pl.DataFrame, frames: Frames, where: str) -> None:
         for frame in frames()
     )
     item = ["probe", "item_id"]
+    # Blocks are numbered within a classifier: another one, with other items, has other numbers.
+    of_classifier = pl.col("template_id").n_unique().over(*schema.KEYS, "item_id") == 1
+    is_block = pl.col("template_id").str.contains(f"^({'|'.join(UNITS.values())})")
+    found = found.with_columns(template_id=pl.when(~(is_block & of_classifier)).then("template_id"))
     # A template or term that some files do not have is unknown, and nothing else.
     differs = [pl.col(name).drop_nulls().n_unique() > 1 for name in _FACTS]
     broken = found.group_by(item).agg(differs).filter(pl.any_horizontal(_FACTS)).sort(item)
@@ -164,6 +169,12 @@ def _check_items(prints: pl.DataFrame, frames: Frames, where: str) -> None:
         where=where,
         cure="give predictions on one version of the probe, and each probe its own name",
     )
+
+
+def _classifier(row: Mapping[str, object]) -> str:
+    """Name a classifier by its model and method, and its probe if the probe has a name."""
+    name = f"{row['model']} {row['method']}".strip()
+    return f"{name} on {row['probe']}" if row["probe"] else name
 
 
 def _named(runs: Sequence[str]) -> str:

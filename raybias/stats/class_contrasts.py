@@ -45,7 +45,7 @@ from raybias.stats.contrasts import (
     ratio,
     spread,
 )
-from raybias.stats.foreign import BLOCK
+from raybias.stats.units import BLOCK
 
 #: Products of weights and counts of all draws, and the fewest draws that this leaves.
 _PRODUCTS: Final = 4_000_000_000

@@ -28,6 +28,7 @@ from raybias.stats.checks import warn
 from raybias.stats.classes import CODE, Classes, Positive
 from raybias.stats.group_columns import add_groups, check_names
 from raybias.stats.label_words import read_classes
+from raybias.stats.units import BLOCK, CLUSTER
 from raybias.table_files import (
     as_text,
     check_separator,
@@ -41,14 +42,6 @@ from raybias.table_files import (
 #: Columns beside those of schema.PREDICTIONS: the score of class 1, and what names the source
 #: example of versions that differ in the group alone (else `template_id` does).
 EXTRA: Final = pl.Schema({"score": pl.Float64(), "source_id": pl.String()})
-#: Begins a `template_id` that is a block of items, which are drawn anew where no templates are
-#: known. A thousand blocks vary their mean as much as drawing items one by one.
-BLOCK: Final = "items "
-#: Begins one that is a block of clusters of rows, such as those about one person.
-CLUSTER: Final = "clusters "
-#: Begins of units that hold what a user knows of rows, where no templates are known, by the scope
-#: that draws them.
-UNITS: Final[Mapping[str, str]] = {"items": BLOCK, "clusters": CLUSTER}
 _BLOCKS: Final = 1_000
 #: Counts of groups by block that are held, 8 MiB for each rate: of more than 1,048 groups there
 #: are fewer blocks than a thousand, and no fewer than a hundred.

@@ -25,11 +25,12 @@ from raybias.schema import ALL, RUN_KEYS, TABLE
 from raybias.stats.bootstrap import percentile_interval
 from raybias.stats.components import Doubles
 from raybias.stats.counts import with_likelihood, without_extras
-from raybias.stats.foreign import UNITS, unit_of
+from raybias.stats.foreign import unit_of
 from raybias.stats.intervals import from_rows
 from raybias.stats.metric import THE_CLASS, contrasts, metrics
 from raybias.stats.metric_table import Measured, measure
 from raybias.stats.predictions import Source, pieces
+from raybias.stats.units import UNITS
 
 #: Fewer can hardly be ranked otherwise.
 _LEAST: Final = 3

@@ -24,9 +24,9 @@ from raybias.stats.bootstrap import Weights, percentile_interval
 from raybias.stats.components import Doubles
 from raybias.stats.contrasts import Laid, lay_out, ratio
 from raybias.stats.count_arrays import CountArrays, linearised
-from raybias.stats.foreign import UNITS
 from raybias.stats.metric import Contrast, Metric, metrics
 from raybias.stats.scopes import GapTable, rate_table
+from raybias.stats.units import UNITS
 
 #: The background of differences of rates, unless another is asked for.
 DEFAULT_BACKGROUND: Final = "mean_of_groups"

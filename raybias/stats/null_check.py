@@ -2,11 +2,11 @@
 
 Of the scopes that draw seeds, and sentences too: in every template the groups' parts
 (`count_arrays.linearised`) change places at random, alike in all runs and classifiers, so that no
-group effect is left while templates, runs and their noise stay. Of `wording`: words are dealt,
-with all their sentences, to groups at random, and how much words vary is estimated anew from each
-deal. That says nothing of a rule where a group's words are not known, or each group has one; nor
-does it show if words of the groups that have one vary more than other groups' words do, which no
-data tell from an effect of the group.
+group effect is left while templates, runs and their noise stay. Of `wording`: words are dealt, with
+all their sentences, to groups at random, and how much words vary is estimated anew from each deal.
+That says nothing of a rule where a group's words are not known, or each group has one; nor does it
+show if words of the groups that have one vary more than other groups' words do, which no data tell
+from an effect of the group.
 
 A rule at level .95 should then flag 5% of gaps, and find a survivor of its correction in at most 5%
 of studies. Groups outside the mean stay out.

@@ -8,8 +8,8 @@ from typing import Final, Literal
 import polars as pl
 
 from raybias import schema
-from raybias.stats.foreign import UNITS
 from raybias.stats.gaps import FAMILIES
+from raybias.stats.units import UNITS
 
 #: What is known of seeds: they are resampled; they are for some classifiers, and others have one
 #: run; nobody knows what another would change; there are none.

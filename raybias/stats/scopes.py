@@ -31,10 +31,10 @@ from raybias.stats.components import (
 )
 from raybias.stats.count_arrays import CountArrays, count_arrays, linearised
 from raybias.stats.few_events import Events
-from raybias.stats.foreign import BLOCK, UNITS
 from raybias.stats.intervals import columns_of, parametric
 from raybias.stats.largest_mean import largest_mean
 from raybias.stats.metric import DEFAULT
+from raybias.stats.units import BLOCK, UNITS
 from raybias.stats.word_variance import WordVariance
 
 Scope = Literal["runs", "sentences", "wording"]

@@ -1,4 +1,7 @@
-"""Tables in which groups lack labels, and so rates: nothing breaks, and pages say "no rows"."""
+"""OUTs of probes in which groups lack labels, and so rates: pages, exports and comparisons.
+
+Tables are in `test_ragged_kinds.py`.
+"""
 
 from __future__ import annotations
 
@@ -30,99 +33,9 @@ RAGGED = settings(
 pytestmark = pytest.mark.long
 
 
-@st.composite
-def tables(draw: st.DrawFn) -> pl.DataFrame:
-    """A small table of predictions, whose groups have some of the labels and some rows."""
-    classes = draw(st.sampled_from([2, 2, 3]))
-    runs, models, templates, words = (draw(st.integers(0, most)) for most in (3, 2, 4, 2))
-    scored = classes == 2 and draw(st.booleans())
-    labels = st.lists(st.integers(0, classes - 1), min_size=1, unique=True)
-    people = []
-    for group in range(draw(st.integers(1, 7))):
-        allowed = draw(labels)
-        rows = draw(st.lists(st.sampled_from(allowed), min_size=1, max_size=60))
-        people += [(f"g{group}", label, n) for n, label in enumerate(rows)]
-    random = draw(st.randoms(use_true_random=False))
-    rows = []
-    for model in range(max(models, 1)):
-        for run in range(max(runs, 1)):
-            for item, (group, label, n) in enumerate(people):
-                row: dict[str, Any] = {"group": group, "label": label, "item_id": f"i{item}"}
-                row |= {"score": random.random()} if scored else {"pred": random.randrange(classes)}
-                row |= {"run_id": f"r{run}"} if runs else {}
-                row |= {"model": f"m{model}"} if models else {}
-                row |= {"template_id": f"t{n % templates}"} if templates else {}
-                row |= {"term": f"{group}w{n % words}"} if words else {}
-                rows.append(row)
-    return pl.DataFrame(rows)
-
-
 def texts(folder: Path) -> str:
     """What the pages of a folder say, without the marks of HTML."""
     return " ".join(Page(path.read_text("utf-8")).text for path in folder.rglob("*.html"))
-
-
-def check_page(out: Path, estimates: pl.DataFrame) -> None:
-    """Every file is there, and a rate that there is not has no number anywhere."""
-    assert {"estimates.csv", "estimates.parquet", "report.html", "statement.html"} <= {
-        path.name for path in out.iterdir()
-    }
-    rates = estimates.filter(pl.col("kind") == "predictions", statistic="rate", condition="")
-    lacking = rates.filter(pl.col("value").is_null(), pl.col("score") != "unread")
-    assert {*lacking["reason"]} <= {"no rows"}
-    said = texts(out)
-    assert not lacking.height or "no rows" in said
-    for word in ("None", "nan", "NaN"):
-        assert word not in said.split()
-
-
-@RAGGED
-@given(
-    tables(),
-    st.sampled_from([{}, {}, {"scope": "runs"}, {"scope": "sentences"}, {"metric": "all"}]),
-    st.sampled_from([{}, {}, {"profile": "paper"}, {"margin": 0.02}, {"background": "pooled"}]),
-)
-def test_a_ragged_table_has_its_pages(
-    tmp_path_factory: pytest.TempPathFactory,
-    table: pl.DataFrame,
-    one: dict[str, Any],
-    other: dict[str, Any],
-) -> None:
-    folder = tmp_path_factory.mktemp("ragged")
-    table.write_csv(folder / "table.csv")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        try:
-            found = raybias.measure(folder / "table.csv", out=folder / "out", **one, **other)
-        except BadInput:
-            assert not (folder / "out").exists()
-            return
-    check_page(folder / "out", found)
-
-
-@RAGGED
-@given(tables().filter(lambda table: "model" in table.columns and table["model"].n_unique() == 2))
-def test_two_models_of_a_ragged_table_are_compared(
-    tmp_path_factory: pytest.TempPathFactory, table: pl.DataFrame
-) -> None:
-    folder = tmp_path_factory.mktemp("compared")
-    table.write_csv(folder / "table.csv")
-    path, out = folder / "table.csv", folder / "out"
-    arms = {"base_is": {"model": "m0"}, "candidate_is": {"model": "m1"}}
-    policy = {"margin": 0.02, "rules": [{"name": "any", "tier": "critical"}]}
-    for more in ({}, {"policy": policy}):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            try:
-                raybias.compare(path, path, **arms, **more, out=out)  # type: ignore[arg-type]
-            except BadInput:
-                assert not out.exists()
-                continue
-        text = Page((out / "compare.html").read_text("utf-8")).text
-        last = max(1, *table["label"], *table.get_column("pred", default=table["label"]))
-        lacks = table.filter(pl.col("label") == last).height < table.height
-        groups = table.filter(pl.col("label") != last)["group"].n_unique()
-        assert groups == table["group"].n_unique() or not lacks or "No rows" in text
 
 
 @st.composite

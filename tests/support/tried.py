@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -105,10 +105,15 @@ def taken(*words: object, out: Path | None = None) -> bool:
 
     `raybias run` goes as far as to where it would start Ray, and leaves OUT as it was too.
     """
-    said = io.StringIO()
+    return printed(*words, out=out) is not None
+
+
+def printed(*words: object, out: Path | None = None, codes: Collection[int] = (0,)) -> str | None:
+    """Run a command as `taken` does; what it prints if its exit code is one of `codes`."""
+    said, shown = io.StringIO(), io.StringIO()
     before = files_in(out) if out else {}
     with (
-        within_a_minute(), redirect_stderr(said), redirect_stdout(io.StringIO()),
+        within_a_minute(), redirect_stderr(said), redirect_stdout(shown),
         pytest.MonkeyPatch.context() as patch,
     ):  # fmt: skip
         patch.setattr(cli, "app", commands())
@@ -121,11 +126,11 @@ def taken(*words: object, out: Path | None = None) -> bool:
             code = None
         except SystemExit as end:
             code = end.code or 0
-    if code == 0:
-        return True
+    if code in codes:
+        return shown.getvalue()
     assert not out or files_in(out) == before, said.getvalue()
     if code is None:
-        return True
+        return shown.getvalue()
     assert code == 2, said.getvalue()
     *warnings, last = (
         line for line in said.getvalue().split("\n")[:-1] if line.startswith("raybias: ")
@@ -134,7 +139,7 @@ def taken(*words: object, out: Path | None = None) -> bool:
     assert said.getvalue().endswith(f"{last}\n")
     assert "\r" not in last
     assert len(last) < 5000, len(last)
-    return False
+    return None
 
 
 def checked(study: Path) -> bool:
