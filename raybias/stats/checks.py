@@ -14,7 +14,7 @@ from typing import Final, Literal
 import polars as pl
 
 from raybias import schema
-from raybias.errors import ConfigError, DataError
+from raybias.errors import ConfigError, DataError, RaybiasWarning
 from raybias.schema import EXTRA_GROUPS, LIKELIHOOD, RUN_KEYS
 
 #: The papers' lists (Kohankhaki2024, code); an attribute that is not here uses all its groups.
@@ -39,7 +39,7 @@ _SUMS: Final = (*_ITEMS, "facts", "preds")
 Frames = Callable[[], Iterable[pl.DataFrame]]
 
 
-class StatisticsWarning(UserWarning):
+class StatisticsWarning(RaybiasWarning):
     """Something about the data that changes what a gap means."""
 
 
