@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from raybias.config import Backbone, MethodFields
 from raybias.config.parts import Ability, Way
-from raybias.config.section import Count, Profile, by_profile
+from raybias.config.section import Count, Profile, Seed, by_profile
 from raybias.engine.checkpoint import read_config, read_generation
 from raybias.engine.encoder import TextEncoder, distinct, first_ids
 from raybias.errors import ConfigError
@@ -71,7 +71,7 @@ class Prompted(AskingMethod):
     with the mix of labels that these have."""
     system: str = ""
     """The system message of a chat; none by default."""
-    seeds: tuple[int, ...] = Field(tuple(range(2024, 2029)), min_length=1)
+    seeds: tuple[Seed, ...] = Field(tuple(range(2024, 2029)), min_length=1)
     """One run per seed, which rules what is sampled and which demonstrations are shown; one run
     where nothing is drawn."""
     temperature: float = Field(0.8, ge=0)

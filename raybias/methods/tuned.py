@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from raybias.config import MethodFields
 from raybias.config.parts import Way
-from raybias.config.section import Amount, Count, Rate, by_profile
+from raybias.config.section import Amount, Count, Rate, Seed, by_profile
 from raybias.engine.adapters.options import AdapterSize, EarlyStop, Recipe, SweepCut
 from raybias.engine.encoder import TextEncoder
 from raybias.engine.memory import MemoryTerm
@@ -70,7 +70,7 @@ class Tuned(Method):
     """Keep the weights of the lowest evaluation loss instead of the last."""
     select: Literal["validation", "test"] = "validation"
     """By which accuracy runs are kept; `test` (Kohankhaki2024) flatters its accuracies."""
-    seeds: tuple[int, ...] = Field(tuple(range(1001, 1016)), min_length=1)
+    seeds: tuple[Seed, ...] = Field(tuple(range(1001, 1016)), min_length=1)
     """One run per seed; a seed rules the initial values, the data order and dropout."""
     keep: Count = Field(5, ge=1)
     """How many runs, best by `select`, are probed."""
