@@ -6,14 +6,21 @@ command line: 2 where the user can mend it before any work, 1 where work failed.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
 from raybias.redaction import redact
-from raybias.terminal import shortened, visible
+from raybias.terminal import holding_stderr, shortened, visible
 
 #: Characters of a message; what a user's file holds can be of any length.
 _LONGEST: Final = 2000
+#: Characters of what a library said that a message quotes.
+_QUOTED: Final = 200
+#: Ends a sentence: a mark before a blank and a capital, but not behind an initial or a number.
+_SENTENCE_END: Final = re.compile(r"(?<=[a-z)\]'\"`]{2})[.!?](?=\s+[A-Z`'\"])")
 
 
 class RaybiasError(Exception):
@@ -51,6 +58,38 @@ def of_library(error: BaseException) -> bool:
     if isinstance(error, Exception):
         return not isinstance(error, RaybiasError)
     return type(error).__name__ == "PanicException"
+
+
+def said_by(error: BaseException) -> str:
+    """Return the first sentence of what a library's error says, in one line of 200 characters.
+
+    It is the name of the error's class if the error says nothing.
+    """
+    paragraph = str(error).strip().partition("\n\n")[0]
+    said = " ".join(paragraph.split()) or type(error).__name__
+    said = _SENTENCE_END.split(said, maxsplit=1)[0]
+    return said if len(said) <= _QUOTED else f"{said[: _QUOTED - 2]}.."
+
+
+@contextmanager
+def quoting(make: Callable[[str], RaybiasError]) -> Iterator[None]:
+    """Raise whatever a library raises in the body as one error of ours, which quotes it.
+
+    make: makes the error of what `said_by` returns. What the library writes to standard error by
+    itself is held back with it.
+    """
+    with holding_stderr():
+        try:
+            yield
+        # Libraries raise anything of damaged files.
+        except BaseException as error:
+            if not of_library(error):
+                raise
+            raise make(said_by(error)) from error
+
+
+class RaybiasWarning(UserWarning):
+    """Root of all warnings that raybias gives."""
 
 
 class BadInput(RaybiasError):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from raybias.errors import DataError
+from raybias.errors import DataError, RaybiasWarning
 from raybias.storage import Store
 
 NAME: Final = "seal.json"
@@ -24,7 +24,7 @@ _READERS: Final = 8
 _SHOWN: Final = 3
 
 
-class ChangedWarning(UserWarning):
+class ChangedWarning(RaybiasWarning):
     """Results of an OUT are not as its study wrote them."""
 
 

@@ -12,7 +12,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,15 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from raybias.errors import BadInput, DataError, MissingFile, OutputError, StorageError, of_library
+from raybias.errors import (
+    BadInput,
+    DataError,
+    MissingFile,
+    OutputError,
+    StorageError,
+    quoting,
+    said_by,
+)
 from raybias.memory_limits import unpacked
 from raybias.opening import check_file, check_inside, check_replaceable
 from raybias.redaction import holds_secret
@@ -99,7 +107,8 @@ class Store:
             self.fs, self.root = pafs.FileSystem.from_uri(self.uri)
         except (pa.ArrowException, OSError, ValueError, RuntimeError) as error:
             raise OutputError(
-                f"cannot open {text!r} ({error})", cure="give a folder or an s3:// or gs:// URI"
+                f"cannot open {text!r} ({said_by(error)})",
+                cure="give a folder or an s3:// or gs:// URI",
             ) from error
         if "\0" in self.root:
             raise OutputError(f"{text!r} has a NUL in its path", cure="check the path")
@@ -273,17 +282,13 @@ class Store:
             yield
 
 
-@contextmanager
-def reading(where: str, form: str) -> Iterator[None]:
+def reading(where: str, form: str) -> AbstractContextManager[None]:
     """Raise whatever a library says of a table in memory as one `DataError` ("... {form}")."""
-    try:
-        yield
-    # Libraries raise anything of damaged data.
-    except BaseException as error:
-        if not of_library(error):
-            raise
-        problem = f"cannot be read {form} ({str(error) or type(error).__name__})"
-        raise DataError(problem, where=where, cure="write it again") from error
+
+    def refusal(said: str) -> DataError:
+        return DataError(f"cannot be read {form} ({said})", where=where, cure="write it again")
+
+    return quoting(refusal)
 
 
 class Draft(Store):

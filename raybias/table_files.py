@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raybias import memory_limits
-from raybias.errors import DataError, OutputError
+from raybias.errors import DataError, OutputError, said_by
 from raybias.schema import ALL
 from raybias.storage import Store, split_uri
 
@@ -85,7 +85,7 @@ def _unpack(
             data = stream.read(memory_limits.MOST_UNPACKED + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(
-            f"is not a whole {form} file ({error})", where=where, cure="fetch it again"
+            f"is not a whole {form} file ({said_by(error)})", where=where, cure="fetch it again"
         ) from error
     memory_limits.check_unpacked(len(data), where)
     return data
@@ -99,7 +99,7 @@ def _as_utf8(data: bytes, where: str) -> bytes:
             # A lone surrogate has no UTF-8.
             except UnicodeError as error:
                 raise DataError(
-                    f"is no {encoding.upper()} text ({error})", where=where, cure=_AS_UTF8
+                    f"is no {encoding.upper()} text ({said_by(error)})", where=where, cure=_AS_UTF8
                 ) from error
     # The first character of a header or of JSON is ASCII.
     if b"\0" in data[:2] and data[:2].strip(b"\0"):
@@ -220,7 +220,9 @@ def standard_input(stream: BinaryIO) -> pl.DataFrame:
         return pl.read_csv(data, infer_schema=False)
     except pl.exceptions.PolarsError as error:
         raise DataError(
-            f"cannot be read as CSV ({error})", where="standard input", cure="write a CSV to it"
+            f"cannot be read as CSV ({said_by(error)})",
+            where="standard input",
+            cure="write a CSV to it",
         ) from error
 
 

@@ -7,8 +7,13 @@ the clipboard, and marks that turn the direction of text. They are shown as `\\x
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryFile
+from threading import Lock
 from typing import Final
 
 #: Control characters but for tab and newline, marks of direction, separators of lines, marks that
@@ -24,6 +29,10 @@ _QUOTED: Final = re.compile(r"(?<!\w)(['\"])(.*?)\1(?!\w)", re.DOTALL)
 _LONGEST: Final = 80
 #: Characters at either end of a message in which quotes are looked for.
 _SEARCHED: Final = 10_000
+
+_STDERR: Final = 2
+#: Taken by the thread that holds standard error.
+_holding: Final = Lock()
 
 
 def visible(text: str) -> str:
@@ -67,3 +76,36 @@ def say_json(line: str) -> None:
 def warn(text: str) -> None:
     """Print lines of text to standard error."""
     print(visible(text), file=sys.stderr, flush=True)
+
+
+def debugging() -> bool:
+    """Return whether RAYBIAS_DEBUG asks for tracebacks and for all that libraries write."""
+    return os.environ.get("RAYBIAS_DEBUG", "0") not in ("", "0")
+
+
+@contextmanager
+def holding_stderr() -> Iterator[None]:
+    """Hold what libraries write to standard error in the body, and show it if nothing is raised.
+
+    Rust prints a panic and its backtrace by itself, C libraries and loggers their warnings: before
+    the one line of a refusal they are noise. Within the body, other threads' lines wait too.
+    """
+    if debugging() or not _holding.acquire(blocking=False):
+        yield
+        return
+    try:
+        with TemporaryFile() as held:
+            sys.stderr.flush()
+            real = os.dup(_STDERR)
+            os.dup2(held.fileno(), _STDERR)
+            try:
+                yield
+            finally:
+                sys.stderr.flush()
+                os.dup2(real, _STDERR)
+                os.close(real)
+            held.seek(0)
+            if said := held.read():
+                os.write(_STDERR, said)
+    finally:
+        _holding.release()

@@ -12,11 +12,10 @@ import inspect
 import os
 import sys
 import traceback
-import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn, TextIO
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -24,7 +23,7 @@ from raybias.cli import data, judge, operate, start
 from raybias.errors import RaybiasError, WorkFailed, of_library
 from raybias.redaction import redact
 from raybias.runtime.ending import ending_on_signals
-from raybias.terminal import say, warn
+from raybias.terminal import debugging, say, warn
 
 _PACKAGE: Final = Path(__file__).parents[1]
 #: What `raybias --help` lists under each title: commands, or groups of them with their help.
@@ -104,7 +103,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     # Looking for cycles among all that torch made takes an ending process two seconds.
     atexit.register(gc.freeze)
-    shown, warnings.showwarning = warnings.showwarning, _show_warning
     try:
         with ending_on_signals():
             app(arguments)
@@ -113,8 +111,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if line is None:
             raise
         _end(line)
-    finally:
-        warnings.showwarning = shown
 
 
 def as_one_line(error: BaseException) -> RaybiasError | None:
@@ -142,21 +138,6 @@ def as_one_line(error: BaseException) -> RaybiasError | None:
     )
 
 
-def _show_warning(  # noqa: PLR0917 - as Python calls it
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Print a warning of ours as one line, and a library's as Python has it."""
-    if category.__module__.partition(".")[0] == __name__.partition(".")[0]:
-        warn(f"raybias: warning: {redact(' '.join(str(message).split()))}")
-    else:
-        warn(redact(warnings.formatwarning(message, category, filename, lineno)).rstrip())
-
-
 def _lacks_memory(error: BaseException) -> bool:
     """Tell whether an error says that there is no memory, as each loader and library puts it."""
     said = ("failed to map segment", "Cannot allocate memory", "error return without exception set")
@@ -176,7 +157,7 @@ def _own_file(error: BaseException) -> str:
 
 
 def _end(error: RaybiasError) -> NoReturn:
-    if os.environ.get("RAYBIAS_DEBUG", "0") not in ("", "0"):
+    if debugging():
         warn(redact(traceback.format_exc()))
     warn(f"raybias: {error}")
     sys.exit(error.exit_code)

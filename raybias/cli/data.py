@@ -13,15 +13,13 @@ from tabulate import tabulate
 
 from raybias.api import labels as people
 from raybias.api import studies
-from raybias.cli.options import Output, apart, command, parted, printed_warnings
+from raybias.cli.options import Output, apart, command, parted
 from raybias.config import Backbone, PairProbe, Probe, StyleOptions
 from raybias.errors import ConfigError, DataError
 from raybias.probes import declared_labels, pair_items, probe_items
 from raybias.probes import sources as catalogue
-from raybias.probes.checks import CodingWarning
 from raybias.probes.design import check_probe
 from raybias.probes.own import commented_card, held_labels
-from raybias.probes.published.crows_pairs import PairWarning
 from raybias.probes.registries import pair_probes, probes, question_probes
 from raybias.probes.styles.written import export_annotation, import_annotation
 from raybias.schema import ITEMS, LABELS, PAIRS
@@ -115,8 +113,7 @@ def check(
 
     A table without a card is of the kind that its columns tell.
     """
-    with printed_warnings(PairWarning), printed_warnings(CodingWarning):
-        design = check_probe(card)
+    design = check_probe(card)
     return Output([design], design.parts)
 
 
@@ -155,11 +152,10 @@ def write(
     if in_pairs:
         pairs = {"source": name, "data": data, "kinds": attribute or None}
         options = StyleOptions(evidential=evidential, question=question)
-        with printed_warnings(PairWarning):
-            items = pair_items(
-                PairProbe.model_validate(pairs), style or ["original"], files=styled or (),
-                options=options, seed=seed,
-            )  # fmt: skip
+        items = pair_items(
+            PairProbe.model_validate(pairs), style or ["original"], files=styled or (),
+            options=options, seed=seed,
+        )  # fmt: skip
         schema, by = pair_probes[name].schema, ["style", pair_probes[name].kind]
         headers = ["style", "type", "rows"]
     else:
@@ -178,8 +174,7 @@ def _items_with_labels(probe: Probe) -> tuple[pl.DataFrame, list[str]]:
     labels = declared_labels(probe) or LABELS
     if probe.source == "file" and probe.data is not None:
         labels = held_labels(probe.data)
-    with printed_warnings(CodingWarning):
-        items = probe_items(probe, labels=labels)
+    items = probe_items(probe, labels=labels)
     if labels == LABELS:
         return items, []
     named = [f"{number} {label}" for number, label in enumerate(labels)]
@@ -249,11 +244,10 @@ def export(
         )
     chosen = {"source": what, "data": data, "kinds": attribute or None}
     options = StyleOptions(evidential=evidential, question=question)
-    with printed_warnings(PairWarning):
-        pairs = pair_items(
-            PairProbe.model_validate(chosen), ["original", *style], files=styled or (),
-            options=options, seed=seed,
-        )  # fmt: skip
+    pairs = pair_items(
+        PairProbe.model_validate(chosen), ["original", *style], files=styled or (),
+        options=options, seed=seed,
+    )  # fmt: skip
     sheet = export_annotation(pairs, out)
     said = f"{len(sheet)} rows in {Store(out).uri_of('sheet.csv')}, with guidelines.md"
     return Output([said], sheet)

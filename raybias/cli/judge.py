@@ -21,13 +21,11 @@ from raybias.cli.options import (
     command,
     command_line,
     parted,
-    printed_warnings,
 )
 from raybias.config import Profile, Scope
 from raybias.config.study import Interval
 from raybias.errors import ConfigError
 from raybias.results import Results
-from raybias.seal import ChangedWarning
 from raybias.storage import Store
 from raybias.study_record import study_place
 from raybias.table_files import standard_input
@@ -124,7 +122,6 @@ def measure(
     from raybias.report.files import design_of_files
     from raybias.report.rendering import markdown
     from raybias.report.wording import describing_class
-    from raybias.stats.checks import StatisticsWarning
     from raybias.stats.intervals import Rules
     from raybias.stats.metric_table import listed_metrics
     from raybias.stats.rated_class import RatedClass
@@ -136,25 +133,23 @@ def measure(
         raise typer.BadParameter("no files are given", param_hint="FILES")
     given = [standard_input(sys.stdin.buffer) if file == "-" else file for file in files]
     if target is not None:
-        with printed_warnings(StatisticsWarning):
-            designs, width, addition = design_of_files(
-                [*map(study_place, files)], target=target, profile=profile, scope=scope
-            )
+        designs, width, addition = design_of_files(
+            [*map(study_place, files)], target=target, profile=profile, scope=scope
+        )
         return Output([design_text(designs, width, addition)], designs)
     measured: list[MeasuredPredictions] = []
     references = parted("--reference", reference or (), "attribute=group,group", _GROUPS)
     groups = {attribute: _names(text) for attribute, text in references.items()}
-    with printed_warnings(StatisticsWarning):
-        estimates = api.measure(
-            given, kind=kind, items=items, metric=metric or (), profile=profile, scope=scope,
-            interval=interval, margin=margin, by=_names(by or ""), cut=_bounds(cut or ()),
-            cluster=cluster,
-            label_column=label_column, pred_column=pred_column,
-            positive=_classes(positive, (label_column, pred_column)),
-            favourable=None if favourable is None else _words(favourable), threshold=threshold,
-            reference_groups=groups, background=background or "", out=out, command=command_line(),
-            report_classes=measured.append,
-        )  # fmt: skip
+    estimates = api.measure(
+        given, kind=kind, items=items, metric=metric or (), profile=profile, scope=scope,
+        interval=interval, margin=margin, by=_names(by or ""), cut=_bounds(cut or ()),
+        cluster=cluster,
+        label_column=label_column, pred_column=pred_column,
+        positive=_classes(positive, (label_column, pred_column)),
+        favourable=None if favourable is None else _words(favourable), threshold=threshold,
+        reference_groups=groups, background=background or "", out=out, command=command_line(),
+        report_classes=measured.append,
+    )  # fmt: skip
     written = (
         f"estimates.csv, .parquet, figures and report.html are in {Store(out).uri}" if out else ""
     )
@@ -237,19 +232,17 @@ def compare(
     accept: what else may differ than the model for --gate and --policy, which refuse any other
         difference: prompts, decoding, settings, training, models (judges and rewriters), versions.
     """
-    from raybias.stats.checks import StatisticsWarning
 
     if gate is not None and policy is not None:
         raise typer.BadParameter("give one of them", param_hint="--gate and --policy")
     gated = gate is not None or policy is not None
     accepted = _names(accept or "") if gated or accept is not None else None
-    with printed_warnings(StatisticsWarning):
-        found = api.compare(
-            base, candidate, base_is=_choice("--base", base_is),
-            candidate_is=_choice("--candidate", candidate_is), scope=scope,
-            margin=None if gate is None else _margin(gate), policy=policy,
-            accept=accepted, verify=verify, items=items, out=out,
-        )  # fmt: skip
+    found = api.compare(
+        base, candidate, base_is=_choice("--base", base_is),
+        candidate_is=_choice("--candidate", candidate_is), scope=scope,
+        margin=None if gate is None else _margin(gate), policy=policy,
+        accept=accepted, verify=verify, items=items, out=out,
+    )  # fmt: skip
     written = f"compare.csv, .md, .json and .html are in {Store(out).uri}" if out else ""
     judged = found.verdict if found.decision is None else found.decision.verdict
     code = 0 if gate is None and policy is None else _CODES.get(judged, 0)
@@ -301,11 +294,9 @@ def report(
     if form is not None and figures is not None:
         raise typer.BadParameter("give one of them", param_hint="--to and --figures")
     if form is not None and target is not None:
-        with printed_warnings(ChangedWarning):
-            written = api.export(out, form, target, verify=verify)
+        written = api.export(out, form, target, verify=verify)
         return Output(written, ({"file": name} for name in written))
-    with printed_warnings(ChangedWarning):
-        results = studies.write_report(out, profile=profile, figures=figures, verify=verify)
+    results = studies.write_report(out, profile=profile, figures=figures, verify=verify)
     if figures is None:
         return shown(results)
     drawn = [name for name in written_files(results.store) if name.startswith(FOLDER)]

@@ -15,15 +15,16 @@ from copy import copy
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, TextIO, get_args, get_origin, get_type_hints
 
 import polars as pl
 import typer
 from typer.models import ParameterInfo
 
 from raybias.config import Profile, parse_yaml
-from raybias.errors import ConfigError
-from raybias.terminal import say, say_json, warn
+from raybias.errors import BadInput, ConfigError, RaybiasWarning
+from raybias.redaction import redact
+from raybias.terminal import debugging, say, say_json, warn
 
 ProfileOption = Annotated[
     Profile | None,
@@ -108,7 +109,7 @@ def command(
 
         @wraps(function)
         def printing(*, as_json: bool = False, quiet: bool = False, **options: Any) -> None:
-            with _quietly() if quiet else nullcontext():
+            with _quietly() if quiet else nullcontext(), shown_warnings():
                 output = function(**options)
                 output.print(as_json=as_json, quiet=quiet)
             if output.exit_code:
@@ -137,13 +138,43 @@ def command_line() -> str:
 
 
 @contextmanager
-def printed_warnings(category: type[Warning]) -> Iterator[None]:
-    """Print each different warning of a category as one line on standard error."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", category)
-        yield
-    for message in dict.fromkeys(str(warning.message) for warning in caught):
-        warn(f"raybias: warning: {message}")
+def shown_warnings() -> Iterator[None]:
+    """Print each different warning of ours as one line, when it is given.
+
+    Those of libraries are printed at the end, and not at all if the command refuses its input.
+    """
+    said: set[str] = set()
+    held: list[str] = []
+
+    def show(  # noqa: PLR0917 - as Python calls it
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        text = redact(" ".join(str(message).split()))
+        if not issubclass(category, RaybiasWarning):
+            held.append(
+                redact(warnings.formatwarning(message, category, filename, lineno)).rstrip()
+            )
+        elif text not in said:
+            said.add(text)
+            warn(f"raybias: warning: {text}")
+
+    refused = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", RaybiasWarning)
+        warnings.showwarning = show
+        try:
+            yield
+        except BadInput:
+            refused = not debugging()
+            raise
+        finally:
+            for text in () if refused else held:
+                warn(text)
 
 
 def parted(option: str, texts: Iterable[str], form: str, cure: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Final, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from raybias.columns import CONDITIONS, CONTEXTS, DIRECTIONS, POLARITIES
-from raybias.config.labels import check_labels
+from raybias.config.labels import LabelCodes, check_labels
 from raybias.config.reading import parse_section, yaml_mapping
 from raybias.config.section import Section
 from raybias.schema import LABELS
@@ -175,7 +175,7 @@ class Card(Section):
     named groups are columns of ours: `id: (?P<category>[a-z]+)-(?P<template_id>[0-9]+)`."""
     values: dict[str, str] = Field(default_factory=dict)
     """By our name of a column that the file does not have, its one value."""
-    codes: dict[str, dict[str, str]] = Field(default_factory=dict)
+    codes: dict[str, LabelCodes] = Field(default_factory=dict)
     """By our name of a column, how the file's values map to ours: `label: {"0": negative, "1":
     neutral}`. Labels that are the numbers 0 and 1 alone need it: in some files 0 is negative, in
     others neutral. A 2 or a -1 among them decides."""

@@ -89,6 +89,20 @@ def check_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
     return LABELS if {*labels} == {*LABELS} else labels
 
 
+def _check_codes(codes: dict[str, str]) -> dict[str, str]:
+    """Refuse values that a file could write for two labels; capitals and blanks do not count."""
+    seen: dict[str, str] = {}
+    for value, label in codes.items():
+        if (other := seen.setdefault(value.strip().lower(), label)) != label:
+            raise ValueError(
+                f"{value!r} is mapped to {other!r} and to {label!r}; capitals and blanks around a"
+                " value do not count, so map it once"
+            )
+    return codes
+
+
+#: The label of each value of a file.
+LabelCodes = Annotated[dict[str, str], AfterValidator(_check_codes)]
 #: The word for each label, in label order. A list has words that are labels too.
 LabelWords = Annotated[
     dict[str, str],

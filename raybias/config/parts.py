@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from raybias.config.labels import LabelCodes
 from raybias.config.section import (
     Amount,
     Choices,
@@ -25,6 +26,7 @@ from raybias.config.section import (
     Profile,
     Registered,
     Section,
+    Seed,
     by_profile,
     from_folder,
     name_of,
@@ -290,7 +292,7 @@ class TrainingSet(_Sourced):
     that demonstrations are drawn from), or a hub id."""
     revision: str | None = None
     """Revision of a hub data set."""
-    labels: dict[str, str] | None = None
+    labels: LabelCodes | None = Field(None, min_length=1)
     """For `file` and `hub`: how the label column's values map to the study's labels; by default the
     labels themselves, or their numbers from 0. Of sentiment, 0 and 1 alone need it, for in some
     files 0 is negative, in others neutral; a 2 or a -1 among them decides."""
@@ -417,7 +419,7 @@ class Styles(Section):
     """Styled pairs of your own: pair_id, style, sent_more, sent_less."""
     rewriting: dict[StyleName, Rewriting] = Field(default_factory=dict)
     """For formal, informal or both: the checkpoint that makes the style, and its judge."""
-    seed: int = 0
+    seed: Seed = 0
     """Seeds the random draws of each pair."""
     repeats: int = Field(1, ge=1, le=100)
     """How often each pair of sentences is put into every style, with draws of its own: scores are

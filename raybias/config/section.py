@@ -18,9 +18,12 @@ from annotated_types import GroupedMetadata
 from pydantic import (
     AfterValidator,
     BaseModel,
+    ByteSize,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    TypeAdapter,
+    ValidationError,
     ValidationInfo,
     model_validator,
 )
@@ -100,6 +103,7 @@ _ELSEWHERE: Final = {
 }
 
 
+_SIZE: Final = TypeAdapter(ByteSize)
 #: The names of a model, method, training set and probe go into one file name.
 _LONGEST_NAME: Final = 64
 
@@ -155,14 +159,34 @@ def _placed(text: str, info: ValidationInfo, *, is_path: bool) -> str:
         return text
 
 
+def bytes_of(text: str) -> int:
+    """Return the bytes of a size such as `80GiB` or `512MB`; ValueError if it is none, or 0."""
+    try:
+        size = int(_SIZE.validate_python(text))
+    except ValidationError:
+        size = 0
+    if size < 1:
+        raise ValueError(f"{text!r} is not a size; write it like 80GiB or 512MB")
+    return size
+
+
+def _checked_size(text: str) -> str:
+    bytes_of(text)
+    return text
+
+
+#: A number of bytes, with its unit.
+Size = Annotated[str, AfterValidator(_checked_size)]
 #: A path, which in a study file starts from that file's folder, or a name on the hub.
 Location = Annotated[str, AfterValidator(from_folder)]
 #: A path, which in a study file starts from that file's folder.
 Place = Annotated[str, AfterValidator(path_from_folder)]
 #: Numbers of nodes, workers, seeds, candidates, layers.
 Count = Annotated[int, Field(le=100_000)]
+#: Seeds of random draws.
+Seed = Annotated[int, Field(ge=0)]
 #: One run is made per seed.
-Seeds = Annotated[tuple[int, ...], Field(min_length=1, max_length=1_000)]
+Seeds = Annotated[tuple[Seed, ...], Field(min_length=1, max_length=1_000)]
 #: Learning rates.
 Rate = Annotated[float, Field(gt=0)]
 #: Rows, tokens and steps.

@@ -36,7 +36,17 @@ from raybias.config.parts import (
     default_methods,
 )
 from raybias.config.reading import override, parse_section, read_mapping, to_yaml
-from raybias.config.section import Amount, Count, Name, Profile, Section, by_profile, defaults_of
+from raybias.config.section import (
+    Amount,
+    Count,
+    Name,
+    Profile,
+    Section,
+    Seed,
+    Size,
+    by_profile,
+    defaults_of,
+)
 from raybias.registry import registry_of
 from raybias.schema import ALL, LABELS
 
@@ -87,7 +97,7 @@ class Statistics(Section):
     in others: 149 without a difference for 0.02. Without it none is called so."""
     bootstrap_draws: int = Field(10_000, ge=100, le=1_000_000)
     """Draws of the bootstrap."""
-    bootstrap_seed: int = 0
+    bootstrap_seed: Seed = 0
     """Seed of the bootstrap."""
     metrics: tuple[str, ...] = Field(("negative_fpr", "positive_fpr"), min_length=1)
     """What gaps are taken of: `negative_fpr`, `positive_fpr`, `accuracy`, or another metric of
@@ -125,11 +135,11 @@ class NodeKind(Section):
     """Most nodes of this kind; those that are there already count."""
     cpus: int = Field(1, ge=1, le=1024)
     """CPUs of one node."""
-    memory: str
+    memory: Size
     """Memory of one node, such as `192GiB`."""
     gpus: int = Field(0, ge=0, le=64)
     """GPUs of one node."""
-    gpu_memory: str | None = None
+    gpu_memory: Size | None = None
     """Memory of one GPU, such as `24GB`."""
     gpu: str | None = None
     """Kind of GPU as Ray names it: A100, H100, A10G, L4."""
@@ -176,7 +186,7 @@ class Resources(Section):
     """Failures that a pack of runs, or a shard, recovers from."""
     max_preemptions: Count | None = Field(None, ge=0)
     """Preempted nodes that it recovers from beside these; any number by default."""
-    memory_per_device: str | None = None
+    memory_per_device: Size | None = None
     """Memory of one device, such as `80GiB`, where it cannot be read from the cluster."""
     nodes: tuple[NodeKind, ...] = ()
     """Nodes that the cluster's autoscaler can bring; the plan counts them too."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from safetensors import SafetensorError, safe_open
 
-from raybias.errors import ModelError
+from raybias.errors import ModelError, said_by
 from raybias.opening import check_file
 
 #: PEFT's file names.
@@ -79,7 +79,7 @@ class PeftAdapter:
                 }
         except (SafetensorError, OSError) as error:
             raise ModelError(
-                f"{ADAPTER_WEIGHTS} is no whole file of safetensors ({error})",
+                f"{ADAPTER_WEIGHTS} is no whole file of safetensors ({said_by(error)})",
                 where=str(self.folder),
                 cure="save the adapter again",
             ) from error
@@ -112,7 +112,9 @@ def adapter_in(folder: Path) -> PeftAdapter | None:
         if not path.is_file() or any(folder.glob("model*.safetensors")):
             return None
     except OSError as error:
-        raise ModelError(f"cannot be read ({error})", where=where, cure="check the path") from error
+        raise ModelError(
+            f"cannot be read ({said_by(error)})", where=where, cure="check the path"
+        ) from error
     content = read_json(path)
     kind, base = str(content.get("peft_type")), content.get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
@@ -148,7 +150,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(
-            f"{path.name} cannot be read ({error})",
+            f"{path.name} cannot be read ({said_by(error)})",
             where=str(path.parent),
             cure="save the adapter again",
         ) from error

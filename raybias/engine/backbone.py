@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from raybias.config import Backbone
 from raybias.engine.checkpoint import (
+    CONFIG,
     adapter_of,
     dtype_of,
+    quantisation,
     read_config,
     read_generation,
     reading_model,
@@ -25,6 +28,8 @@ from raybias.engine.checkpoint import (
 )
 from raybias.engine.context import ON_CPU, Batcher, Execution
 from raybias.engine.encoder import TextEncoder, load_tokenizer
+from raybias.engine.headers import check_files, read_headers
+from raybias.engine.weights_fit import KINDS, MASKED, WHOLE, Fit, IsNew, meta_load
 from raybias.errors import ModelError
 from raybias.schema import LABELS
 
@@ -33,15 +38,6 @@ if TYPE_CHECKING:
 
 Loaded = TypeVar("Loaded")
 Device = str | torch.device
-_KINDS: Final = {
-    "AutoModel": "an encoder",
-    "AutoModelForCausalLM": "a causal language model",
-    "AutoModelForMaskedLM": "a masked language model",
-    "AutoModelForSeq2SeqLM": "a sequence-to-sequence model",
-    "AutoModelForSequenceClassification": "a classifier",
-}
-#: Weights that an error names; the others are counted.
-_NAMED: Final = 2
 
 
 class LoadedBackbone:
@@ -93,14 +89,14 @@ def load_pretrained(
     execution: Execution,
     *,
     dtype: str | None = None,
-    is_new: Callable[[PreTrainedModel, str], bool] = lambda model, name: False,
-    cure: str = "give a whole checkpoint, saved as such a model with its config.json",
+    is_new: IsNew = lambda model, name: False,
+    cure: str = WHOLE,
     **options: Any,
 ) -> tuple[PreTrainedModel, list[str]]:
     """Load, freeze and place a model of an auto class; return it and the names of missing weights.
 
-    Raises ModelError: not found, no safetensors, not a model of this kind, or weights that are
-    missing or of another shape.
+    Raises ModelError: not found, no safetensors, not a model of this kind, or weights that
+    `refuse_misfit` refuses.
 
     dtype: of the weights; the spec's by default.
     is_new: whether a checkpoint may lack a weight, by its name.
@@ -109,16 +105,11 @@ def load_pretrained(
 
     A PEFT adapter is merged into its base; one that is a prompt cannot be.
     """
-    from transformers.utils import logging
-
     adapter = adapter_of(spec)
     if adapter is not None:
         check_merges(spec, sharded=execution.sharding is not None)
         options.setdefault("config", read_config(spec))
 
-    # Missing weights are refused below; silence transformers' report of them.
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
     there: dict[str, Device] | None = None
     devices = execution.split() if execution.sharding is None else []
     if len(devices) > 1:
@@ -128,50 +119,66 @@ def load_pretrained(
     # Each weight goes straight from its file to its device; a CPU computes on the mapped files.
     if there is not None:
         options["device_map"] = there
-    try:
-        sharding = execution.sharding
-        with reading_model(spec, "weights"), sharding.loading() if sharding else nullcontext():
-            model, loading = kind.from_pretrained(
-                source_of(spec, weights=True),
-                revision=revision_of(spec),
-                dtype=dtype_of(spec, dtype),
-                use_safetensors=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                **options,
-            )
-    finally:
-        logging.set_verbosity(level)
+    sharding = execution.sharding
+    source = source_of(spec, weights=True)
+    with reading_model(spec, "weights"), sharding.loading() if sharding else nullcontext():
+        model, loading = kind.from_pretrained(
+            source,
+            revision=revision_of(spec),
+            dtype=dtype_of(spec, dtype),
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **options,
+        )
     if adapter is not None:
         from raybias.engine.merging import merge_adapter
 
-        held = adapter.shapes
         model = merge_adapter(model, adapter, spec)
-        for kind_of_problem in ("missing_keys", "mismatched_keys"):
-            loading[kind_of_problem] = {
-                each
-                for each in loading[kind_of_problem]
-                if (each if isinstance(each, str) else each[0]) not in held
-            }
-    missing = sorted(loading["missing_keys"])
-    lacking = [name for name in missing if not is_new(model, name)]
-    problem = next(
-        (f"holds {name} as {[*shape]}, and its config.json asks for {[*needed]}"
-         for name, shape, needed in sorted(loading["mismatched_keys"])), "",
-    )  # fmt: skip
-    if lacking:
-        total = len({*missing, *(name for name, _ in model.named_parameters())})
-        first = ", ".join([*lacking[:_NAMED], *["..."] * (len(lacking) > _NAMED)])
-        what = f"{len(lacking)} of the {total} weights that {_KINDS[kind.__name__]} needs"
-        # The weight may be there by another name.
-        similar = get_close_matches(lacking[0], sorted(loading["unexpected_keys"]), n=1)
-        renamed = f", and holds {similar[0]}, which is not read" if similar else ""
-        problem = f"lacks {first} ({what}){renamed}"
-    if problem:
-        raise ModelError(f"its checkpoint {problem}", where=spec.id, cure=cure)
+    headers = check_files(Path(source), spec.id)
+    fit = Fit(spec, kind, loading, headers, is_new, cure)
+    missing = fit.refuse_misfit(model)
     model.requires_grad_(False).eval()
     return (model.to(execution.device) if there is None else model), missing
+
+
+def check_loads(
+    spec: Backbone,
+    kind: Any = None,
+    *,
+    is_new: IsNew = lambda model, name: False,
+    cure: str = WHOLE,
+    labels: int | None = None,
+) -> list[str]:
+    """Refuse what `load_pretrained` would, by the headers of the weights on this machine alone.
+
+    Returns the parts of the checkpoint that such a model has not, such as other heads. Weights that
+    are not on this machine, pickled or quantised are not looked at.
+
+    kind: an auto class; by default the one by which the backbone itself is loaded.
+    labels: classes of a new classification head.
+    is_new, cure: as for `load_pretrained`.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+    headers = read_headers(spec)
+    if not headers or quantisation(spec) is not None:
+        return []
+    if kind is None and is_encoder(spec):
+        kind, cure = AutoModelForMaskedLM, MASKED
+    elif kind is None:
+        kind = AutoModelForCausalLM
+    config = deepcopy(read_config(spec))
+    check_kind(spec, config, kind)
+    if labels is not None and labels != config.num_labels:
+        config.num_labels = labels
+    with reading_model(spec, CONFIG), torch.device("meta"):
+        model_type = type(kind.from_config(config))
+    model, loading = meta_load(spec, model_type, config, headers)
+    fit = Fit(spec, kind, loading, headers, is_new, cure)
+    fit.refuse_misfit(model)
+    return fit.heads(model)
 
 
 def check_merges(spec: Backbone, *, sharded: bool = False) -> None:
@@ -253,7 +260,7 @@ def check_kind(spec: Backbone, config: PretrainedConfig, kind: Any) -> None:
         cure = "serve it, and name it as a backbone with an `endpoint`"
     else:
         problem = (
-            f"is a {model_type} model, which transformers cannot load as {_KINDS[kind.__name__]}"
+            f"is a {model_type} model, which transformers cannot load as {KINDS[kind.__name__]}"
         )
         cure = "choose another backbone, or another method for this one"
     raise ModelError(problem, where=spec.id, cure=cure)

@@ -28,8 +28,9 @@ from pyarrow import fs
 
 from raybias.config import Backbone
 from raybias.engine.adapter_folder import ADAPTER_CONFIG, RAYBIAS, PeftAdapter, adapter_in
-from raybias.errors import ModelError, RaybiasError, of_library
+from raybias.errors import ModelError, RaybiasError, quoting, said_by
 from raybias.storage import Store
+from raybias.terminal import debugging
 
 if TYPE_CHECKING:
     import torch
@@ -56,8 +57,6 @@ CONFIG: Final = "config.json"
 MODEL_CURE: Final = "give a hub id or a folder of a model with config.json and *.safetensors"
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _TIMEOUT_S: Final = 5
-#: Characters of a library's message that are shown.
-_SAID: Final = 300
 #: Problem and cure by the name of the hub's error; the first match counts.
 _REFUSALS: Final = {
     "HFValidationError": (
@@ -89,14 +88,23 @@ def reading_model(spec: Backbone, what: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def as_model_error(problem: str, *, where: str, cure: str) -> Iterator[None]:
-    """Raise whatever a library says inside the body, `{}` in the problem, as one `ModelError`."""
+    """Raise whatever a library says inside the body, `{}` in the problem, as one `ModelError`.
+
+    Warnings of transformers are not shown: what they are about is refused or reported by raybias.
+    """
+    from transformers.utils import logging
+
+    def refusal(said: str) -> ModelError:
+        return ModelError(problem.replace("{}", said), where=where, cure=cure)
+
+    level = logging.get_verbosity()
+    if not debugging():
+        logging.set_verbosity_error()
     try:
-        yield
-    except BaseException as error:
-        if not of_library(error):
-            raise
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise ModelError(problem.replace("{}", said[:_SAID]), where=where, cure=cure) from error
+        with quoting(refusal):
+            yield
+    finally:
+        logging.set_verbosity(level)
 
 
 class Located(NamedTuple):
@@ -121,7 +129,9 @@ def folder_of(name: str) -> Path | None:
             return None
         endless = next((path for path in _files(folder) if not path.is_file()), None)
     except (OSError, ValueError) as error:
-        raise ModelError(f"cannot be read ({error})", where=name, cure="check the path") from error
+        raise ModelError(
+            f"cannot be read ({said_by(error)})", where=name, cure="check the path"
+        ) from error
     if endless is not None:
         raise ModelError(
             f"{endless.name} is a pipe or device, not a file", where=name, cure="copy what it holds"
@@ -411,7 +421,7 @@ def file_hashes(folder: Path) -> dict[str, str]:
         with ThreadPoolExecutor() as pool:
             fresh = dict(zip(new, pool.map(file_digest, new), strict=True))
     except (OSError, RuntimeError) as error:
-        raise ModelError(f"cannot be read ({error})", where=str(folder)) from error
+        raise ModelError(f"cannot be read ({said_by(error)})", where=str(folder)) from error
     if fresh:
         known |= {path: {"mark": marks[path], "sha256": sha} for path, sha in fresh.items()}
         there = {path: each for path, each in known.items() if Path(path).exists()}
@@ -465,6 +475,8 @@ _SIZES: Final = (
     *("intermediate_size", "ffn_dim", "d_ff", "n_inner", "max_position_embeddings", "n_positions"),
     *("num_attention_heads", "n_head", "n_heads", "num_heads", "num_key_value_heads"),
 )
+#: Names of probabilities there.
+_PROBABILITY: Final = re.compile(r"(dropout|pdrop|layerdrop)(_prob|_p)?$")
 _MOST: Final = {**dict.fromkeys(_SIZES, 1 << 31), **dict.fromkeys(_LAYERS, 10_000)}
 
 
@@ -536,6 +548,9 @@ def _check_sizes(content: Mapping[str, Any]) -> None:
         # Quantisation has sizes of its own, such as the axis -1.
         if isinstance(value, dict) and name != "quantization_config":
             _check_sizes(value)
+        is_number = isinstance(value, int | float)
+        if _PROBABILITY.search(name) and is_number and not 0 <= value <= 1:
+            raise ValueError(f"{name} is {value!r}, not a probability from 0 to 1")
         most = _MOST.get(name)
         if most is None or value is None:
             continue

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from raybias.config import Backbone
 from raybias.engine.adapters.options import ClassifierOptions
 from raybias.engine.attention import states_at, use_fast_attention
-from raybias.engine.backbone import empty_model, is_encoder, load_pretrained
+from raybias.engine.backbone import check_loads, empty_model, is_encoder, load_pretrained
 from raybias.engine.context import ON_CPU, Execution
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import SpecialTokens, TextEncoder, load_tokenizer, verbalizer_ids
@@ -32,6 +32,8 @@ from raybias.seeding import generator
 
 #: Standard deviation of a new head where a model's config names none.
 _SPREAD: Final = 0.02
+#: A cure for a checkpoint that lacks more than a head, by the number of labels.
+_HEAD_CURE: Final = "give a whole checkpoint without a head, or with one of {} labels"
 
 
 class Classifier(torch.nn.Module):
@@ -230,7 +232,7 @@ def load_classifier(
             execution,
             dtype=options.loads_as,
             is_new=is_of_head,
-            cure=f"give a whole checkpoint without a head, or with one of {len(words)} labels",
+            cure=_HEAD_CURE.format(len(words)),
             num_labels=len(words),
         )
         head = {
@@ -282,6 +284,21 @@ def check_classifier(
             cure="set the method's head to classification",
         )
     verbalizer_ids(encoder.tokenizer, options.label_words or words)
+
+
+def check_classifier_loads(
+    spec: Backbone, options: ClassifierOptions, words: Sequence[str]
+) -> list[str]:
+    """Refuse weights that `load_classifier` would, by their headers; see `check_loads`."""
+    if options.head == "label_tokens":
+        return check_loads(spec, AutoModelForCausalLM)
+    return check_loads(
+        spec,
+        AutoModelForSequenceClassification,
+        is_new=is_of_head,
+        cure=_HEAD_CURE.format(len(words)),
+        labels=len(words),
+    )
 
 
 def initial_head(classifier: Classifier, seed: int) -> dict[str, Tensor]:

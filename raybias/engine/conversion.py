@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 
 from raybias.config import Backbone
 from raybias.config.parts import CONVERTED
@@ -36,7 +36,7 @@ from raybias.engine.checkpoint import (
     locate,
     pickled_files,
 )
-from raybias.errors import ModelError, OutputError
+from raybias.errors import ModelError, OutputError, said_by
 
 #: What a pickle asks for that no weights need, in torch's message.
 _FOREIGN: Final = re.compile(r"GLOBAL (\S+)")
@@ -75,7 +75,7 @@ def convert(model: str, out: str | Path, *, revision: str | None = None) -> Conv
             (staged / CONVERTED).write_text(json.dumps(record, indent=1))
             staged.rename(place)
     except (OSError, SafetensorError) as error:
-        raise OutputError(f"cannot be written ({error})", where=str(out)) from error
+        raise OutputError(f"cannot be written ({said_by(error)})", where=str(out)) from error
     return Converted(str(place), record["tensors"], record.get("quantisation", ""))
 
 
@@ -95,7 +95,7 @@ def write_gguf(file: str, out: Path) -> dict[str, Any]:
         from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     except ImportError as error:
         raise ModelError(
-            f"a GGUF file needs a package that is not installed here ({error})",
+            f"a GGUF file needs a package that is not installed here ({said_by(error)})",
             where=file,
             cure="pip install 'raybias[gguf]'",
         ) from error
@@ -196,8 +196,7 @@ def _unpickle_tensors(file: Path, where: str) -> dict[str, torch.Tensor]:
             what = f" ({name[1]})" if name else ""
             problem = f"holds more than weights{what}, or is damaged; nothing in it was run"
         else:
-            message = " ".join(str(error).split())[:200] or type(error).__name__
-            problem = f"cannot be read as weights ({message})"
+            problem = f"cannot be read as weights ({said_by(error)})"
         raise ModelError(f"{file.name} {problem}", where=where, cure=cure) from error
     if not isinstance(loaded, Mapping):
         problem = f"{file.name} holds {type(loaded).__name__}, not tensors by name"
@@ -206,11 +205,28 @@ def _unpickle_tensors(file: Path, where: str) -> dict[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = {}
     storages: set[int] = set()
     for key, tensor in loaded.items():
-        if not isinstance(tensor, torch.Tensor):
-            problem = f"{file.name} holds {type(tensor).__name__} as {key!r}, not a tensor"
-            raise ModelError(problem, where=where, cure=cure)
+        if problem := _unwritable(key, tensor):
+            raise ModelError(f"{file.name} {problem}", where=where, cure=cure)
         storage = tensor.untyped_storage()
         alone = storage.data_ptr() not in storages and storage.nbytes() == tensor.nbytes
         storages.add(storage.data_ptr())
         tensors[key] = tensor.contiguous() if alone else tensor.contiguous().clone()
     return tensors
+
+
+def _unwritable(key: object, tensor: object) -> str:
+    """Say why safetensors cannot hold an entry of a pickled file; empty if it can."""
+    if not isinstance(tensor, torch.Tensor):
+        return f"holds {type(tensor).__name__} as {key!r}, not a tensor"
+    if not isinstance(key, str):
+        return f"holds a tensor as {key!r}, which is no name"
+    if tensor.is_meta:
+        return f"holds {key!r} without its values (a tensor of torch's meta device)"
+    if tensor.is_quantized or tensor.layout is not torch.strided:
+        kind = "quantised" if tensor.is_quantized else "sparse"
+        return f"holds {key!r} as a {kind} tensor, which safetensors cannot"
+    try:
+        save({key: torch.empty(0, dtype=tensor.dtype)})
+    except (KeyError, TypeError, ValueError, NotImplementedError, SafetensorError):
+        return f"holds {key!r} as {tensor.dtype}, which safetensors cannot"
+    return ""

@@ -22,7 +22,7 @@ from platformdirs import user_cache_path
 from raybias.config.parts import CONVERTED
 from raybias.engine.checkpoint import file_hashes, pickled_files
 from raybias.engine.conversion import convert
-from raybias.errors import ModelError, RaybiasError
+from raybias.errors import ModelError, RaybiasError, said_by
 
 #: Memory of the process beside the weights: torch alone maps several GiB.
 _OVERHEAD_BYTES: Final = 8 * 2**30
@@ -114,7 +114,7 @@ def main(folder: str, out: str, size: str, where: str) -> int:
         print(json.dumps({"problem": error.problem, "cure": error.cure}))
         return 1
     except (MemoryError, RuntimeError) as error:
-        problem = f"its pickled weights do not fit the limits of a conversion ({error})"
+        problem = f"its pickled weights do not fit the limits of a conversion ({said_by(error)})"
         cure = f"convert {where} where there is more memory, by `raybias data convert`"
         print(json.dumps({"problem": problem, "cure": cure}))
         return 1

@@ -37,7 +37,7 @@ from raybias import seeding
 from raybias.engine.answers import Key
 from raybias.engine.attention import product_attention
 from raybias.engine.devices import repeatable_sums, to_device
-from raybias.errors import ModelError
+from raybias.errors import ModelError, said_by
 
 # lowbias32's multipliers, as int32.
 _FIRST: Final = 0x7FEB352D
@@ -197,7 +197,7 @@ class Sampling:
             _ = sampling._penalty, sampling._filters
         except (TypeError, ValueError, OverflowError) as error:
             raise ModelError(
-                f"the model's generation_config has a wrong value ({error})",
+                f"the model's generation_config has a wrong value ({said_by(error)})",
                 where=str(model.config.name_or_path),
                 cure="mend generation_config.json",
             ) from error

@@ -26,6 +26,7 @@ from raybias.engine.encoder import TextEncoder, load_tokenizer
 from raybias.engine.packing import FULL, MAX_TOKENS, Batch, Placed, Row, padded, single_row, stack
 from raybias.engine.self_check import first_matching, sample_tokens
 from raybias.engine.token_scores import Values
+from raybias.engine.weights_fit import MASKED
 from raybias.errors import ModelError
 
 
@@ -41,7 +42,7 @@ def load_masked(spec: Backbone, execution: Execution = ON_CPU) -> LoadedBackbone
         AutoModelForMaskedLM,
         spec,
         execution,
-        cure="use a checkpoint that was saved with its masked-language-model head",
+        cure=MASKED,
     )
     execution.begin(model)
     offsets = [

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from raybias.config import Backbone
-from raybias.engine.backbone import empty_model, load_pretrained
+from raybias.engine.backbone import check_loads, empty_model, load_pretrained
 from raybias.engine.checkpoint import (
     adapter_of,
     quantisation,
@@ -37,6 +37,7 @@ from raybias.errors import ModelError
 #: Ends the name of an architecture with a classification head.
 _ARCHITECTURE: Final = "ForSequenceClassification"
 _NO_HEAD_CURE: Final = "use lora, full or soft_prompt to train one"
+_WHOLE: Final = "give a whole checkpoint of a classifier, saved with its config.json"
 #: Weights that an error names.
 _NAMED: Final = 2
 #: Precisions that a model can be computed in.
@@ -58,11 +59,7 @@ class PublishedClassifier:
         self.head = read_head(spec)
         encoder = load_tokenizer(spec)
         model, missing = load_pretrained(
-            AutoModelForSequenceClassification,
-            spec,
-            execution,
-            is_new=is_of_head,
-            cure="give a whole checkpoint of a classifier, saved with its config.json",
+            AutoModelForSequenceClassification, spec, execution, is_new=is_of_head, cure=_WHOLE
         )
         if missing:
             raise _no_head(spec, missing, cure)
@@ -180,6 +177,15 @@ def check_head(spec: Backbone) -> None:
     """Refuse a checkpoint whose weights on this machine lack the head, with a ModelError."""
     if lacking := _lacking_in_files(spec):
         raise _no_head(spec, lacking, _NO_HEAD_CURE)
+
+
+def check_classifier(spec: Backbone) -> list[str]:
+    """Refuse a checkpoint whose weights on this machine are not a whole classifier.
+
+    Returns the parts of it that a classifier has not; see `check_loads`.
+    """
+    check_head(spec)
+    return check_loads(spec, AutoModelForSequenceClassification, is_new=is_of_head, cure=_WHOLE)
 
 
 def _no_head(spec: Backbone, lacking: Sequence[str], cure: str) -> ModelError:

@@ -9,6 +9,7 @@ vocabulary.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -21,12 +22,13 @@ from transformers import (
     AutoModelForSequenceClassification,
     GenerationConfig,
     LogitsProcessorList,
+    PreTrainedModel,
 )
 from transformers.modeling_outputs import BaseModelOutput
 
 from raybias.config.parts import Adequacy, Rewriting
 from raybias.engine.answers import Key
-from raybias.engine.backbone import empty_model, load_pretrained
+from raybias.engine.backbone import check_loads, empty_model, load_pretrained
 from raybias.engine.context import ON_CPU, Batcher, Execution
 from raybias.engine.devices import to_device
 from raybias.engine.encoder import check_lengths, load_tokenizer
@@ -140,7 +142,14 @@ def check_rewriter(options: Rewriting, *, style: str) -> tuple[ModelShape, Model
     load_tokenizer(judge)
     judging = empty_model(judge, _kind(options.adequacy))
     _check_labels(judging.config, options.adequacy)
+    check_loads(spec, AutoModelForSeq2SeqLM)
+    check_loads(judge, _kind(options.adequacy), is_new=partial(_is_new, options.adequacy))
     return shape_of(model, spec), shape_of(judging, judge)
+
+
+def _is_new(options: Adequacy, _model: PreTrainedModel, name: str) -> bool:
+    """Return whether an encoder may lack a weight: a pooler, which mean pooling does not use."""
+    return options.kind != "classifier" and name.startswith("pooler.")
 
 
 class AdequacyModel:
@@ -159,8 +168,7 @@ class AdequacyModel:
             _kind(options),
             spec,
             execution,
-            # Some checkpoints of encoders lack a pooler, which mean pooling does not use.
-            is_new=lambda model, name: not self._classifies and name.startswith("pooler."),
+            is_new=partial(_is_new, options),
             cure=tuned if self._classifies else "give a whole encoder",
         )
         _check_labels(self._model.config, options)

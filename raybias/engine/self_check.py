@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from raybias.engine.devices import out_of_memory
-from raybias.errors import ModelError
+from raybias.errors import ModelError, said_by
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,8 +31,6 @@ _NEGLIGIBLE: Final = {torch.float32: 1e-5, torch.bfloat16: 2e-3, torch.float16: 
 #: measurement at the input only.
 _ROUNDINGS: Final = 4.0
 
-#: Characters of torch's message that are shown.
-_MESSAGE: Final = 200
 
 #: Fields of configs, and attributes of attention modules, that bound how far a token looks back.
 _WINDOW: Final = re.compile(r"window|attention_chunk|attn_chunk")
@@ -134,7 +132,7 @@ def measure_rounding(model: PreTrainedModel, sample: Callable[[], Tensor]) -> tu
         if out_of_memory(error):
             raise
         raise ModelError(
-            f"its own forward pass fails ({' '.join(str(error).split())[:_MESSAGE]})",
+            f"its own forward pass fails ({said_by(error)})",
             where=str(model.config._name_or_path),
             cure="set its dtype to float32, or choose another model",
         ) from error

@@ -16,7 +16,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, LargeZipFile, ZipFile,
 import pyarrow as pa
 
 from raybias import memory_limits
-from raybias.errors import DataError
+from raybias.errors import DataError, said_by
 from raybias.memory_limits import check_unpacked
 
 #: The number of Zstandard among a zip file's compression methods (APPNOTE.TXT 4.4.5).
@@ -53,7 +53,7 @@ class Archive:
                 self._members = {info.filename: info for info in file.infolist()}
         except (BadZipFile, LargeZipFile, ValueError, NotImplementedError, OSError) as error:
             raise DataError(
-                f"is not a whole zip file ({error})", where=where, cure=_CURE
+                f"is not a whole zip file ({said_by(error)})", where=where, cure=_CURE
             ) from error
         check_unpacked(sum(info.file_size for info in self._members.values()), where)
 
@@ -69,7 +69,9 @@ class Archive:
         try:
             content = self._unpack(info)
         except _DAMAGED as error:
-            raise DataError(f"cannot be unpacked ({error})", where=where, cure=_CURE) from error
+            raise DataError(
+                f"cannot be unpacked ({said_by(error)})", where=where, cure=_CURE
+            ) from error
         self._unpacked_bytes += len(content)
         check_unpacked(self._unpacked_bytes, self.where)
         return content

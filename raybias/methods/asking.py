@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: A placeholder of a template; its name is the first group.
 PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+#: A brace that opens a placeholder and does not close right behind its name: `{text`, `{text!r}`.
+_BROKEN: Final = re.compile(r"\{\w+(?![\w}])[^{}]{0,20}\}?|\{\s*$")
 #: A message of a chat: its `role` (system, user or assistant) and `content`.
 Message = dict[str, str]
 #: Behind these an answer begins without a blank.
@@ -44,9 +46,18 @@ def filled(template: str, **values: str) -> str:
 
 
 def check_placeholders(
-    field: str, template: str, *, needed: tuple[str, ...], others: tuple[str, ...]
+    field: str, template: str, *, needed: tuple[str, ...] = (), others: tuple[str, ...] = ()
 ) -> None:
-    """Refuse a template without a needed placeholder or with an unknown one, by a ValueError."""
+    """Refuse a template without a needed placeholder, or with an unknown or unfinished one.
+
+    Braces around anything that does not begin with a letter or digit, such as JSON, are text.
+    Raises ValueError.
+    """
+    if broken := _BROKEN.search(template):
+        raise ValueError(
+            f"{field} has {broken[0]!r}, which is no whole placeholder; write it like"
+            f" {{{(*needed, *others)[0]}}}, without anything else in the braces"
+        )
     found = PLACEHOLDER.findall(template)
     for name in needed:
         if name not in found:

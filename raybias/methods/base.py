@@ -261,6 +261,16 @@ class Method(MethodFields):
         Raises ModelError: architecture, label words, lengths; DataError: a training set.
         """
 
+    def check_weights(self, inputs: Inputs) -> Sequence[str]:
+        """Refuse a checkpoint on this machine that the method could not load, by its headers.
+
+        Returns the parts of the checkpoint that its model has not, such as other heads.
+        Raises ModelError: weights that are missing, of another shape or dtype, or not used.
+        """
+        from raybias.engine.backbone import check_loads
+
+        return check_loads(inputs.backbone)
+
     def never(self, labels: Sequence[str]) -> tuple[str, ...]:
         """List the labels that it never gives on any backbone; `labels` are the study's."""
         return ()

@@ -206,6 +206,14 @@ class Classify(Method):
         for frame in inputs.items.values():
             inputs.tokens.check(frame["text"].to_list(), frame["item_id"].to_list())
 
+    def check_weights(self, inputs: Inputs) -> Sequence[str]:
+        from raybias.engine.published import check_classifier
+
+        # Of a tuned classifier, the folder has weights of its own kind.
+        if isinstance(inputs.backbone, Predict) or tuned_classifier(inputs.backbone) is not None:
+            return ()
+        return check_classifier(self._spec(inputs.backbone))
+
     def notes(self, inputs: Inputs) -> list[str]:
         """Count the texts that are cut."""
         context = inputs.encoder.context

@@ -72,6 +72,9 @@ class Continuation(Prompted):
         super().check(inputs)
         self.judge.check(inputs.labels)
 
+    def check_weights(self, inputs: Inputs) -> Sequence[str]:
+        return (*super().check_weights(inputs), *self.judge.check_weights())
+
     def runs(self, inputs: Inputs) -> list[Run]:
         """List one run for each seed, with its sampling and its judge."""
         # Statistics of draws need to know what the verdict's probability says of other labels.

@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -24,6 +24,7 @@ from raybias.engine.checkpoint import quantisation
 from raybias.engine.encoder import verbalizer_ids
 from raybias.engine.memory import TRAINING_COPIES, MemoryTerm, of_bytes, term
 from raybias.errors import ConfigError, ModelError
+from raybias.methods.asking import check_placeholders
 from raybias.methods.base import Inputs, method
 from raybias.methods.tuned import Tuned
 from raybias.methods.work import Widths, Work
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 _COPIES_OF_PASSES: Final = 3
 #: Bytes of a weight: full fine-tuning needs float32.
 _FLOAT32: Final = 4
+#: Weight of the past in a running mean.
+Decay = Annotated[float, Field(ge=0, lt=1)]
 #: Validation batches of one evaluation in the papers' code.
 _PAPER_BATCHES = 51
 
@@ -164,8 +167,8 @@ class Finetuned(ClassifierOptions, Tuned):
 
     epochs: Count | None = Field(None, ge=1)
     """Stop after so many passes over the training set, where that comes before max_steps."""
-    betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW's betas."""
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
+    """AdamW's betas, each from 0 and below 1."""
     eps: float = Field(1e-8, gt=0)
     """AdamW's epsilon."""
     schedule: Literal["constant", "cosine"] = "constant"
@@ -192,8 +195,7 @@ class Finetuned(ClassifierOptions, Tuned):
 
     @model_validator(mode="after")
     def _sensible(self) -> Self:
-        if "{text}" not in self.template:
-            raise ValueError(f"template {self.template!r} has no {{text}}")
+        check_placeholders("template", self.template, needed=("text",))
         if self.schedule == "cosine" and self.max_steps is None and self.epochs is None:
             raise ValueError("schedule: cosine needs max_steps or epochs, to know its end")
         return self
@@ -206,6 +208,11 @@ class Finetuned(ClassifierOptions, Tuned):
 
         check_classifier(inputs.encoder, self, inputs.words)
         super().check(inputs)
+
+    def check_weights(self, inputs: Inputs) -> Sequence[str]:
+        from raybias.engine.classifier import check_classifier_loads
+
+        return check_classifier_loads(inputs.backbone, self, inputs.words)
 
     @abstractmethod
     def trainer_type(self) -> type[ClassifierTrainer]:
@@ -342,6 +349,8 @@ class Lora(LoraOptions, LayerAdapter):
             values = getattr(self, name)
             if len({*values}) < len(values):
                 raise ValueError(f"{name} repeat; list each once")
+        if len(self.each_target) < len(self.targets):
+            raise ValueError("two targets share a name once their parts are joined by hyphens")
         return self
 
     def trainer_type(self) -> type[ClassifierTrainer]:

@@ -175,6 +175,14 @@ class Judge(Checkpoint):
             raise self._wrong("has no class called negative or positive", classes)
         return [int(found.get(n, Label.NEUTRAL)) for n in range(len(classes))]
 
+    def check_weights(self) -> Sequence[str]:
+        """Refuse a classifier whose weights on this machine are not whole; see `check_loads`."""
+        if self.run or self.lexicon:
+            return ()
+        from raybias.engine.published import check_classifier
+
+        return check_classifier(self.spec())
+
     def loaded(self, execution: Execution, labels: Sequence[str]) -> Judging:
         """Load the judge of a study with these labels; ModelError: it cannot be loaded."""
         if self.lexicon:

@@ -20,7 +20,7 @@ from raybias.config.section import Profile, defaults_of
 from raybias.engine.adapter_folder import PROMPT, RAYBIAS, READS, read_json
 from raybias.engine.checkpoint import adapter_of, base_of, folder_of
 from raybias.engine.encoder import load_tokenizer
-from raybias.errors import ConfigError, ModelError
+from raybias.errors import ConfigError, ModelError, said_by
 from raybias.methods.base import Inputs, methods
 from raybias.methods.tuned import AdapterReader, Tuned
 from raybias.methods.work import TokenCounts, Work
@@ -144,9 +144,8 @@ def _recorded(
         base = Backbone.model_validate(base_of(spec).model_dump() | changed)
         labels, words = (tuple(map(str, reads[name])) for name in ("labels", "words"))
     except (KeyError, TypeError, ValueError, ValidationError, ConfigError) as error:
-        said = next(iter(str(error).splitlines()), type(error).__name__)
         raise ModelError(
-            f"{RAYBIAS} does not say how its classifier reads texts ({said})",
+            f"{RAYBIAS} does not say how its classifier reads texts ({said_by(error)})",
             where=str(folder),
             cure="give the folder as raybias saved it",
         ) from error

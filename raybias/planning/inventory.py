@@ -10,14 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pydantic import ByteSize, Field, TypeAdapter, ValidationError
+from pydantic import ByteSize, Field
 
 from raybias.config import Resources, Study
 from raybias.config.reading import parse_section
-from raybias.config.section import Section
+from raybias.config.section import Section, Size, bytes_of
 from raybias.config.study import NodeKind
 from raybias.engine.checkpoint import quantisation
-from raybias.errors import ConfigError
 
 #: Kinds of GPU, as Ray names them, from before bfloat16 (compute capability below 8.0).
 _OLD_GPUS: Final = frozenset({"K80", "P4", "P100", "V100", "T4"})
@@ -187,24 +186,14 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:,.1f} s"
 
 
-def parse_size(text: str, *, where: str) -> int:
-    """Return the bytes of a text such as `80GiB` or `512MB`."""
-    try:
-        return int(TypeAdapter(ByteSize).validate_python(text))
-    except ValidationError as error:
-        raise ConfigError(
-            f"{text!r} is not a size", where=where, cure="write it like 80GiB or 512MB"
-        ) from error
-
-
 class _Nodes(Section):
     """Nodes of one kind, as `--assume` writes them."""
 
     nodes: int = Field(1, ge=1, le=1000)
     cpus: int = Field(1, ge=1, le=1024)
-    memory: ByteSize | None = None
+    memory: Size | None = None
     gpus: int = Field(0, ge=0, le=64)
-    gpu_memory: ByteSize | None = None
+    gpu_memory: Size | None = None
     gpu: str | None = None
 
     @classmethod
@@ -212,9 +201,9 @@ class _Nodes(Section):
         kind = parse_section(cls, given, where=where)
         node = Node(
             cpus=kind.cpus,
-            memory=for_workers(kind.memory or _PER_CPU * kind.cpus),
+            memory=for_workers(bytes_of(kind.memory) if kind.memory else _PER_CPU * kind.cpus),
             gpus=kind.gpus,
-            gpu_memory=kind.gpu_memory,
+            gpu_memory=bytes_of(kind.gpu_memory) if kind.gpu_memory else None,
             gpu=kind.gpu,
             pending=pending,
         )

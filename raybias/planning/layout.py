@@ -14,11 +14,12 @@ from itertools import product
 from typing import Any, Final
 
 from raybias.config import Backbone, Resources
+from raybias.config.section import bytes_of
 from raybias.engine.memory import MemoryTerm, host_memory, total, with_headroom, within_share
 from raybias.engine.model_shape import ModelShape
 from raybias.errors import PlanError
 from raybias.methods.work import Work
-from raybias.planning.inventory import Inventory, Node, parse_size, size
+from raybias.planning.inventory import Inventory, Node, size
 from raybias.planning.machine import (
     Fit,
     Layout,
@@ -71,7 +72,7 @@ class LayoutPlanner:
         gpus = f" and {self.gpus} GPU{'s' if self.gpus > 1 else ''}" if self.gpus else ""
         self.each = f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}{gpus}"
         if asked.memory_per_device is not None:
-            most = parse_size(asked.memory_per_device, where="resources.memory_per_device")
+            most = bytes_of(asked.memory_per_device)
             self.nodes = tuple(replace(n, gpu_memory=most) if n.gpus else n for n in self.nodes)
         elif not self.gpus:
             most = max(node.memory for node in self.nodes)

@@ -6,15 +6,12 @@ its commit, the files of a local one are hashed, and the version of another engi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
 import polars as pl
-from safetensors import SafetensorError, safe_open
 
 from raybias.config import Backbone, MethodFields, PairProbe, QuestionProbe, Study
 from raybias.config.parts import Ability
@@ -22,7 +19,6 @@ from raybias.engine.checkpoint import (
     adapter_of,
     base_of,
     folder_of,
-    has_safetensors,
     is_pickled,
     locate,
     model_hashes,
@@ -30,7 +26,8 @@ from raybias.engine.checkpoint import (
     safe_weights,
 )
 from raybias.engine.encoder import load_tokenizer
-from raybias.errors import ConfigError, ModelError
+from raybias.engine.headers import check_folder
+from raybias.errors import ConfigError
 from raybias.methods.base import Inputs, Method, methods, methods_of
 from raybias.methods.work import TokenCounts, Work
 from raybias.planning.labels import resolve_labels, with_outcomes
@@ -42,6 +39,8 @@ from raybias.stats.metric import check_metrics
 from raybias.study_record import Record, make_record
 
 Items = Mapping[str, pl.DataFrame]
+#: Parts of a checkpoint that a note names.
+_SHOWN: Final = 4
 #: What backbones can do, in words.
 _WORDS: Final[dict[Ability, str]] = {
     "weights": "a model's weights",
@@ -59,6 +58,8 @@ class StudyData:
 
     study: Study
     works: dict[tuple[str, str], Work] = field(default_factory=dict)
+    unused: dict[str, set[str]] = field(default_factory=dict)
+    """By backbone, the parts of its checkpoint that no model of its methods has; see `check`."""
 
     @cached_property
     def items(self) -> dict[str, pl.DataFrame]:
@@ -150,6 +151,11 @@ class PreparedStudy:
             check_reference_groups(items, probe.reference_groups, where=where)
         for backbone, method in self.methods:
             method.check(self.inputs(method, backbone))
+        check_folders(self.study)
+        for backbone, method in self.methods:
+            if backbone.is_checkpoint:
+                unused = method.check_weights(self.inputs(method, backbone))
+                self.data.unused.setdefault(backbone.name, set()).update(unused)
 
     def check_rewritten(self, items: Items) -> None:
         """Refuse rewritten pairs, by probe, that are too long for a backbone that scores them."""
@@ -160,6 +166,10 @@ class PreparedStudy:
     def notes(self) -> list[str]:
         """Say which weights will be converted, and what methods say of their inputs."""
         notes = conversion_notes(self.study)
+        for name, parts in self.data.unused.items():
+            if parts:
+                listed = ", ".join(sorted(parts)[:_SHOWN]) + ", ..." * (len(parts) > _SHOWN)
+                notes.append(f"{name}: its checkpoint also holds {listed}, which is not used")
         for backbone, method in self.methods:
             notes += method.notes(self.inputs(method, backbone))
         return notes
@@ -297,25 +307,26 @@ def check_abilities(method: MethodFields, backbone: Backbone) -> None:
     )
 
 
-def resolve_models(study: Study) -> tuple[Study, dict[str, dict[str, str]]]:
-    """Pin hub models to commits; return the study, and local files' sha256 by model and file.
+def resolve_models(study: Study) -> Study:
+    """Pin hub models to commits, and engines to their installed versions.
 
     Raises ModelError: a missing, closed or pickled model; ConfigError: an engine that is missing or
     in another version.
     """
     revisions: dict[str, str | None] = {}
-    models = {}
     for name, spec in study.checkpoints.items():
-        folder = folder_of(spec.id)
         if not study.resources.convert:
             refuse_pickled(spec)
-        if folder is None:
-            revisions[name] = locate(spec.id, spec.revision).commit
-        else:
-            revisions[name] = spec.revision
-            models[name] = model_hashes(spec)
+        is_local = folder_of(spec.id) is not None
+        revisions[name] = spec.revision if is_local else locate(spec.id, spec.revision).commit
     installed = tuple(each.as_installed() for each in study.backbones)
-    return study.model_copy(update={"backbones": installed}).pinned(revisions), models
+    return study.model_copy(update={"backbones": installed}).pinned(revisions)
+
+
+def hashes_of(study: Study) -> dict[str, dict[str, str]]:
+    """Return the sha256 of the files of local models, by model and file."""
+    local = {n: each for n, each in study.checkpoints.items() if folder_of(each.id) is not None}
+    return {name: model_hashes(each) for name, each in local.items()}
 
 
 def conversion_notes(study: Study) -> list[str]:
@@ -343,39 +354,9 @@ def convert_local_models(study: Study) -> None:
             safe_weights(folder, spec.id)
 
 
-def check_weights(study: Study) -> None:
-    """Refuse a local model without weights, or with some that are missing or cut off."""
+def check_folders(study: Study) -> None:
+    """Refuse the folder of a model without weights, or with some that are missing or damaged."""
     specs = [*study.checkpoints.values()]
-    # Those of adapters are checked beside those of their bases.
+    # Folders of adapters are checked as well as those of their bases.
     for spec in (*specs, *(base_of(spec) for spec in specs if adapter_of(spec) is not None)):
-        folder = folder_of(spec.id)
-        if folder is None:
-            continue
-        if not has_safetensors(folder) and not is_pickled(spec):
-            raise ModelError(
-                "holds no weights (*.safetensors)",
-                where=spec.id,
-                cure="copy or download them into the folder, then run this again",
-            )
-        for index in sorted(folder.glob("*.safetensors.index.json")):
-            named = set[str]()
-            # One that is malformed names nothing.
-            with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-                named = set(map(str, json.loads(index.read_bytes())["weight_map"].values()))
-            if missing := sorted(name for name in named if not (folder / name).is_file()):
-                more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-                raise ModelError(
-                    f"lacks {missing[0]}{more}, which {index.name} names",
-                    where=spec.id,
-                    cure="fetch what is missing",
-                )
-        for path in sorted(folder.glob("*.safetensors")):
-            try:
-                with safe_open(path, framework="numpy"):
-                    pass
-            except (SafetensorError, OSError) as error:
-                raise ModelError(
-                    f"{path.name} is no whole file of safetensors ({error})",
-                    where=spec.id,
-                    cure="fetch it again",
-                ) from error
+        check_folder(spec)

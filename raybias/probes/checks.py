@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 from raybias.config.card import Column
-from raybias.errors import DataError
+from raybias.errors import DataError, RaybiasWarning, said_by
 from raybias.schema import LABELS, SENTENCES
 from raybias.storage import Store
 from raybias.table_files import as_text, match_columns, read_frame, refuse
@@ -30,7 +30,7 @@ _LABEL_CURE: Final = (
 )
 
 
-class CodingWarning(UserWarning):
+class CodingWarning(RaybiasWarning):
     """Labels of a file are numbers other than raybias' own, which a value of the file decides."""
 
 
@@ -224,7 +224,7 @@ def as_table(frame: pl.DataFrame, schema: pa.Schema, *, where: str) -> pl.DataFr
     try:
         return frame.select(schema.names).cast(pl.Schema(schema))
     except pl.exceptions.PolarsError as error:
-        raise DataError(f"a column has the wrong type ({error})", where=where) from error
+        raise DataError(f"a column has the wrong type ({said_by(error)})", where=where) from error
 
 
 def needed(data: str | None, *, where: str) -> str:
@@ -256,8 +256,13 @@ def attribute_name(category: str) -> str:
 
 
 def read_lines(store: Store, name: str) -> list[str]:
-    """Read the lines of one file; only line feeds end one, for tweets hold other separators."""
+    """Read the lines of one file; only line feeds end one, for tweets hold other separators.
+
+    Raises DataError: an empty file.
+    """
     lines = [line.removesuffix("\r") for line in store.read_text(name).split("\n")]
+    if lines == [""]:
+        raise DataError("holds no rows", where=store.uri_of(name))
     return lines[:-1] if lines[-1] == "" else lines
 
 

@@ -18,7 +18,7 @@ from raybias.config import Backbone
 from raybias.config.parts import Ability
 from raybias.config.section import name_of, path_from_folder
 from raybias.engine.encoder import RoughEncoder, TextEncoder
-from raybias.errors import ConfigError
+from raybias.errors import ConfigError, said_by
 from raybias.providers.base import provider
 
 #: A function that takes a list of texts; `methods.predicted.PredictReader` reads what it returns.
@@ -183,9 +183,8 @@ def _imported(name: str, *, where: str) -> ModuleType:
         return module
     # Whatever the module raises where it is imported.
     except Exception as error:
-        said = " ".join(str(error).split()) or type(error).__name__
         raise ConfigError(
-            f"{name} cannot be imported ({said})",
+            f"{name} cannot be imported ({said_by(error)})",
             where=where,
             cure="check its name, and that its packages are installed on every machine",
         ) from error

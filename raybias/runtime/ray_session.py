@@ -19,6 +19,7 @@ from raybias.planning.inventory import size
 from raybias.runtime.ending import keeping_handlers, kill_started, undoing
 from raybias.runtime.ray_internals import forget_serve, grpc_channel, on_loopback, session_folder
 from raybias.storage import is_storage_error, storage_error
+from raybias.terminal import debugging
 
 #: What `address` says for work that is done without Ray.
 NO_RAY: Final = "none"
@@ -136,11 +137,6 @@ def check_session_folder() -> None:
             where=folder,
             cure=cure,
         )
-
-
-def debugging() -> bool:
-    """Tell whether the user wants tracebacks and Ray's own output."""
-    return os.environ.get("RAYBIAS_DEBUG", "0") not in ("", "0")
 
 
 @contextmanager

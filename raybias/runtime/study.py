@@ -19,8 +19,8 @@ from raybias.planning.inventory import Inventory, with_autoscaled_nodes
 from raybias.planning.plan import check_libraries, plan
 from raybias.planning.prepared import (
     PreparedStudy,
-    check_weights,
     convert_local_models,
+    hashes_of,
     resolve_models,
 )
 from raybias.planning.stage_plans import Plan
@@ -178,22 +178,20 @@ class _Start:
 def prepare(study: Study, store: Store | None, *, command: str = "") -> PreparedStudy:
     """Read a study's data and refuse by BadInput what cannot be run; loads no weights or Ray.
 
-    Where OUT is given, it must not hold another study, and local models are checked. Nothing is
-    written.
+    Where OUT is given, it must not hold another study, and the files of local models are hashed.
+    Nothing is written.
     """
-    prepared, models = PreparedStudy.of(study), None
+    prepared = PreparedStudy.of(study)
     study, data = prepared.study, prepared.data
     marks = {f"probe {name}": fingerprint(frame) for name, frame in data.items.items()}
     for name, splits in data.sentences.items():
         marks |= {f"{name} {split}": fingerprint(frame) for split, frame in splits.items()}
-    if store is not None:
-        study, models = resolve_models(study)
+    study = resolve_models(study)
+    models = None if store is None else hashes_of(study)
     record = make_record(study, marks, command=command, models=models)
     if store is not None:
         record = resumed(store, record)
     check_tracking(study)
     prepared = replace(prepared, record=record)
     prepared.check()
-    if store is not None:
-        check_weights(record.study)
     return prepared

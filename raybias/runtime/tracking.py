@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from raybias.config import Study
-from raybias.errors import ConfigError
+from raybias.errors import ConfigError, said_by
 from raybias.runtime.progress import Reporter
 from raybias.seeding import key
 from raybias.storage import Store
@@ -91,8 +91,7 @@ def _tell(study: Study, mark: str, logs: Sequence[_Log], reporter: Reporter) -> 
                 write = write or connect(place, study.name, mark)
                 write(log)
             except Exception as error:
-                problem = " ".join(str(error).split())[:200]
-                reporter.say(f"note: {name} was not told of {log.run} ({problem})")
+                reporter.say(f"note: {name} was not told of {log.run} ({said_by(error)})")
                 break
 
 

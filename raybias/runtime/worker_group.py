@@ -27,8 +27,8 @@ from raybias.engine.backbone import ModelContext, blocks
 from raybias.errors import RaybiasError
 from raybias.planning.stage_plans import Stage
 from raybias.runtime.inventory import NODE_LABEL
-from raybias.runtime.ray_session import debugging
 from raybias.storage import Store
+from raybias.terminal import debugging
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -23,7 +23,7 @@ from raybias.runtime.graph import Grant, Places
 from raybias.runtime.pack_worker import PackWorker
 from raybias.runtime.predict.shards import Reading, ShardWorker
 from raybias.runtime.progress import Done
-from raybias.runtime.ray_session import debugging
+from raybias.terminal import debugging
 
 if TYPE_CHECKING:
     from raybias.runtime.tuning import TuningStage

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import polars as pl
 
 from raybias import schema
-from raybias.errors import ConfigError, DataError
+from raybias.errors import ConfigError, DataError, RaybiasWarning
 from raybias.schema import EXTRA_GROUPS, LIKELIHOOD, RUN_KEYS
 from raybias.stats.units import UNITS
 
@@ -40,7 +40,7 @@ _SUMS: Final = (*_ITEMS, "facts", "preds")
 Frames = Callable[[], Iterable[pl.DataFrame]]
 
 
-class StatisticsWarning(UserWarning):
+class StatisticsWarning(RaybiasWarning):
     """Something about the data that changes what a gap means."""
 
 

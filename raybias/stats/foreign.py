@@ -21,7 +21,7 @@ from typing import Final
 import polars as pl
 
 from raybias import schema
-from raybias.errors import DataError
+from raybias.errors import DataError, said_by
 from raybias.formats.openings import REGARD_OPENING
 from raybias.stats import sentiment
 from raybias.stats.checks import warn
@@ -294,7 +294,7 @@ def _table(data: bytes, where: str) -> pl.DataFrame:
         ).select(COLUMNS[:-1])
     except pl.exceptions.PolarsError as error:
         raise DataError(
-            f"cannot be read ({error})", where=where, cure="save it as UTF-8"
+            f"cannot be read ({said_by(error)})", where=where, cure="save it as UTF-8"
         ) from error
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from raybias import schema
-from raybias.errors import ConfigError
+from raybias.errors import ConfigError, said_by
 from raybias.registry import Code, Registry
 from raybias.schema import RUN_KEYS, TABLE
 from raybias.stats import sentiment
@@ -279,7 +279,8 @@ def run_values(
             tables.append(values.select(pl.col(n).cast(t) for n, t in VALUES.items()))
         except pl.exceptions.PolarsError as error:
             raise ConfigError(
-                f"the metric {name!r} does not give a value per run, attribute and group ({error})",
+                f"the metric {name!r} does not give a value per run, attribute and group"
+                f" ({said_by(error)})",
                 cure="return the run keys, attribute, group, value and n_items",
             ) from error
     return pl.concat(tables)

@@ -32,22 +32,22 @@ class Size:
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
     "benchmarks": Size(3_137, 29, 2, 2),
-    "raybias": Size(33_414, 281, 22, 9),
-    "raybias/*.py": Size(1_430, 19, 0, 0),
+    "raybias": Size(33_698, 283, 22, 9),
+    "raybias/*.py": Size(1_477, 19, 0, 0),
     "raybias/api": Size(412, 6, 3, 0),
-    "raybias/cli": Size(700, 6, 3, 0),
-    "raybias/config": Size(1_178, 8, 0, 2),
-    "raybias/engine": Size(4_756, 36, 2, 1),
+    "raybias/cli": Size(693, 6, 3, 0),
+    "raybias/config": Size(1_201, 8, 0, 2),
+    "raybias/engine": Size(4_965, 38, 2, 1),
     "raybias/formats": Size(450, 6, 0, 0),
     "raybias/measures": Size(2_789, 22, 0, 0),
-    "raybias/methods": Size(2_746, 19, 0, 2),
-    "raybias/planning": Size(2_194, 14, 3, 1),
-    "raybias/probes": Size(2_253, 23, 0, 0),
-    "raybias/providers": Size(1_329, 11, 0, 0),
+    "raybias/methods": Size(2_771, 19, 0, 2),
+    "raybias/planning": Size(2_183, 14, 3, 1),
+    "raybias/probes": Size(2_257, 23, 0, 0),
+    "raybias/providers": Size(1_328, 11, 0, 0),
     "raybias/report": Size(4_426, 37, 6, 1),
-    "raybias/runtime": Size(3_324, 24, 4, 1),
+    "raybias/runtime": Size(3_319, 24, 4, 1),
     "raybias/stats": Size(5_427, 50, 1, 1),
-    "tests": Size(23_243, 221, 3, 3),
+    "tests": Size(23_505, 224, 3, 3),
 }
 
 

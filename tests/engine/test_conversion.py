@@ -200,6 +200,17 @@ class Malicious:
         return os.system, (f"touch {self.mark}",)
 
 
+#: What pickles hold that safetensors cannot.
+WRONG: dict[str, dict[Any, Any]] = {
+    "number": {"weight": 3.0},
+    "key": {3: torch.ones(3)},
+    "meta": {"weight": torch.ones(3, device="meta")},
+    "quantised": {"weight": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)},
+    "sparse": {"weight": torch.eye(3).to_sparse()},
+    "dtype": {"weight": torch.ones(3, dtype=torch.complex32)},
+}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("way", "said"),
@@ -209,6 +220,11 @@ class Malicious:
         ("damaged", "cannot be read as weights|holds more than weights, or is damaged"),
         ("tensor", "holds Tensor, not tensors by name"),
         ("number", "holds float as 'weight', not a tensor"),
+        ("key", "holds a tensor as 3, which is no name"),
+        ("meta", "holds 'weight' without its values"),
+        ("quantised", "holds 'weight' as a quantised tensor"),
+        ("sparse", "holds 'weight' as a sparse tensor"),
+        ("dtype", "holds 'weight' as torch.complex32"),
     ],
 )
 def test_a_pickle_with_more_than_weights_runs_nothing(
@@ -225,8 +241,8 @@ def test_a_pickle_with_more_than_weights_runs_nothing(
         file.write_bytes(file.read_bytes()[:3000])
     if way == "tensor":
         torch.save(torch.ones(3), file)
-    if way == "number":
-        torch.save({"weight": 3.0}, file)
+    if way in WRONG:
+        torch.save(WRONG[way], file)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for attempt in (
         lambda: convert(str(folder), tmp_path / "out"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,6 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from raybias.cli.options import printed_warnings
 from raybias.config import Probe, TrainingSet
 from raybias.errors import ConfigError, DataError
 from raybias.probes import probe_items, training_sentences
@@ -187,7 +187,7 @@ def test_a_number_that_only_one_coding_has_decides(
     warned = pytest.warns(CodingWarning, match=f"label is read as {said}")
     with warned if "-1" in said else nullcontext():
         assert probe_items(own)["label"].to_list() == numbers
-    with printed_warnings(CodingWarning):
+    with warnings.catch_warnings(action="ignore"):
         assert f"its labels are read as {said}" in check_probe(str(own.data)).about
     wrong = write(tmp_path, ["-1", "2", "0"])
     with pytest.raises(DataError, match=r"row 1: label '-1' is none of negative, .*0, 1, 2"):

@@ -21,7 +21,7 @@ import transformers
 from raybias.config import Study, parse_study
 from raybias.engine.checkpoint import file_hashes
 from raybias.errors import ModelError, OutputError
-from raybias.planning.prepared import check_weights, resolve_models
+from raybias.planning.prepared import check_folders, hashes_of, resolve_models
 from raybias.runtime.study import prepare
 from raybias.storage import Store
 from raybias.study_record import Record, begin, make_record, read_record, resumed
@@ -67,8 +67,8 @@ def study_of(model: str | Path, **changes: object) -> Study:
 
 
 def record_of(model: Path) -> Record:
-    study, models = resolve_models(study_of(model))
-    return make_record(study, {}, command="test", models=models)
+    study = resolve_models(study_of(model))
+    return make_record(study, {}, command="test", models=hashes_of(study))
 
 
 def test_other_files_under_the_same_name_are_another_study(model: Path) -> None:
@@ -286,17 +286,17 @@ def test_without_network_the_cache_does_or_one_line_comes_without_a_retry(cache:
 def test_weights_that_are_not_whole_are_refused_before_out_is_written(tmp_path: Path) -> None:
     model = backbones.save("opt", tmp_path / "tiny")
     study = study_of(model)
-    check_weights(study)
+    check_folders(study)
     weights = model / "model.safetensors"
     whole = weights.read_bytes()
     index = model / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "model.safetensors", "b": "other"}}))
     with pytest.raises(ModelError, match=r"lacks other, which model\.safetensors\.index\.json"):
-        check_weights(study)
-    index.write_text("{}")
+        check_folders(study)
+    index.unlink()
     weights.write_bytes(whole[:-1])
     with pytest.raises(ModelError, match=r"model\.safetensors is no whole file of safetensors"):
-        check_weights(study)
+        check_folders(study)
     weights.unlink()
     out = Store(tmp_path / "out")
     with pytest.raises(ModelError, match=r"tiny: holds no weights \(\*\.safetensors\)"):

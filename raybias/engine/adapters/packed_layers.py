@@ -53,7 +53,7 @@ from raybias.engine.packing import (
     token_rows,
 )
 from raybias.engine.self_check import attention_window, first_matching, sample_tokens
-from raybias.errors import ModelError
+from raybias.errors import ModelError, said_by
 from raybias.seeding import generator, key
 from raybias.storage import Store
 
@@ -151,7 +151,7 @@ class PackedLayerTrainer(ClassifierTrainer):
                 self.forward(batch, stack_weights([self.init_weights(0)]))
         except (AttributeError, TypeError, ValueError, LookupError) as error:
             raise ModelError(
-                f"{self.kind} cannot adapt its layers ({' '.join(str(error).split())[:200]})",
+                f"{self.kind} cannot adapt its layers ({said_by(error)})",
                 where=self.encoder.spec.id,
                 cure="use full or soft_prompt on it, or name other layers as the method's target",
             ) from error

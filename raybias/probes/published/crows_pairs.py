@@ -8,6 +8,7 @@ from typing import Final
 import polars as pl
 
 from raybias.config.card import OWN
+from raybias.errors import RaybiasWarning
 from raybias.probes.checks import checked, column
 from raybias.probes.registries import probe
 from raybias.schema import PAIRS
@@ -24,7 +25,7 @@ CROWS_FILE: Final = "crows_pairs_anonymized.csv"
 SIDES: Final = ("sent_more", "sent_less")
 
 
-class PairWarning(UserWarning):
+class PairWarning(RaybiasWarning):
     """A doubtful value in a file of pairs that is taken as it is."""
 
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from raybias.config import TrainingSet
 from raybias.config.card import Column
-from raybias.errors import DataError
+from raybias.errors import DataError, said_by
 from raybias.probes.checks import checked, column, label_codes, needed, read_lines
 from raybias.probes.registries import Splits, training_set
 from raybias.probes.sources import place_of
@@ -212,7 +212,7 @@ def load_splits(
     # Loading touches the network, the disk and foreign files: whatever it says goes into one line.
     except Exception as error:
         cure = "check the id, its configuration and revision, and the network"
-        raise DataError(f"cannot load ({error})", where=where, cure=cure) from error
+        raise DataError(f"cannot load ({said_by(error)})", where=where, cure=cure) from error
     for split in splits:
         if split not in loaded:
             raise DataError(f"no split {split!r}", where=where, cure=f"it has {', '.join(loaded)}")

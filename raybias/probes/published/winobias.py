@@ -79,7 +79,8 @@ def _read(line: str, number: int, where: str) -> tuple[str, str, str]:
             cure="pairs are found by line number; see `raybias data check`",
         )
     mentions = list(_MENTION.finditer(sentence))
-    if len(mentions) < 2 or mentions[1][1].lower() not in _PRONOUNS:
+    words = [mention[1].strip() for mention in mentions[:2]]
+    if not all(words) or words[1:] == [] or words[1].lower() not in _PRONOUNS:
         raise DataError(
             "does not bracket an occupation and then a pronoun",
             where=where,
