@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -200,17 +201,20 @@ class Malicious:
         return os.system, (f"touch {self.mark}",)
 
 
-#: What pickles hold that safetensors cannot.
-WRONG: dict[str, dict[Any, Any]] = {
-    "number": {"weight": 3.0},
-    "key": {3: torch.ones(3)},
-    "meta": {"weight": torch.ones(3, device="meta")},
-    "quantised": {"weight": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)},
-    "sparse": {"weight": torch.eye(3).to_sparse()},
-    "dtype": {"weight": torch.ones(3, dtype=torch.complex32)},
+#: Makes what pickles hold and safetensors cannot.
+WRONG: dict[str, Callable[[], dict[Any, Any]]] = {
+    "number": lambda: {"weight": 3.0},
+    "key": lambda: {3: torch.ones(3)},
+    "meta": lambda: {"weight": torch.ones(3, device="meta")},
+    "quantised": lambda: {"weight": torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.qint8)},
+    "sparse": lambda: {"weight": torch.eye(3).to_sparse()},
+    "dtype": lambda: {"weight": torch.ones(3, dtype=torch.complex32)},
 }
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@pytest.mark.filterwarnings("ignore:TypedStorage")
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("way", "said"),
@@ -242,7 +246,7 @@ def test_a_pickle_with_more_than_weights_runs_nothing(
     if way == "tensor":
         torch.save(torch.ones(3), file)
     if way in WRONG:
-        torch.save(WRONG[way], file)
+        torch.save(WRONG[way](), file)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for attempt in (
         lambda: convert(str(folder), tmp_path / "out"),
