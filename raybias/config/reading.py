@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML, MappingNode, ScalarNode, SequenceNode
+from ruamel.yaml.composer import MaxDepthExceededError
 from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
@@ -95,7 +96,7 @@ class _Sizes:
         for part in _parts(node):
             values += self.of(part)
             if values > _VALUES:
-                raise _Refused(f"more than {_VALUES:,} values", part)
+                raise _Refused(f"more than {_VALUES:,} values", node)
         self._around.pop()
         self._sizes[key] = values
         return values
@@ -123,10 +124,12 @@ def parse_yaml(text: str) -> Any:
     text = text.removeprefix("\ufeff")
     reader = YAML(typ="safe", pure=True)
     reader.Constructor = _Constructor
+    reader.max_depth = _DEPTH
     try:
         return reader.load(text)
-    except RecursionError as error:
-        raise ValueError(f"nested deeper than {_DEPTH} levels") from error
+    except MaxDepthExceededError as error:
+        line = error.problem_mark.line + 1
+        raise ValueError(f"line {line}: nested deeper than {_DEPTH} levels") from error
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}: " if mark else ""

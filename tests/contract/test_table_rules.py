@@ -171,7 +171,7 @@ def test_every_schema_of_the_package_declares_its_columns() -> None:
 
 
 #: Modules that make schemas: of declared columns, or of those that a file has.
-MAKE_SCHEMAS = {"columns.py", "schema.py", "storage.py"}
+MAKE_SCHEMAS = {"columns.py", "schema.py", "memory_limits.py"}
 #: What reads a Parquet file, and the modules that may: the readers themselves; rows of the
 #: package's own data; predictions, in pieces that are checked; and shards that were just computed.
 READERS = {"read_table", "read_parquet", "scan_parquet", "ParquetFile", "scan_pyarrow_dataset"}
