@@ -292,7 +292,8 @@ def test_a_report_needs_a_study_file_and_predictions_and_neither_torch_nor_ray(
     store.delete("items/planted.parquet")
     store.write_text("study.yaml", yaml.safe_dump({"study": study.model_dump(mode="json")}))
     predictions().write_parquet(tmp_path / "p.parquet")
-    gaps = ["measure", str(tmp_path / "p.parquet"), "--out", str(tmp_path / "gaps")]
+    beside = tmp_path.with_name(f"{tmp_path.name}_gaps")
+    gaps = ["measure", str(tmp_path / "p.parquet"), "--out", str(beside)]
     code = (
         "import sys\n"
         # SciPy looks torch up in sys.modules, so a None there would not do.
@@ -314,5 +315,5 @@ def test_a_report_needs_a_study_file_and_predictions_and_neither_torch_nor_ray(
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert (tmp_path / "gaps" / "estimates.csv").exists()
+    assert (beside / "estimates.csv").exists()
     assert all(group in page_of(store).text for group in GROUPS)
