@@ -151,7 +151,6 @@ class PreparedStudy:
             check_reference_groups(items, probe.reference_groups, where=where)
         for backbone, method in self.methods:
             method.check(self.inputs(method, backbone))
-        check_folders(self.study)
         for backbone, method in self.methods:
             if backbone.is_checkpoint:
                 unused = method.check_weights(self.inputs(method, backbone))

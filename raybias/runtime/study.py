@@ -194,4 +194,7 @@ def prepare(study: Study, store: Store | None, *, command: str = "") -> Prepared
     check_tracking(study)
     prepared = replace(prepared, record=record)
     prepared.check()
+    # A study can be planned from the configurations of models alone.
+    if store is not None:
+        check_folders(study)
     return prepared

@@ -32,7 +32,7 @@ class Size:
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
     "benchmarks": Size(3_137, 29, 2, 2),
-    "raybias": Size(33_701, 283, 22, 9),
+    "raybias": Size(33_702, 283, 22, 9),
     "raybias/*.py": Size(1_477, 19, 0, 0),
     "raybias/api": Size(412, 6, 3, 0),
     "raybias/cli": Size(693, 6, 3, 0),
@@ -41,11 +41,11 @@ BUDGET = {
     "raybias/formats": Size(450, 6, 0, 0),
     "raybias/measures": Size(2_789, 22, 0, 0),
     "raybias/methods": Size(2_771, 19, 0, 2),
-    "raybias/planning": Size(2_183, 14, 3, 1),
+    "raybias/planning": Size(2_182, 14, 3, 1),
     "raybias/probes": Size(2_257, 23, 0, 0),
     "raybias/providers": Size(1_328, 11, 0, 0),
     "raybias/report": Size(4_426, 37, 6, 1),
-    "raybias/runtime": Size(3_319, 24, 4, 1),
+    "raybias/runtime": Size(3_321, 24, 4, 1),
     "raybias/stats": Size(5_427, 50, 1, 1),
     "tests": Size(23_507, 224, 3, 3),
 }
