@@ -19,6 +19,7 @@ from raybias.planning.inventory import Inventory, with_autoscaled_nodes
 from raybias.planning.plan import check_libraries, plan
 from raybias.planning.prepared import (
     PreparedStudy,
+    check_folders,
     convert_local_models,
     hashes_of,
     resolve_models,
