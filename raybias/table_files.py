@@ -252,8 +252,13 @@ def check_separator(columns: Sequence[str], separator: str, where: str) -> None:
 def csv_text(frame: pl.DataFrame) -> str:
     """Write a frame as CSV that no spreadsheet takes for formulas; numbers stay as they are."""
     texts = pl.col(pl.String, pl.Categorical).cast(pl.String)
-    safe = frame.with_columns(texts.str.replace(_FORMULA, "'$1"))
+    safe = without_nul(frame).with_columns(texts.str.replace(_FORMULA, "'$1"))
     return safe.rename(lambda name: re.sub(_FORMULA, r"'\1", name)).write_csv()
+
+
+def without_nul(frame: pl.DataFrame) -> pl.DataFrame:
+    """Write each NUL in a frame's text as `\\x00`: a model can write one, and no CSV can hold it."""
+    return frame.with_columns(pl.col(pl.String).str.replace_all("\0", r"\x00", literal=True))
 
 
 def refuse(

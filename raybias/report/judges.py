@@ -25,7 +25,7 @@ from raybias.stats.judged import FEWEST
 from raybias.stats.metric_files import as_class
 from raybias.stats.predictions import pieces
 from raybias.storage import Store, split_uri
-from raybias.table_files import csv_text, read_frame
+from raybias.table_files import csv_text, read_frame, without_nul
 from raybias.table_rules import read_checked
 
 LABELS: Final = "labels/judged.parquet"
@@ -76,8 +76,8 @@ def draw_sheet(store: Store, study: Study, sheet: str, *, of_group: int, seed: i
     )
     known = read_items(store, drawn["probe"].unique().to_list(), "item_id", "text")
     joined = drawn.join(known, on=["probe", "item_id"], how="left", maintain_order="left")
-    shown: pl.DataFrame = joined.select(
-        "row", prompt="text", continuation="answer", label=pl.lit("")
+    shown = without_nul(
+        joined.select("row", prompt="text", continuation="answer", label=pl.lit(""))
     )
     store.write_table(LABELS, drawn.select(_TYPES.names()).cast(_TYPES).to_arrow())
     place, name = split_uri(sheet)

@@ -32,8 +32,8 @@ class Size:
 #: statements and files of its room, with the reason in the commit; the other two only fall.
 BUDGET = {
     "benchmarks": Size(3_137, 29, 2, 2),
-    "raybias": Size(33_702, 283, 22, 9),
-    "raybias/*.py": Size(1_477, 19, 0, 0),
+    "raybias": Size(33_705, 283, 22, 9),
+    "raybias/*.py": Size(1_480, 19, 0, 0),
     "raybias/api": Size(412, 6, 3, 0),
     "raybias/cli": Size(693, 6, 3, 0),
     "raybias/config": Size(1_204, 8, 0, 2),
@@ -47,7 +47,7 @@ BUDGET = {
     "raybias/report": Size(4_426, 37, 6, 1),
     "raybias/runtime": Size(3_321, 24, 4, 1),
     "raybias/stats": Size(5_427, 50, 1, 1),
-    "tests": Size(23_507, 224, 3, 3),
+    "tests": Size(23_511, 224, 3, 3),
 }
 
 

@@ -38,6 +38,12 @@ def test_text_is_read_as_it_was_written(tmp_path: Path, cells: list[str | None])
     assert read_frame(store, "x.csv")["text"].to_list() == cells
 
 
+def test_a_nul_is_written_so_that_the_table_can_be_read(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write_text("x.csv", csv_text(pl.DataFrame({"a": ["\0=1", "b\0"]})))
+    assert read_frame(store, "x.csv")["a"].to_list() == [r"\x00=1", r"b\x00"]
+
+
 def test_no_cell_is_a_formula_and_numbers_stay() -> None:
     frame = pl.DataFrame({"=a": ["=1+1", "-x", "@x", "+1", "\t=1", "a=1", "1-1"], "n": -1.5})
     lines = csv_text(frame).splitlines()
