@@ -257,7 +257,7 @@ def csv_text(frame: pl.DataFrame) -> str:
 
 
 def without_nul(frame: pl.DataFrame) -> pl.DataFrame:
-    """Write each NUL in a frame's text as `\\x00`; a model can write one, but no CSV can hold it."""
+    """Write each NUL in a frame's text as `\\x00`: a model writes some, and no CSV can hold one."""
     return frame.with_columns(pl.col(pl.String).str.replace_all("\0", r"\x00", literal=True))
 
 
