@@ -46,7 +46,7 @@ class _Constructor(SafeConstructor):
     """Make text, numbers, true, false, null, lists and mappings with named keys, nothing else."""
 
     def construct_document(self, node: Any) -> Any:
-        """Construct a document; refuse one of too many values, or nested too deep."""
+        """Construct a document; refuse one of too many values."""
         _Sizes().of(node)
         return super().construct_document(node)
 
@@ -83,14 +83,12 @@ class _Sizes:
         self._around: list[int] = []
 
     def of(self, node: Any) -> int:
-        """Return how many values a node holds, itself among them; refuse too many, or too deep."""
+        """Return how many values a node holds, itself among them; refuse too many."""
         key = id(node)
         if key in self._around:
             raise _Refused(f"*{node.anchor} refers to itself", node)
         if key in self._sizes:
             return self._sizes[key]
-        if len(self._around) > _DEPTH:
-            raise _Refused(f"nested deeper than {_DEPTH} levels", node)
         self._around.append(key)
         values = 1
         for part in _parts(node):
