@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from raybias import memory_limits
 from raybias.errors import DataError, said_by
-from raybias.memory_limits import check_unpacked
 
 #: The number of Zstandard among a zip file's compression methods (APPNOTE.TXT 4.4.5).
 _ZSTANDARD: Final = 93
@@ -55,7 +54,7 @@ class Archive:
             raise DataError(
                 f"is not a whole zip file ({said_by(error)})", where=where, cure=_CURE
             ) from error
-        check_unpacked(sum(info.file_size for info in self._members.values()), where)
+        memory_limits.check_unpacked(sum(info.file_size for info in self._members.values()), where)
 
     @property
     def names(self) -> list[str]:
@@ -73,7 +72,7 @@ class Archive:
                 f"cannot be unpacked ({said_by(error)})", where=where, cure=_CURE
             ) from error
         self._unpacked_bytes += len(content)
-        check_unpacked(self._unpacked_bytes, self.where)
+        memory_limits.check_unpacked(self._unpacked_bytes, self.where)
         return content
 
     def _unpack(self, info: ZipInfo) -> bytes:
